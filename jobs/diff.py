@@ -159,7 +159,7 @@ class SegmentDiff:
     runs: list[_Run] = field(default_factory=list)
     equal: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
-    incomplete: int = 0  # rows without a body: no record can be made of them
+    incomplete: int = 0  # rows without a body, from which no record can be assembled
     unreadable: list[str] = field(default_factory=list)  # files of the lake
     unchecked: list[Interval] = field(default_factory=list)  # rows without a CRC of their record
     is_gone: bool = False  # the store's file was deleted meanwhile
@@ -378,7 +378,7 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
         has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
         without_record = np.array(made.incomplete_offsets, np.int64)
         incomplete.append(without_record[~has_crc])
-        broken = without_record[has_crc]  # a row of which a record was made once
+        broken = without_record[has_crc]  # a row that was once assembled into a record
         no, yes = np.zeros(broken.size, np.bool_), np.ones(broken.size, np.bool_)
         places.append((broken, broken + 1, no, yes, no))
         is_changed, is_unchecked = check_crcs(batch, made)

@@ -70,7 +70,7 @@ _COMPILED = {"message_batch": "rmq_formats.commitlog.columns", "scan": "rmq_form
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - of each name its own type
-    """Import compiled code when it is first asked for."""
+    """Import compiled code at its first use."""
     if name not in _COMPILED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -11,7 +11,7 @@ from typing import Any
 from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT, CompressionType
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 
-MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge
+MAX_BODY_SIZE = 1 << 28  # far above a broker's limit (4 MiB by default): a small body may state a huge size
 
 _PART = 1 << 16  # Arrow allocates the size of each read: large parts cost more than they save
 

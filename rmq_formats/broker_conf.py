@@ -161,7 +161,7 @@ def change_counter(config: Mapping[str, object]) -> int:
 
 
 def change_time(config: Mapping[str, object]) -> int | None:
-    """Return when a file's table was last changed, in ms; None where it does not say."""
+    """Return when a file's table was last changed, in ms; None if the file does not state it."""
     return _in_data_version(config, "timestamp")
 
 

@@ -28,7 +28,7 @@ from rmq_formats.release import Release
 from rmq_formats.store import Checkpoint
 
 _MARGIN_MS = 3000  # before the checkpoint's times
-LAST_FILES_READ = 3  # of a queue, always; of the log, after a clean stop of a release that does not ask queues
+LAST_FILES_READ = 3  # of a queue, always; of the log, after a clean stop of a release that does not check queues
 _MOST_SEGMENTS = 10  # commitLogRecoverMaxNum, where a release has it
 _FIXED = RECORD[HOST_BITS].size  # the longest fixed part
 _SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc")

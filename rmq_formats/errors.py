@@ -29,7 +29,7 @@ class FormatError(Exception):
         return f"{self.file}: {self.reason}{place}" if self.file else f"{self.reason}{place}"
 
     def in_file(self, file: str) -> Self:
-        """Return the same error with the file named: a decoder of bytes does not know their file."""
+        """Return the same error with the file's name, which a decoder of bytes does not have."""
         return type(self)(self.reason, self.offset, self.file or file)
 
 

@@ -29,7 +29,7 @@ class Content(NamedTuple):
 
 
 def read_in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
-    """Return *read* by blocks, of which the last one is kept: for many small reads from front to back."""
+    """Return a reader that reads whole blocks and caches the last one, for many small sequential reads."""
     start, block = 0, b""
 
     def read_block(position: int, length: int) -> bytes:

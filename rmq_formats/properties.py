@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)")
 
 
 def java_text(raw: bytes) -> str:
-    """Return the text that `new String(raw, UTF_8)` gives in Java."""
+    """Return the text that `new String(raw, UTF_8)` returns in Java."""
     return _SURROGATE.sub(_REPLACEMENT, raw).decode("utf-8", "replace")
 
 
@@ -37,7 +37,7 @@ def java_long(value: int) -> int:
 
 
 def java_integer(text: str | None, bits: int = 64) -> int | None:
-    """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
+    """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) returns; None if it throws."""
     match = _INTEGER.fullmatch(text or "")
     number = int(f"{match[1]}0{match[2]}") if match else 1 << 63
     return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
@@ -110,7 +110,7 @@ def property_items(text: str, parser: PropertyParser) -> Iterator[tuple[str, str
 
 
 def split_keys(keys: str) -> list[str]:
-    """Return the parts of a KEYS text in order; empty parts go, duplicates stay."""
+    """Return the parts of a KEYS text in order; empty parts are dropped, duplicates are kept."""
     return [key for key in keys.split(KEY_SEPARATOR) if key]
 
 

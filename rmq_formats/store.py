@@ -17,7 +17,7 @@ TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local 
 COMMITLOG_FOLDER = "commitlog"
 CONSUME_QUEUE_FOLDER = "consumequeue"
 INDEX_FOLDER = "index"
-ROCKSDB_QUEUE_FOLDER = "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; else they lie in `consumequeue`
+ROCKSDB_QUEUE_FOLDER = "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; otherwise they are in `consumequeue`
 ROCKSDB_STORE_FOLDER = "rocksdbstore"
 
 
@@ -49,7 +49,7 @@ class FileKind(StrEnum):
     TIERED_LOG = "log of a tier"  # one for each queue
     TIERED_QUEUE = "queue of a tier"
     TIERED = "tiered storage file"
-    CONTROLLER = "controller mode file"  # who the replica is, and which master wrote from which offset on
+    CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote from which offset on
     UNKNOWN = "unknown file"
 
 
@@ -70,7 +70,7 @@ _OFFSET, _NUMBER = r"(?P<offset>[0-9]{20})", r"[0-9]{1,20}"
 _QUEUE = rf"(?P<topic>[^/]+)/(?P<queue_id>{_NUMBER})/{_OFFSET}"
 _TIER, _TIER_SEGMENT = r"[0-9a-f]{8}_[^/]+", r"[0-9a-f]{8}[0-9]{20}"  # a hash, and the cluster or the offset
 _ROCKSDB_NAME = r"(?:(?:CURRENT|IDENTITY|LOCK|LOG|MANIFEST-|OPTIONS-)[^/]*|[^/]*\.(?:sst|log))"
-# The first pattern that a path below the root has says its kind.
+# The first pattern that matches a path below the root determines its kind.
 _KINDS = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
@@ -148,7 +148,7 @@ def is_index_name(name: str) -> bool:
 
 
 def is_rocksdb_name(name: str) -> bool:
-    """Return whether RocksDB names its files so."""
+    """Return whether this is the name of one of RocksDB's files."""
     return re.fullmatch(_ROCKSDB_NAME, name) is not None
 
 

@@ -66,7 +66,7 @@ class TierIndex(NamedTuple):
 
     def find_contradictions(self) -> Iterator["Contradiction"]:
         """Yield the first slot and the first entry that contradict the rest of the file."""
-        # The entries of all slots lie side by side in the slots' order: each begins after the sizes before it.
+        # The entries of all slots are stored consecutively, in the order of the slots.
         # Entries are compared with their slots only when every size is sound: a wrong one moves all that follow.
         sizes = self.slots["size"].astype(np.int64)
         starts = self.entries_position + np.cumsum(sizes) - sizes

@@ -58,7 +58,7 @@ SCHEMA = pa.schema((
     column("error", _TEXT, "name of the first missing or invalid field, which is then NULL"),
 ))  # fmt: skip
 _KINDS = pa.array([kind.value for kind in TraceKind])
-# What Arrow's casts take as Java does; others are looked at one by one.
+# Numbers that Arrow's casts read as Java does; all others are parsed one by one.
 _PLAIN_NUMBERS = {64: "^-?[0-9]{1,18}$", 32: "^-?[0-9]{1,9}$"}
 _PLAIN_TYPE = f"^[0-{MESSAGE_TYPES - 1}]$"
 

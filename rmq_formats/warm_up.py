@@ -21,9 +21,9 @@ from rmq_formats.kernels.integers import as_bytes
 
 def warm_up() -> bool:
     """
-    Compile both halves side by side and wait for them; return whether both succeeded.
+    Compile both halves in parallel and wait for them; return whether both succeeded.
 
-    Nothing depends on it: missing code is compiled when it is first called.
+    Nothing depends on it: missing code is compiled at its first call.
     """
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -33,7 +33,7 @@ def warm_up() -> bool:
 
 
 def compile_messages() -> None:
-    """Compile the readers of rows of `messages`, and the code that makes records of them."""
+    """Compile the readers of rows of `messages`, and the code that assembles records from them."""
     from rmq_formats.commitlog.assembly import assemble_records
     from rmq_formats.commitlog.columns import message_batch, record_crcs
     from rmq_formats.properties import PropertyParser

@@ -275,7 +275,7 @@ class LakeLists:
         return Rows(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
-        """Return a lower bound of the newest *wanted* rows' values, and how many rows reach it; None: no bound."""
+        """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""
         files = self._tables.list_files(name, column)
         every = sum(file.rows or 0 for file in files)
         if wanted is None or any(file.low is None or file.high is None for file in files):

@@ -36,7 +36,7 @@ MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
 ChainEntry = tuple[int, int, int]  # its number, its physical offset, and the hash of its key
-ShownChain = dict[str, Any]  # what the template shows of a chain
+ShownChain = dict[str, Any]  # the part of a chain that the template shows
 WIDTH = 1000
 HEIGHT = 100  # of a histogram
 _MOST_QUEUES = 12  # the largest queues, which are drawn
@@ -73,7 +73,7 @@ class Words:
 
 
 def choose_words(request: Request) -> Words:
-    """Return the words of the chosen language, or of the first supported language that the browser asks for."""
+    """Return the words of the chosen language, or of the first supported language that the browser accepts."""
     accepted = request.headers.get("accept-language", "")
     named = [part.partition(";")[0].strip().lower().partition("-")[0] for part in accepted.split(",")]
     chosen = (request.query_params.get("lang"), request.cookies.get("rmq_lake_lang"), *named)

@@ -31,7 +31,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
 _SPAN_OF_HALVES = 16 << 20  # half messages of a span of the log
-_MOST_QUEUES = 64  # of which a histogram of all topics counts messages
+_MOST_QUEUES = 64  # whose messages a histogram of all topics counts
 _MOST_LISTED = 200  # delayed messages that are shown one by one
 _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one

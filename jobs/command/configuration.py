@@ -217,7 +217,7 @@ _CONFIG = {
     ),
     "show_config": flag("Print every setting and its origin, as TOML for --config, and exit."),
 }
-# Of two settings that exclude each other the one counts whose source comes first here.
+# Of two settings that exclude each other, the one whose source is listed first here takes precedence.
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 source_options = {
@@ -321,7 +321,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
 
 
 def _plain(value: object) -> object:
-    if type(value) in (tuple, list):  # not a record with names, which has a text of its own
+    if type(value) in (tuple, list):  # except named tuples, which have their own text
         return [_plain(element) for element in cast("Iterable[object]", value)]
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _CHOICE = f"{__name__}.choice"  # in click's context, for the answer
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
-_BLOCK = 512  # bytes: what `st_blocks` counts
+_BLOCK = 512  # bytes: the unit of `st_blocks`
 
 engine_option = option(
     None,

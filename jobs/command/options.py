@@ -73,7 +73,7 @@ def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **mo
 
 
 def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
-    """Return options of which a verb gets one value, made by *make*; they are its own defaults, or *parts*."""
+    """Return options that a verb receives as one value, created by *make*; they are its own defaults, or *parts*."""
     return _Bundle(make, parts or options_of_function(make))
 
 
@@ -90,7 +90,7 @@ def options_of_function(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def click_parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
-    """Yield what click parses, in order."""
+    """Yield the parameters of click, in order."""
     for name, one in parts.items():
         if isinstance(one, _Bundle):
             yield from click_parameters(one.parts)

@@ -214,7 +214,7 @@ class LocationType(click.ParamType[str]):
         if self.is_output:
             path = Path(local_path(text)) if is_local(text) else None
             links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
-            for place in (text, *links):  # tables of a lake may lie elsewhere
+            for place in (text, *links):  # tables of a lake may be in other places
                 _guard(place, param, ctx)
             if _kind_of(text) == "a file":
                 wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"

@@ -40,7 +40,7 @@ class Severity(Enum):
 
     # Everything was compared, and agrees.
     HEALTHY = "healthy", "green", ExitCode.CLEAN
-    # Nothing wrong was seen, but only `verify` could tell.
+    # No problem was found, but only `verify` can confirm that there is none.
     NOT_VERIFIED = "not verified", "cyan", ExitCode.CLEAN
     # A number: how much a running broker, or one that was killed, has not dispatched yet.
     BEHIND = "behind", "blue", ExitCode.CLEAN
@@ -48,7 +48,7 @@ class Severity(Enum):
     GAP = "gap", "yellow", ExitCode.DAMAGE
     # Existing bytes cannot be those that were written.
     DAMAGE = "damage", "red", ExitCode.DAMAGE
-    # Queues or index files do not say what the log says.
+    # Queues or index files contradict the log.
     CONTRADICTION = "contradiction", "magenta", ExitCode.MISMATCH
     # An error of access or settings, which says nothing about the store.
     NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
@@ -113,7 +113,7 @@ class Result(NamedTuple):
     severity: Severity
     what: str  # done: `65 messages, 168 index entries`
     seconds: float
-    size: int = 0  # bytes of the log that were read; 0 where none were
+    size: int = 0  # bytes of the log that were read, or 0
     verdict: str = ""  # replaces the word of the severity if it is not accurate
 
     @property

@@ -29,14 +29,14 @@ STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
 ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
 TOPIC, KEY = "T1", "k1"
-CHECKED_MESSAGE_ID = "0A010203075F4E0E2F2A638069920038"  # the message of a transaction that a broker had to ask about
+CHECKED_MESSAGE_ID = "0A010203075F4E0E2F2A638069920038"  # a transaction whose state the broker had to check
 TYPES = """\
 [topic."Orders"]
 format = "json"
 schema = "id bigint NOT NULL, customer string, total decimal(10,2)"
 """
 QUERY = "SELECT customer, count(*) AS orders, sum(total) AS total FROM orders GROUP BY customer ORDER BY customer"
-LOST_FILE_NUMBER = 7  # the index file that gets lost, counted from the oldest
+LOST_FILE_NUMBER = 7  # the index file that the tour deletes, counted from the oldest
 
 
 class TourError(Exception):
@@ -141,7 +141,7 @@ def extract(archive: Path, folder: Path) -> None:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts or member.isdev():
                 raise TourError(f"{archive.name}: {member.name}: not a file below the archive's own directory")
-        # Python 3.11.4 brought the filter, which also refuses links that lead out of the folder.
+        # The filter exists since Python 3.11.4; it also refuses links to targets outside the folder.
         filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(folder, **filtered)  # noqa: S202 - checked above
 

@@ -129,7 +129,7 @@ def predict_store_start(
 
 
 def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
-    """Predict a start with a walk of its own, if a start reads little of the log or *deep* is set."""
+    """Predict a start after walking the log here, if a start reads little of the log or *deep* is set."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known

@@ -93,7 +93,7 @@ def _segment(file: DumpFile) -> SegmentBytes:
     base_offset = parse_first_offset(file.name)
     if base_offset is None:
         header_size, offset = detect_framing(file.read(0, BLANK.size)).header_size, 0
-        with suppress(FormatError):  # too short for a record: the walk says so
+        with suppress(FormatError):  # too short for a record, as the walk reports
             offset = int(HEAD.unpack(file.read(header_size, HEAD.size))[HEAD.index("physical_offset")]) - header_size
         base_offset = offset if 0 <= offset < 1 << 62 else 0
     framing = find_framing(file.read, file.size, base_offset)
@@ -117,7 +117,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
     if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
         yield from walk_segment(segment, final=is_final, start=start)
         return
-    offset, boundary = segment.base_offset + start, 0  # the last position before *start* that sizes of records lead to
+    offset, boundary = segment.base_offset + start, 0  # the last record boundary before *start*
     ends = (end - segment.base_offset for _, end in record_bounds(segment))
     for boundary in takewhile(lambda end: end <= start, ends):  # noqa: B007 - the last one is kept
         pass
@@ -129,7 +129,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
 
 def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -> Piece:
     """
-    Return a piece with the reason if complete records follow in it that the walk does not accept.
+    Return a piece with the reason if it contains complete records that the walk does not accept.
 
     The last piece of a segment is damage if the file has no room for its rest: the file was truncated.
     """
@@ -274,7 +274,7 @@ def _preview(body: bytes) -> str:
     beginning = body[:_BODY_PREVIEW]
     more = f" … {len(body)} bytes" if len(body) > _BODY_PREVIEW else ""
     try:
-        # The cut may go through a character.
+        # The text may be cut inside a character.
         return printable(getincrementaldecoder("utf-8")().decode(beginning)) + more
     except UnicodeDecodeError:
         return beginning.hex(" ", 4) + more

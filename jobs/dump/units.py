@@ -60,7 +60,7 @@ from rmq_formats.timer_files import UNIT as TIMER_UNIT
 
 _HASH_BITS = 31
 _BROKEN_SHOWN = 100
-_MOST_OTHERS = 20  # other index files that are asked for the geometry
+_MOST_OTHERS = 20  # other index files that are examined for the geometry
 _SHAPES: dict[FileKind, tuple[Layout, Callable[[bytes], Unit | BatchUnit]]] = {
     FileKind.CONSUME_QUEUE: (UNIT, decode_unit),
     FileKind.BATCH_CONSUME_QUEUE: (BATCH_UNIT, decode_batch_unit),
@@ -132,7 +132,7 @@ def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: in
     else:
         text = f"#{number}  {text}"
     kind, text = ("unit", text) if unit.is_written else ("damage", f"{text}  INVALID UNIT")
-    # A unit has a size of its own: the record's.
+    # A unit's own field `size` is that of the record.
     values = {"position_in_queue": number, "unit": unit._asdict()} if request.as_json else {}
     return request.make_item(layout, unit, (position, kind, text), **values)._replace(is_damage=not unit.is_written)
 

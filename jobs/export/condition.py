@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datafusion import Expr, SessionContext
 
 _MAX_WORDS = 5_000  # DataFusion's stack overflows at some 5,000 nested operators, each of which has two words or more
-# Comments and other ways to quote: what they hide is not counted.
+# Comments and quoted texts: words inside them are not counted.
 _REFUSED_TEXT = re.compile(r"""--|/\*|\*/|\$|(?:[^\WxX]|\w[xX])['"`]""")
 _TOKEN = re.compile(r"""'(?:''|[^'])*'|"(?:""|[^"])*"|`[^`]*`|\d+\.\d*|\w+|[^\w\s]""")
 _IN_LIST = re.compile(r", (?:- )?(?:\d\S*|'s') (?=[,)])")  # a value after another one

@@ -60,7 +60,7 @@ from rmq_formats.commitlog.record import record_from_row
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import NEWEST, Release
 
-_AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
+_AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
 _NAMED = 20  # undecoded bodies, and damaged places of a part, that are named; all are counted
@@ -160,7 +160,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
 
 def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
     row: dict[str, str | int] = {"store_id": known.store_id, "broker": known.broker}
-    with suppress(NothingToRestoreError):  # the lake has no log of it: no sizes of its segments are known
+    with suppress(NothingToRestoreError):  # the lake has no log of the store, so the sizes of its segments are unknown
         plan = plan_log(lake, known)
         size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
         row |= {"first": plan.segments[0].base_offset, "size": size}
@@ -255,7 +255,7 @@ class PartTask:
 
     folder: Path
     form: RowFormat
-    release: Release  # says how properties are read
+    release: Release  # determines how properties are read
     limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
     condition: Condition | None = None
 
@@ -272,7 +272,7 @@ class PartTask:
             for batch, bodies in chain.from_iterable(map(partial(self._wanted, part), rows)):
                 part.messages, noted = part.messages + batch.num_rows, len(damage)
                 yield batch, bodies
-                del batch, bodies  # not held while the next ones are read; so below
+                del batch, bodies  # released before the next ones are read; the same below
 
         path = self.folder / part.name
         with explaining_full_disk(str(path)):

@@ -110,7 +110,7 @@ def _are_changed(rows: pa.RecordBatch, made: AssembledRecords, dropped: frozense
     is_record = np.ones(made.offsets.size, np.bool_)
     is_record[numbers[:count]] = False  # lengths that a record cannot have: no kernel may read by them
     changed = np.ones(made.offsets.size, np.bool_)
-    for parser in PropertyParser:  # which one the run had, the row does not say
+    for parser in PropertyParser:  # the row does not show which one the run had
         again = np.flatnonzero(changed & is_record)
         if again.size:
             some = made.select(changed & is_record)
@@ -192,7 +192,7 @@ def _joined(column: pa.Array) -> pa.Array:
 
 TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
-KnownTimes = tuple[int | None, int | None]  # the least and the greatest store time, where they are known
+KnownTimes = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
@@ -324,7 +324,7 @@ class LakeItem:
         return batch
 
 
-# `read` of each yields rows of `messages`, some columns of them, and the places of the log that hold no message.
+# `read` of each yields rows of `messages`, some columns of them, and the ranges of the log without messages.
 Item = LogItem | LakeItem
 
 

@@ -50,7 +50,7 @@ class NextRun:
     changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
     def determine_topics(self) -> None:
-        """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
+        """Determine the topics of the run: those of earlier runs, unless the request changes them."""
         request, newest = self.request, self.known.newest
         if newest is not None:
             selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
@@ -230,7 +230,7 @@ def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
 
 
 def _without_products(lake: Lake, manifest: Manifest, lost: Collection[str], taken: Collection[str]) -> Manifest | None:
-    """Return a run without the products of *lost* tables; None where messages or a *taken* table are of them."""
+    """Return a run without the products of *lost* tables; None if they include messages or a *taken* table."""
     products = [product for product in PRODUCTS if product.state_key and not set(lost).isdisjoint(product.tables)]
     out = {name for product in products for name in product.tables}
     if manifest.superseded or not out.issuperset(lost) or not out.isdisjoint(taken):

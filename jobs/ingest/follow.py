@@ -170,7 +170,7 @@ class Follower:
                     waits_since = None
                     snapshots.refresh()
                     for summary in run_steps(request, self.workers):
-                        request = replace(request, acknowledge=False)  # what steps meet is not acknowledged
+                        request = replace(request, acknowledge=False)  # damage found by steps stays open
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(normalise_location(self.request.lake), self.workers.options)
                             if not is_kept:

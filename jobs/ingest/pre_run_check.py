@@ -143,7 +143,7 @@ class PreRunCheck:
         return any(any(store.read(one, max(offset - one.base_offset, 0), _ZEROS)) for one in after)
 
     def new_size(self) -> int | None:
-        """Return roughly how many bytes of log a run has to read; None if only the run can tell."""
+        """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
         try:
             if not self._is_local or len(self._store.queue_files) > _MOST_QUEUE_FILES:
                 return None

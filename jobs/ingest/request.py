@@ -27,7 +27,7 @@ class IngestRequest(StoreRequest):
     lake: str
     broker: str | None = None
     selection: Selection = field(default_factory=Selection)  # of topics: without any, that of earlier runs
-    change_topics: bool = False  # take other topics than earlier runs, on purpose
+    change_topics: bool = False  # the user changes the topics of earlier runs
     release: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
@@ -81,7 +81,7 @@ class Summary(RatedOutcome):
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
-    topics: str = ""  # which topics runs of this store take, as options; empty: all
+    topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the release that wrote the store, and how it is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)

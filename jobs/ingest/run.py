@@ -82,7 +82,7 @@ def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
 
 
 def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
-    """Yield the runs that bring new messages into the lake: an interruption costs no more than one of them."""
+    """Yield the runs that ingest new messages: an interruption repeats at most one of them."""
     clock = StepTimer()
     if workers is None:
         from jobs.launch.session import spark_session
@@ -96,7 +96,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
             yield from run_tier_steps(request, workers, clock)
             return
         yield summary
-        later = replace(request, acknowledge=False)  # what the first step met is not acknowledged
+        later = replace(request, acknowledge=False)  # damage found by the first step stays open
         while summary.bytes_left:
             yield (summary := _uncut(later, workers, StepTimer()))
 
@@ -129,7 +129,7 @@ def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_ag
         known = known if is_registered else replace(known, store_id=str(uuid4()))
         with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
             newest = with_newest_run(lake, known)
-            # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
+            # A process that keeps the lock between runs has no note about its own interrupted attempt.
             cut_off = bool(was_cut_off) or is_again
             _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
     summary.seconds = clock.laps
@@ -220,7 +220,7 @@ class _Run(NextRun):
             )
 
     def _unmatched_topics(self) -> tuple[str, ...]:
-        """Return the patterns of a new choice of topics that match none that the broker or the lake knows."""
+        """Return the patterns of a new selection that match no topic of the broker or the lake."""
         selection, newest = self.request.selection, self.known.newest
         is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
         unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
@@ -234,7 +234,7 @@ class _Run(NextRun):
         return set(read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
-        """Start every product before the log is read: each unit that it sees now then has its record in the log."""
+        """Start every product before the log is read: the records of all units that exist now are then in the log."""
         request = self.request
         writers = determine_releases(self.store, request.release)
         self.summary.release = f"{writers.value} ({writers.origin_text})"

@@ -72,7 +72,7 @@ _QueuePlan = tuple[
 
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
-    """Yield the runs that bring new messages of a tier into the lake."""
+    """Yield the runs that ingest new messages of a tier."""
     lake = Lake(normalise_location(request.lake), workers.options)
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     queues = _of_one_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
@@ -161,7 +161,7 @@ class _TierRun(NextRun):
             self.summary = Summary(done.store, done.lake, done.broker, done.store_id, tier_queues=done.tier_queues)
             self.summary.topics = done.topics
             self.summary.from_offset = self.summary.to_offset = done.to_offset
-            self.request = replace(self.request, acknowledge=False)  # what the first step met is not acknowledged
+            self.request = replace(self.request, acknowledge=False)  # damage found by the first step stays open
 
     def _planned(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""

@@ -152,7 +152,7 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
             problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS)
         return
     newest = max(report.known_records(), default=-1)
-    with suppress(OSError):  # said where queues and index files were looked at
+    with suppress(OSError):  # reported with the queues and index files
         for lost in find_lost_ends(store, newest, log.end_offset):
             is_start = lost.end == store.start_offset
             problems.add_gap(store.segments[0 if is_start else -1].location, lost.text)
@@ -162,7 +162,7 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
 
 
 def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
-    """Read checkpoint and abort, and ask for the lock."""
+    """Read checkpoint and abort, and check the broker's lock."""
     report = StateReport(folders=_folders(store))
     report.epochs = read_epochs(store)
     with problems.noting_errors(store.root):

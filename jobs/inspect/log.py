@@ -106,7 +106,7 @@ class LogInspector:
                 record = log.record_at(0)
             except FormatError as error:
                 wrong_name = find_right_segment_name(self.store, segment, log.read)
-                if wrong_name is not None or is_walked:  # a walk tells more
+                if wrong_name is not None or is_walked:  # a walk gives more details
                     return wrong_name
                 length = min(log.size, _NEAR_END)
                 if not any(log.read(0, length)) and not any(log.read(log.size - length, length)):

@@ -191,7 +191,7 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
 
 
 def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
-    """Look at every header, and at some entries where the geometry is known."""
+    """Inspect every header, and some entries if the geometry is known."""
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
     # A running broker creates a file, and sets its length a moment later.
@@ -235,7 +235,7 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
 
 
 def note_unindexed_messages(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
-    """Note the messages between and before the index files, and after them up to *end* where it is given."""
+    """Note the messages between and before the index files, and after them up to *end* if it is given."""
     files = sorted((file for file in index.files if file.entries), key=attrgetter("begin_physical_offset"))
     for before, after in pairwise([None, *files, None] if files else []):
         start = store.start_offset if before is None else before.end_physical_offset
@@ -273,5 +273,5 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
             continue
         with skip_lost_file(), store.open(segment) as reader:
             log = segment_bytes(segment, reader)
-            # An offset is that of the record itself, a position that of what frames it.
+            # An offset is that of the record, a position that of its entry header.
             yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

@@ -173,7 +173,7 @@ class IndexReport:
 
     @property
     def geometry(self) -> Geometry | None:
-        """The numbers of slots and entries, where they are known."""
+        """The numbers of slots and entries, if they are known."""
         if self.hash_slots is None or self.index_num is None:
             return None
         return Geometry(self.hash_slots, self.index_num)

@@ -17,7 +17,7 @@ from jobs.lake.tables import BODY_ERROR, BODY_INFLATED
 from rmq_formats.body import decode_body
 from rmq_formats.errors import FormatError
 
-DEFAULT_INFLATED_BODY_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
+DEFAULT_INFLATED_BODY_LIMIT = 16 << 20  # four times a broker's default limit, which applies before compression
 INFLATION_BUDGET = 16 << 20
 
 

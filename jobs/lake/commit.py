@@ -159,7 +159,7 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
 
 
 def _statistics_of(table: Table) -> str:
-    """Return the columns with limits in Delta's log: `deltalake` would take missing limits for NULL."""
+    """Return the columns with limits in Delta's log: `deltalake` would treat missing limits as NULL."""
     return ",".join(table.columns_with_limits)
 
 

@@ -84,7 +84,7 @@ class MergeGroup(NamedTuple):
     table: Table
     files: tuple[SnapshotFile, ...]
     name: str
-    within: HashRange | None = None  # of the column that the table is sorted by: other rows go elsewhere
+    within: HashRange | None = None  # of the column by which the table is sorted: other rows go into other files
 
 
 def merge_small_files(
@@ -160,7 +160,7 @@ def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
         raise ValueError(f"{table.name} is in the order of the log")
     column = table.sorted_by
     snapshot = open_table(lake, table.name)
-    if snapshot is None or needs_spark(snapshot):  # Delta clusters such a table itself, or its owner wants none
+    if snapshot is None or needs_spark(snapshot):  # Delta clusters it itself, or its owner does not want it
         return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:

@@ -26,7 +26,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f
 _FROM_CHECKPOINT = (("add", "path"), ("add", "deletionVector"), ("sidecar", "path"))
 
 LogAction = Mapping[str, Any]  # a line of the log: one action on a file or on the table
-Descriptor = Mapping[str, Any]  # of a vector, as an `add` holds it: where its bytes are, and how many rows it deletes
+Descriptor = Mapping[str, Any]  # of a vector, as in an `add` action: location of its bytes, number of deleted rows
 Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and identity of its vector
 
 

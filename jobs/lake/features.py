@@ -23,19 +23,19 @@ from jobs.storage.locations import is_local
 
 SUPPORTED_FEATURES = frozenset(
     {
-        "appendOnly",  # every table of version 2 has it; what counts is the property
+        "appendOnly",  # every table of version 2 has it; the property decides
         "changeDataFeed",  # readers derive changes from whole files: no commit of ours changes a part of one
-        "checkConstraints",  # what counts is a constraint
+        "checkConstraints",  # decided by constraints
         "deletionVectors",
-        "generatedColumns",  # what counts is a column's expression
-        "invariants",  # every table of version 2 has it; what counts is a column's expression
+        "generatedColumns",  # decided by a column's expression
+        "invariants",  # every table of version 2 has it; a column's expression decides
         "timestampNtz",
         "v2Checkpoint",
     }
 )
 SPARK_ONLY_FEATURES = frozenset(
     {
-        "allowColumnDefaults",  # what counts is a column's default
+        "allowColumnDefaults",  # decided by a column's default
         "checkpointProtection",
         "clustering",
         "domainMetadata",

@@ -312,7 +312,7 @@ def _forget_snapshots(registered: "IcebergTable") -> None:
     needless = {*_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed
     registered.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
     for path in needless:
-        with suppress(OSError):  # files that stay only take a little space
+        with suppress(OSError):  # remaining files only take a little space
             registered.io.delete(path)
 
 

@@ -79,9 +79,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
-    with (
-        skip_lost_file()
-    ):  # retention deletes while we look; of a sector that was readable once it is not known whose it is
+    with skip_lost_file():  # retention may delete the file meanwhile; an unreadable sector shows no owner
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
         return fingerprint.matches(data) if any(data) else None  # zeros: not written yet, on a lagging slave
     return None
@@ -122,7 +120,7 @@ def _registered(
         refuse_tables_without_runs(lake)
         if not register_new:
             return found
-        with suppress(OtherRunActiveError):  # another store came first, or this one by another process: look again
+        with suppress(OtherRunActiveError):  # another process has registered a store, possibly this one: check again
             return register_store(lake, found, len(registered))
     raise OtherRunActiveError("other stores are being registered all the time")
 

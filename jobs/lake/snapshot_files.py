@@ -31,7 +31,7 @@ from rmq_formats.errors import is_lost_file_error
 Result = TypeVar("Result")
 T = TypeVar("T")
 
-Limits = Mapping[str, tuple[int, int]]  # the least and the greatest wanted value of a column
+Limits = Mapping[str, tuple[int, int]]  # the minimum and maximum wanted value of a column
 NO_LIMITS: Limits = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
@@ -208,7 +208,7 @@ def read_rows_where(
     """
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
-    # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
+    # A data set of `deltalake` treats a column as NULL if another engine wrote the file without its statistics.
     return retry_server_failures(lambda: _rows_where(lake, snapshot, columns, where, deleted=deleted))
 
 

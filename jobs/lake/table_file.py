@@ -158,7 +158,7 @@ class TableFile:
             path = Path(local_path(self._location))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(exist_ok=False)
-            self._sink = pa.OSFile(str(path), "wb")  # a file object of Python's would copy every byte once more
+            self._sink = pa.OSFile(str(path), "wb")  # a Python file object would copy every byte again
         else:
             filesystem = arrow_filesystem(self._location, self._lake.options)
             self._sink = filesystem.open_output_stream(object_key(self._location))
@@ -265,7 +265,7 @@ def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
         nulls[name] = sum(item.null_count for item in found)
         ranged = [item for item in found if item.has_min_max]
         if len(ranged) != sum(1 for item in found if item.num_values):
-            continue  # a row group with values but without limits: nothing can be said of the file
+            continue  # a row group has values but no limits, so the limits of the file are unknown
         if ranged:
             low[name] = _json(min(item.min for item in ranged), "")
             high[name] = _json(max(item.max for item in ranged), _HIGHEST)

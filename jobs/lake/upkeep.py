@@ -178,5 +178,5 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
             if there.get(LOG_RETENTION_PROPERTY) == TABLE_PROPERTIES[LOG_RETENTION_PROPERTY]
             else {}
         )
-        with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
+        with suppress(CommitFailedError):  # another process commits at this moment; the next start tries again
             set_properties(snapshot, short)

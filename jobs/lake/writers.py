@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-_CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
+_CONFLICTS = "io.delta.exceptions."  # the package of Delta's exceptions for concurrent commits
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
 
 
@@ -78,7 +78,7 @@ class Savings(NamedTuple):
     merged: int = 0  # files that were replaced
     written: int = 0  # by how many
     bytes_before: int = 0
-    bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
+    bytes_after: int | None = 0  # None: estimated; only the merge can determine it
     vacuumed: int = 0  # files deleted
 
     def plus(self, later: "Savings") -> "Savings":

@@ -47,7 +47,7 @@ def cache_directory() -> Path:
         wanted.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=wanted):
             return wanted
-    except OSError:  # EROFS, EACCES, ENOSPC: another directory is taken, and a line says so
+    except OSError:  # EROFS, EACCES, ENOSPC: another directory is used, and reported
         fallback = Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():

@@ -2,7 +2,7 @@
 Chooses the engine for a command (this process or Spark), and finds Java for Spark.
 
 One process that reads R bytes per second takes n / R for n bytes, Spark START + n / (R * cores): `one_process_limit`
-returns the n at which both are equal. The results are the same.
+returns the n at which both are equal. Both engines give the same results.
 """
 
 import os
@@ -70,7 +70,7 @@ class EngineChoice(NamedTuple):
     size: int | None  # bytes to read; None: not known before the run
     limit: int  # bytes from which on Spark is done first
     cores: int
-    lacking: str = ""  # why Spark, which the rule gives, cannot do the work, and how to install it
+    lacking: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
 
     def spark_benefit_text(self) -> str:
         """Return one line on the effect that Spark would have, if it cannot start."""
@@ -222,7 +222,7 @@ def _major_version(home: Path) -> int:
         return 0
     try:
         text = (home / "release").read_text(errors="replace")
-    except OSError:  # no file `release`, or no access: the Java itself says its version
+    except OSError:  # no file `release`, or no access: run Java to get its version
         command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above

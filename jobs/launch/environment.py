@@ -79,7 +79,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _make(directory: Path, lock: Path) -> bool:
     print(f"rmq-lake: making .venv from {lock.name}, once …", file=sys.stderr, flush=True)  # noqa: T201  as above
-    shutil.rmtree(directory, ignore_errors=True)  # what a killed launcher left
+    shutil.rmtree(directory, ignore_errors=True)  # leftovers of a killed launcher
     venv.create(directory, with_pip=True, symlinks=True)
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     pip += ["--no-deps", "--require-hashes", "--requirement", str(lock)]

@@ -62,7 +62,7 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
             session.set_result(SparkSession.builder.appName(app_name).getOrCreate())
-        except Exception as error:  # noqa: BLE001 - it is raised where the session is asked for
+        except Exception as error:  # noqa: BLE001 - raised when the session is used
             session.set_exception(error)
 
     _starting.append(session)
@@ -247,7 +247,7 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
     # Only the last line of a traceback shows whether it is from such a worker; until then its lines are held. A line
     # that does not fit releases all held lines: they belong to another traceback, of which every line is printed.
     held: list[bytes] = []
-    tracebacks = 0  # that have no end yet: workers share one stream, and their lines may mix
+    tracebacks = 0  # lines without an end yet: workers share one stream, and their lines may be interleaved
     for line in lines:
         begins, ends = line.startswith(_TRACEBACK), tracebacks > 0 and line.startswith(_NOBODY_READS)
         goes_on = line.startswith(_SOURCE) or (line.startswith(_FRAME) and b"/pyspark/daemon.py" in line)
@@ -265,7 +265,7 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield from held
 
 
-_IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks import of what pyproject.toml names
+_IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # the dependencies in pyproject.toml that tasks import
 
 
 def worker_python_advice() -> str:

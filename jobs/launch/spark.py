@@ -173,7 +173,7 @@ def class_archive_flag(java_home: Path, spark_home: Path) -> tuple[str, Path | N
     (AppCDS); later runs map it. If it is missing or does not fit, the JVM starts without it, so it cannot cause
     failures.
     """
-    digest = hashlib.sha256(str(java_home.resolve()).encode())  # of what a JVM compares: itself, and each JAR
+    digest = hashlib.sha256(str(java_home.resolve()).encode())  # of the files that a JVM compares: itself and each JAR
     release = java_home / "release"
     if release.exists():
         digest.update(release.read_bytes())

@@ -80,7 +80,7 @@ class PieceCollector:
         self._files = files
         self._write = write
         self._with_damage = selection.with_damage
-        # Damage, and what follows the end of a full file, may be of messages that were not chosen.
+        # Damage, and bytes after the end of a full file, may belong to messages that were not selected.
         self.with_bytes = selection.topic_filter is None
         self._reader: Reader | None = None
         self._entries: list[_Entries] = []

@@ -18,7 +18,7 @@ class Product:
 
     name: str  # in `--tables`
     module: str
-    step: str  # what finishing it is called
+    step: str  # the name of its last step
     tables: tuple[str, ...]
     start_function: str = "start"  # its function in the module
     state_key: str | None = None  # of its state in manifests; None: it has none
@@ -38,7 +38,7 @@ PRODUCTS = (
         ("messages", "quarantine", "log_pieces", "traces"), is_always_made=True,
     ),
     Product("consume_queue", "jobs.products.queues.product", "joining queues", ("consume_queue",), state_key="queues"),
-    Product(  # an index file holds the keys of all topics
+    Product(  # an index file contains the keys of all topics
         "index", "jobs.products.index.product", "making index entries",
         ("index_entries", "index_files"), state_key="index", needs_every_topic=True,
     ),
@@ -51,4 +51,4 @@ PRODUCTS = (
         ("broker_config", "consumer_offsets"), state_key="broker_config", is_of_last_step=True,
     ),
 )  # fmt: skip
-PRODUCT_NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from
+PRODUCT_NAMES = frozenset(product.name for product in PRODUCTS)  # the names that `--tables` accepts

@@ -65,7 +65,7 @@ _FIRST_ROWS = 200_000  # rows in the newest part of a large table
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _PREPARED = "state = 'prepared'"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
-_CHECKS = {  # by the status of a unit; where the record needs none, or agrees, it leads there
+_CHECKS = {  # by the status of a unit; a unit points to its record if the record agrees, or needs no unit
     "matched": PointerCheck.LEADS_THERE,
     "deleted": PointerCheck.LEADS_THERE,
     "missing": PointerCheck.MISSING,
@@ -76,7 +76,7 @@ _CHECKS = {  # by the status of a unit; where the record needs none, or agrees, 
 class LakeSource(Source):
     """The messages of one store in a lake."""
 
-    searches_all = True  # `occurrences` looks at every message
+    searches_all = True  # `occurrences` reads every message
     knows_topics = True  # those that have a message in the lake
 
     def __init__(
@@ -521,7 +521,7 @@ class LakeSource(Source):
             if topics
             else []
         )
-        # Rows come oldest first: of each reader of a queue the newest one stays.
+        # Rows are sorted by age: the newest row of each reader of a queue replaces the older ones.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
         }

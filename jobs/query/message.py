@@ -13,7 +13,7 @@ from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, MAX_LONG, TAGS, UNIQ_KEY, index_key_hash, parse_properties, split_keys
 from rmq_formats.release import Release
 
-LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by default
+LARGEST_BODY = 4 << 20  # bytes of a decompressed body: a broker's default limit
 
 
 class Message:

@@ -13,7 +13,7 @@ from jobs.query.source import RELEASE_TRAITS_THAT_CHANGE_ANSWERS, Progress, Sour
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
-_BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
+_BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker creates for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ class Source(Protocol):
     """
 
     name: str  # by which a user chooses the store
-    broker: str | None  # the broker's name, where it is known
+    broker: str | None  # the broker's name, if known
     damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist

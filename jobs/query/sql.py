@@ -76,7 +76,7 @@ class Batches:
         try:
             for batch in self:
                 columns: list[list[object]] = [
-                    # Arrow would load pandas to tell the zone of a Python object.
+                    # Arrow would load pandas to determine the zone of a Python object.
                     pc.strftime(column, "%Y-%m-%dT%H:%M:%SZ").to_pylist()
                     if pa.types.is_timestamp(column.type)
                     else [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]

@@ -80,7 +80,7 @@ def search_records(
     for before, start, end in find_holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no file has it; {before.location} ends before it")
-    # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
+    # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
     ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0

@@ -441,7 +441,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     """Return the events of a history in log and time order."""
-    # Copies keep the order of the log even where the clock was reset; reports of clients go where their time puts them.
+    # Copies keep the order of the log even where the clock was reset; reports of clients are sorted by their time.
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
     for copy in story.copies:

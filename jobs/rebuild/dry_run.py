@@ -28,8 +28,8 @@ class DryRun(RatedOutcome):
     settings: Mapping[str, object]  # the form that scripts read
     setting_lines: Sequence[str]  # the same for people
     log: Mapping[str, int | None]  # ranges, segments, bytes, offsets
-    gaps: Sequence[tuple[int, int]]  # offsets of the log that no file holds
-    written: str  # what would be written, in words
+    gaps: Sequence[tuple[int, int]]  # offsets of the log that are in no file
+    written: str  # description of the files that would be written
     kept: Sequence[str] = ()
     refused: Sequence[ExplainedFile] = ()  # files whose size or header no broker writes
 

@@ -52,7 +52,7 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
 from rmq_formats.layout import Content
 
 MANIFEST_FILE = "MANIFEST.json"
-_SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
+_SHARE_OF_LOG = 0.5  # maximum share of the log's size that index and scratch files take with a usual number of keys
 _CHECKERS = 4
 _LOST, _CONTRADICTS = "lost", "contradicts"  # roles of files that no rule explains
 _Proof = tuple[Collection[str], Sequence[int]]  # files, and keys of changed records, that repairs must not touch
@@ -113,7 +113,7 @@ class IndexRebuildSummary(RatedOutcome):
     files: list[WrittenFile] = field(default_factory=list)
     survivors: list[ComparedSurvivor] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
-    gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
+    gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # bytes of the log that were read

@@ -263,7 +263,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
 
 def read_header_as_broker(path: Path) -> IndexHeader:
     """Return the header of the index file at *path*, interpreted as a broker does."""
-    # A broker gives a short file its length, with zeros, and takes its bytes for the header.
+    # A broker extends a short file with zeros, and reads its bytes as the header.
     return decode_header(_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
 
 
@@ -383,7 +383,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     step("tidy up")
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
-    if changed:  # until the exchange: the old set goes back
+    if changed:  # until the exchange: the old set is restored
         if plan.aside.exists():
             exchange_paths(plan.aside, plan.folder)
             shutil.rmtree(plan.aside)

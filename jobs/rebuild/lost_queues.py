@@ -87,7 +87,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         if fate is TopicFate.DELETED or not is_file:
             _delete(out, queue.files)
             continue
-        if fate is TopicFate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
+        if fate is TopicFate.UNDECIDED and joined.queues:  # without any queue, a broker rebuilds all of them
             verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
         if not comparison.is_proven(queue):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
@@ -147,21 +147,21 @@ class _Comparison:
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
         self._lost = [*joined.damaged, *((start, end) for _, start, end in find_holes(store.segments))]
         self._foreign_units: list[Units] = []  # of files that are of another queue
-        self._confirmed: set[int] = set()  # segments whose records units in their places lead to
+        self._confirmed: set[int] = set()  # segments to whose records units in the right positions point
         # Records that units contradict, and segments that units contradict and none confirms.
         self._bad_records: set[int] = set()
         self._bad_segments: set[int] = set()
         self._has_strays = False  # some queue lacks records
         self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
         for one in joined.differences:
-            is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
+            is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of a segment whose length shows it
             is_last = one.position + one.times >= joined.ends[one.queue]
             if (
                 is_of_none
                 or one.kind in KINDS_WITHOUT_QUEUE_FAULT
                 or (one.kind is DifferenceKind.BEHIND_LOG and is_last)
             ):
-                continue  # the log has lost what the last unit leads to
+                continue  # the log has lost the record of the last unit
             for path in self._files_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.times))
 
@@ -352,7 +352,7 @@ class _Comparison:
         is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
         is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self._made
-        # Whether the record of a unit that leads into lost bytes was there is not known.
+        # It is unknown whether the record of a unit that points into lost bytes existed.
         is_proven = is_swapped or (written.size >= _FEW and not self._are_lost(written).any())
         return is_other and is_proven and bool((offsets > 0).any())
 

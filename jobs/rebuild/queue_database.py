@@ -191,7 +191,7 @@ class BuiltDatabase(NamedTuple):
 
     files: list[BuiltFile]
     queues: list[BuiltQueueRows]
-    carried: dict[QueueName, UnitPlace]  # ends of queues that the log has no unit of, as the store has them
+    carried: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
     def describe(self) -> dict[str, object]:
         """Return the manifest's entry."""
@@ -281,7 +281,7 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows]
         for path in tables:
             database.ingest_external_file([path], moved)
         for queue in queues:
-            if 0 <= queue.last.queue_offset < queue.highest:  # of an earlier life: the next messages come there
+            if 0 <= queue.last.queue_offset < queue.highest:  # of a deleted topic: the next messages continue there
                 after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
                 database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_NUMBERS)
         path = str(folder.parent / f"bounds{_TABLE}")

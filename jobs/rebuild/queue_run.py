@@ -75,7 +75,7 @@ class QueueRebuildSummary(RatedOutcome):
     files: int = 0
     damaged_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)  # offsets that no file of the log holds
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # offsets of the log that are in no file
     blanks: int = 0  # in place of units of records that the log has lost
     lost_only: bool = False
     kept: int = 0  # files of the store that are right

@@ -47,7 +47,7 @@ class QueueRecipe:
     groups: int
     directory: str
     scratch: Scratch
-    lost: tuple[tuple[int, int], ...] = ()  # ranges of the log that hold no record any more
+    lost: tuple[tuple[int, int], ...] = ()  # ranges of the log whose records are lost
     segments: tuple[int, ...] = ()  # where the files of the log begin
 
 
@@ -66,7 +66,7 @@ class BuiltQueue:
 
     name: QueueName
     files: list[BuiltFile]
-    first_queue_offset: int  # of the first unit that the log gives; earlier messages are not in the log
+    first_queue_offset: int  # of the first unit of the log; earlier messages are not in the log
     units: int
     misplaced: int
     skipped: int
@@ -143,7 +143,7 @@ class _Queue:
         self._hidden = 0
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
-        inner = f"{name.topic}/{name.queue_id}"  # plain queues lie in the output without their folder
+        inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
         self._files = _Files(attempt, inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}", size)
         self._extension: ExtBuilder | None = None
         self._extension_files: _Files | None = None
@@ -201,7 +201,7 @@ def queue_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") ->
 class _Files:
     """The files of one folder, written sequentially and hashed at the same time."""
 
-    attempt: Path  # where they are until all are whole
+    attempt: Path  # where they are until all are complete
     folder: str
     size: int
     _written: dict[int, int] = field(default_factory=dict)

@@ -124,7 +124,7 @@ class RepairRequest(StoreRequest):
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
     older: bool = False  # restore the lake's segments before the store's first one
-    accepted: frozenset[str] = frozenset()  # undecided files of which a user says that the log is right
+    accepted: frozenset[str] = frozenset()  # undecided files for which the user trusts the log
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class RepairSummary(RatedOutcome):
     asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
     asks_for_release: bool = False  # several releases may have written the store, and their files differ
     defaults: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
-    delivered: str = ""  # what consumers would receive for bridges that were not made
+    delivered: str = ""  # the messages that consumers would receive for bridges that were not written
     at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     kept: list[str] = field(default_factory=list)  # folders of the replaced files
@@ -301,7 +301,7 @@ class _Repair:
     scratch: Scratch
     summary: RepairSummary
     asked: VerifyRequest  # of the store as it is
-    log: tuple[str, ...]  # as it will be; where it lies, if not below the store's root
+    log: tuple[str, ...]  # the planned log; its location, if not below the store's root
     in_lake: _InLake | None
     segments: list[MendedSegment] = field(default_factory=list)
     queues: Path | None = None
@@ -309,7 +309,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
-    recorded: RebuiltFileSettings | None = None  # of queue and index files, as the lake has seen them
+    recorded: RebuiltFileSettings | None = None  # of queue and index files, as recorded in the lake
 
     @property
     def store(self) -> Store:
@@ -548,7 +548,7 @@ class _Repair:
             self.index = out
 
     def _wanted_index(self) -> GivenSettings:
-        """Return the settings of index files: as given; what no file of the store shows, as the lake's runs saw it."""
+        """Return the settings of index files: as given, or, if no file shows them, as recorded in the lake."""
         wanted, recorded = self.request.wanted, self.recorded
         if recorded is not None and not self.store.index_files:
             release = None if recorded.release is None else recorded.release.value

@@ -92,8 +92,8 @@ class Report:
     verb: str
     subject: str
     severity: str  # the word of `jobs.console.result`
-    verdict: str  # the same, or what says it better
-    headline: str  # what, how much, how fast
+    verdict: str  # the same, or a better description
+    headline: str  # action, amount and speed
     parts: Sequence[Part]
     remedies: Sequence[Remedy] = ()
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

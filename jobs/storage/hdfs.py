@@ -100,7 +100,7 @@ class HdfsStorage(Storage):
         pending = [""]
         while pending:
             prefix = pending.pop()
-            with suppress(FileNotFoundError):  # retention deletes while we look
+            with suppress(FileNotFoundError):  # retention may delete files meanwhile
                 for entry, is_directory in _entries_of(self.name_nodes, join_location(location, prefix).rstrip("/")):
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:

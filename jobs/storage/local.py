@@ -54,7 +54,7 @@ class _Pace:
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._free_at = 0.0
-        self._changing = Lock()  # threads read side by side
+        self._changing = Lock()  # threads read in parallel
 
     def wait(self, size: int) -> None:
         """Wait until *size* more bytes are within the rate."""
@@ -136,7 +136,7 @@ class LocalReader(Reader):
     def _cached(self, position: int, buffer: memoryview) -> int:
         try:
             return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
-        except (OSError, AttributeError):  # nothing is cached, or this system cannot tell
+        except (OSError, AttributeError):  # nothing is cached, or this system does not report it
             return 0
 
     def _fill(self, position: int, buffer: memoryview, flags: int = 0) -> int:
@@ -176,7 +176,7 @@ class LocalStorage(Storage):
             prefix = pending.pop()
             with os.scandir(f"{root}/{prefix}") as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # retention deletes while we look
+                    with suppress(FileNotFoundError):  # retention may delete files meanwhile
                         status = _status(entry)
                         if entry.is_symlink() and not stat.S_ISLNK(status.st_mode):
                             _check_link(entry.stat(follow_symlinks=False).st_uid, status.st_uid, entry.path)
@@ -216,7 +216,7 @@ class LocalStorage(Storage):
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                os.link(attempt, path)  # fails when the name is taken, unlike rename
+                os.link(attempt, path)  # unlike rename, fails if the name exists
             finally:
                 attempt.unlink(missing_ok=True)
             flush_directory(path.parent)

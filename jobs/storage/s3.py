@@ -222,7 +222,7 @@ class ObjectStorage(Storage):
         return PermissionError(errno.EACCES, reason, location)
 
 
-# Hadoop's settings of S3, and what pyarrow, `deltalake` and pyiceberg call them.
+# Hadoop's settings of S3, and their names in pyarrow, `deltalake` and pyiceberg.
 _NAMES = {
     "fs.s3a.access.key": ("access_key", "AWS_ACCESS_KEY_ID", "s3.access-key-id"),
     "fs.s3a.secret.key": ("secret_key", "AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
@@ -286,7 +286,7 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
         return {}
     endpoint, is_path_style = _endpoint(options)
     for name in [name for name, value in os.environ.items() if name.startswith("AWS_") and not value]:
-        del os.environ[name]  # Amazon's clients take it for unset; `deltalake` would sign with an empty token
+        del os.environ[name]  # Amazon's clients treat it as unset; `deltalake` would sign with an empty token
     return {
         "AWS_REGION": "us-east-1",
         **_named(options, _DELTALAKE),

@@ -59,7 +59,7 @@ def read_variable_settings(environment: Mapping[str, str], variables: Mapping[st
 
 
 def merge_settings(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
-    """Merge settings, the stronger ones winning; keys are never combined from both."""
+    """Merge settings; the stronger ones take precedence. Access keys are never combined from both."""
     if any(key in stronger for key in S3_KEY_SETTINGS):
         weaker = {name: value for name, value in weaker.items() if name not in S3_KEY_SETTINGS}
     return {**weaker, **stronger}

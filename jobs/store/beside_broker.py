@@ -92,7 +92,7 @@ class FileState(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "FileState | None":
-        """Return the state of the file at *path*, through a link; None if there is none."""
+        """Return the state of the file at *path*, following links; None if it does not exist."""
         try:
             return cls.from_status(path.stat())
         except FileNotFoundError:
@@ -213,8 +213,8 @@ def _change_lock(descriptor: int, kind: int) -> None:
     """
     Set a lock that belongs to the open file, not to this process.
 
-    A lock of the process (`lockf`) would be released as soon as any code closes any other descriptor of the file, and
-    looking for a running broker opens and closes it. Brokers respect either kind. Systems without it have no such look.
+    A lock of the process (`lockf`) would be released as soon as any code closes any other descriptor of the file, and a
+    check for a running broker opens and closes it. Brokers respect either kind. Systems without it have no such check.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
@@ -257,7 +257,7 @@ def acting_as_root() -> Iterator[None]:
 
 
 def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
-    """Return the user and the group of a directory of the store, or of the store where there is none."""
+    """Return the user and the group of a directory of the store, or of the store if the directory does not exist."""
     whole = root.stat()
     directory = root / name
     part = directory.stat() if directory.is_dir() else whole

@@ -109,7 +109,7 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
 
 
 def has_topics_of_rocksdb_broker(store: Store) -> bool:
-    """Return whether topics are in a database that a broker makes with storeType=defaultRocksDB alone."""
+    """Return whether topics are in a database that a broker creates only with storeType=defaultRocksDB."""
     return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.folder, _SINGLE))
 
 
@@ -178,7 +178,7 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
-    with skip_lost_file():  # also where it is no JSON: the broker cannot load it either
+    with skip_lost_file():  # also if it is not valid JSON: the broker cannot load it either
         return read_json_file(store, file)
     return None
 

@@ -255,7 +255,7 @@ def drop_deleted_ranges(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple
 
 
 def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:
-    """Return *look* of a store; list and look once more if its oldest files were deleted meanwhile."""
+    """Return *look* of a store; list the store and repeat it if its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):
         try:
             return look(store)

@@ -105,7 +105,7 @@ class StoredQueue:
             return bytes([DELETED_BYTE]) * size
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
-        """Return the unit at *position*; None where none is written."""
+        """Return the unit at *position*; None if none is written there."""
         unit = self.decode(self.read(position, position + 1))
         return unit if unit.is_written else None
 
@@ -213,7 +213,7 @@ def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
     unwritten = count
     for offset, size, is_positive in _WRITTEN[kind]:
         # A slice with the unit's size as its step is one byte of the field in every unit. The first byte has the sign.
-        # `find` gives -1 where nothing is found, and -1 % (count + 1) is count: all units are written.
+        # `find` returns -1 if nothing is found, and -1 % (count + 1) is count: all units are written.
         signs = data[offset::unit_size].translate(_SIGNS)
         unwritten = min(unwritten, signs.find(b"\1") % (count + 1))
         if is_positive:

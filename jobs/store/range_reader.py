@@ -17,7 +17,7 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 STORED_TOO_RECENTLY = "stored too recently"
 _MOST_LOOKS = 3  # at one place
-_SLICE = 256 << 10  # bytes of a second look that are held at a time
+_SLICE = 256 << 10  # bytes of a second read that are in memory at a time
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
@@ -125,7 +125,7 @@ class RangeReader:
         return True
 
     def _settled(self, group: RawRecords) -> int:
-        """Return how many records of a group are old enough to be taken."""
+        """Return how many records of a group are old enough to be read."""
         settling = self._range.settling
         if settling is None or self._range.final:
             return group.positions.size

@@ -162,7 +162,7 @@ def _written_steps(range_: Range) -> int:
 
 
 def _written_in(range_: Range, candidates: Sequence[int]) -> int:
-    """Return the least of the ascending *candidates* after which zeros follow in a range; its size where none do."""
+    """Return the lowest of the ascending *candidates* that zeros follow in a range, otherwise its size."""
     steps = candidates[: bisect_left(candidates, range_.size)]
     try:
         with range_.open() as file:
@@ -180,10 +180,10 @@ def balance_ranges(
     ranges: Sequence[Range], sizes: Sequence[int], width: int, least: int = _LEAST_PIECE
 ) -> tuple[list[Range], list[int]]:
     """
-    Cut *ranges* further, so that *width* tasks side by side end at about the same time; return ranges and their sizes.
+    Cut *ranges* further, so that *width* parallel tasks end at about the same time; return ranges and their sizes.
 
     Each piece is a *width*-th of half of the rest, or *least* bytes. So the first pieces are as large as the plan
-    allows, the last ones are small, and a worker that is late by one piece is not late by much.
+    allows, and the last ones are small, so all workers finish within the time of one small piece.
     """
     cut: list[tuple[Range, int]] = []
     left = sum(sizes)
@@ -235,7 +235,7 @@ def find_newest_written_offset(store: Store) -> int | None:
 
 
 def read_beginning(segment: Segment, store: Store) -> bytes | None:
-    """Return the first bytes of a segment, enough to tell its first record from another; None when it is missing."""
+    """Return the first bytes of a segment, enough to identify its first record; None if the segment is missing."""
     try:
         return store.read(segment, 0, _BEGINNING)
     except FileNotFoundError:

@@ -49,7 +49,7 @@ class Fingerprint(NamedTuple):
         return self.offset + self.size
 
     def matches(self, data: bytes) -> bool:
-        """Return whether these are the bytes."""
+        """Return whether *data* are the bytes of the fingerprint."""
         return sha256(data).hexdigest() == self.sha256
 
 

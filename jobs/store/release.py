@@ -273,7 +273,7 @@ def find_index_marks(store: Store, location: str, header: IndexHeader, geometry:
         mark = slot_count_mark(header, has_shared_slot=has_shared_slot)
         first = max(count - _NEWEST_LOOKED_AT, 1)
         groups = groupby(entries(first, count - first + 1), key=attrgetter("physical_offset"))
-        # Some keys of the first and the last message may lie outside the range that was read.
+        # Some keys of the first and the last message may be outside the range that was read.
         hashes = [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]
         tagged = (tag_entry_mark(record, keys) for offset, keys in hashes if (record := find_record(store, offset)))
         yield from filter(None, (mark, *tagged))

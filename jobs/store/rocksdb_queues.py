@@ -134,7 +134,7 @@ class DatabaseQueueOpener:
             return np.zeros(0, np.int64), np.zeros(0, _UNITS)
         if set(map(len, rows.values)) != {UNIT_VALUE.size}:
             raise self._no_unit(queue)
-        # Of equal length, for their beginning is the same: what follows it is their end.
+        # Keys of equal length with the same beginning: the rest is their end.
         encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -NUMBER_SIZE:]
         numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
         stored = np.frombuffer(b"".join(rows.values), _VALUES)

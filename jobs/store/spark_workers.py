@@ -52,7 +52,7 @@ class SparkWorkers:
         label: str = "working",
         sizes: Sequence[int] = (),
     ) -> list[Result]:
-        """Run *task* on items side by side, one Spark task per item."""
+        """Run *task* on items in parallel, one Spark task per item."""
         if not items:
             return []
         records = self.spark.sparkContext.accumulator(0)
@@ -83,7 +83,7 @@ class SparkWorkers:
                     freeze_collected_objects()
                 except (FormatError, OSError) as error:
                     if is_first:
-                        raise  # Spark tries once more
+                        raise  # Spark retries
                     yield is_first, error  # a failed job would wrap it in pages of traces
 
         _counts[0] += len(items)

@@ -34,7 +34,7 @@ class Workers(Protocol):
 
     @property
     def width(self) -> int:
-        """The number of tasks that run side by side."""
+        """The number of tasks that run in parallel."""
 
     @property
     def processes(self) -> int:
@@ -86,7 +86,7 @@ class InProcessWorkers(SerialWorkers):
         label: str = "working",
         sizes: Sequence[int] = (),
     ) -> list[Result]:
-        """Run *task* on items side by side."""
+        """Run *task* on items in parallel."""
         if sizes and CACHE_WAS_EMPTY:
             compile_at_first_use()
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
@@ -117,7 +117,7 @@ class WorkersOnDemand:
 
     @property
     def width(self) -> int:
-        """The number of tasks that run side by side."""
+        """The number of tasks that run in parallel."""
         return self._workers.width
 
     @property
@@ -146,7 +146,7 @@ class WorkersOnDemand:
 
 
 def record_count(result: object) -> int:
-    """Return the number of records behind a task's result; 0 if the task did not read a range of the log."""
+    """Return the number of records in a task's result; 0 if the task did not read a range of the log."""
     return int(getattr(getattr(result, "seen", None), "records", 0))
 
 

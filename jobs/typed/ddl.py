@@ -15,7 +15,7 @@ from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
 TYPING_APPLICATION = "typing"  # of Delta's transactions; in file names it replaces the store id
-MAX_FOLDER_LENGTH = 200  # bytes: file systems take 255
+MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
@@ -65,7 +65,7 @@ class _Parser:
         self._text, self._at = text, 0
 
     def fields(self, separator: str, end: str, depth: int = 0) -> tuple[pa.Field, ...]:
-        """Return the fields up to *end*; *separator* stands between a name and its type."""
+        """Return the fields up to *end*; *separator* separates a name from its type."""
         found = [self._field(separator, depth)]
         while self._takes(","):
             found.append(self._field(separator, depth))

@@ -67,7 +67,7 @@ class TopicType:
     properties: Mapping[str, str] = field(default_factory=dict)  # by column: the property of the message
     times: Times = field(default_factory=Times)
     name: str | None = None  # of the type, if the topic has several
-    by: str | None = None  # if it has several: what states the type of a message: tag, property NAME, field NAME
+    by: str | None = None  # if it has several, the part of a message with its type: tag, property NAME, field NAME
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
 
     @property

@@ -45,7 +45,7 @@ class BodyFormat(NamedTuple):
 
     name: str  # in types.toml
     reader: Callable[[Sequence[pa.Field], Times], Reader]  # of columns with the names of the body
-    described: Mapping[str, object] = MappingProxyType({})  # what else decides which row a body becomes
+    described: Mapping[str, object] = MappingProxyType({})  # other settings that affect the row of a body
 
 
 def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:

@@ -28,7 +28,7 @@ _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # of a type, in the place of a refusal
-_SLICE = 16_384  # rows whose values Python holds at a time
+_SLICE = 16_384  # rows whose values are Python objects at a time
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
@@ -82,7 +82,7 @@ def type_file(
     done = TypedFile()
     for batch in read_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
         needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
-        if not retries:  # one that is superseded may lie after the messages that are typed
+        if not retries:  # a superseded row may be after the messages that are typed
             _note_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
     with ExitStack() as stack:

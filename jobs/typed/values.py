@@ -156,7 +156,7 @@ def convert_real(value: Value, type_: pa.DataType) -> float:
         stored = float(np.float32(number)) if type_.bit_width < 64 else number  # noqa: PLR2004 - bits of a double
     if math.isinf(stored):
         raise RefusedBodyError(TOO_LARGE.format(sql_type(type_)))
-    if not set(value) & set(".eE") and Decimal(stored) != Decimal(value):  # int() takes 4,300 digits, zeros as well
+    if not set(value) & set(".eE") and Decimal(stored) != Decimal(value):  # int() accepts 4,300 digits, including zeros
         raise RefusedBodyError(f"an integer that {sql_type(type_)} cannot represent exactly")
     return stored
 

@@ -123,7 +123,7 @@ def export(  # noqa: PLR0913 - one argument an option
     asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
     planned = plan_export(asked, workers.options)
     if dry_run:
-        # How much of it a condition spares only the run tells.
+        # Only the run shows how much of it a condition skips.
         files, size = len(planned.items), sum(item.size for item in planned.items)
         what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
         result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
@@ -156,7 +156,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
 
 def _explained(given: GivenTime | None, otherwise: int) -> int:
-    """Return a time in milliseconds; say in which zone it is taken."""
+    """Return a time in milliseconds, and print the zone in which it was interpreted."""
     if given is None:
         return otherwise
     sentence = given.interpretation()

@@ -193,7 +193,7 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 
 
 def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
-    """Return the lake of a run; one that found nothing new has not asked for settings."""
+    """Return the lake of a run; a run that found nothing new has not read settings."""
     from jobs.lake.lake import Lake
 
     return Lake(normalise_location(summary.lake), options or file_system_options())

@@ -85,7 +85,7 @@ class QueryOptions(NamedTuple):
     any_host: bool
 
     def time_window(self, since: GivenTime | None, until: GivenTime | None) -> TimeWindow:
-        """Return the times that are asked for; a window that ends before it begins is refused."""
+        """Return the requested time window; refuse one that ends before it begins."""
         zone = self.printer.zone
         refuse_reversed_window(since, until, zone)
         return TimeWindow(

@@ -65,7 +65,7 @@ def inspect(
     conf = place.read_conf()
     with late_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
-    # Only the progress line asks for --quiet: the report is the answer.
+    # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
         report.as_values(), report_text(report, verbose=answer.verbose).split("\n")
     )

@@ -48,7 +48,7 @@ _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
 _MADE_AGAIN = "brokers do not rebuild compacted logs; the messages are in the CommitLog until retention deletes them"
-_FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
+_FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of a record's fields
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }
 
@@ -284,7 +284,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
             if records is None:
                 continue
             in_records, in_part = at - at[0], places[some] - places[some].min()
-            # A damaged queue points to other records; it has a finding of its own.
+            # A damaged queue points to other records; it has its own finding.
             known = np.flatnonzero(_queue_offsets(records, in_records) == chosen["queue_offset"][some])
             wrong = np.empty(known.size, np.int64)
             part = _bytes(copied, places[some], sizes[some])

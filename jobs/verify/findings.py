@@ -16,7 +16,7 @@ from rmq_formats.store import file_name_of_offset
 # Of the log; more are in `jobs.lake.findings`.
 CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
 SHORT_CHECKPOINT = "checkpoint_cut_short"
-# Of queues, and of what waits.
+# Of queues, and of pending messages.
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
 CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"

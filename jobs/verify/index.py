@@ -175,7 +175,7 @@ def _finding(explained: ExplainedFile) -> Finding:
         return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
     first = compared.differences[0]
     place = first.part if first.part is IndexFilePart.HEADER else f"{first.part} {first.number}"
-    more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding itself says the first difference
+    more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding has the first one
     cause = f"{cause} ({more})" if more else cause
     values = f"{place} {first.field}", str(first.found), str(first.expected)
     return Finding(INDEX, kind, file, first.position, *values, cause, sum(compared.counts.values()))

@@ -100,7 +100,7 @@ def findings_on_log(
         )
     if odd := why_length_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
-    if lost:  # the lost part may hold the time that it names
+    if lost:  # the lost part may contain the time that it states
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts

@@ -298,7 +298,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
         if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
-        elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue a broker makes all of them again
+        elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue, a broker rebuilds all of them
             kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]

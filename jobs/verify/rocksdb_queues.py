@@ -147,7 +147,7 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
     _add_last(result, queue, max(last, start), end)
     for low, high in split_into_chunks(max(start, first), min(end, last), _AT_ONCE):
         own, other = read_stored_units(queue, low, high), read_stored_units(copy, low, high)
-        are_blanks = (own["size"] == PRE_BLANK_SIZE) & (other["size"] == PRE_BLANK_SIZE)  # wherever they lead
+        are_blanks = (own["size"] == PRE_BLANK_SIZE) & (other["size"] == PRE_BLANK_SIZE)  # regardless of their targets
         result.different += int(np.count_nonzero((own != other) & ~are_blanks))
 
 

@@ -54,7 +54,7 @@ class IndexedQueue(NamedTuple):
     start: int  # of its log
     end: int
     keys: QueueKeys
-    lost: tuple[LostRange, ...]  # what its log has lost
+    lost: tuple[LostRange, ...]  # the lost part of its log
 
 
 def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:

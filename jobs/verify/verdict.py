@@ -330,5 +330,5 @@ def _move(store: str, one: Finding) -> str:
     if one.kind == REPEATED_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
-    place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # the log may lie elsewhere
+    place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log
     return f"mv -n {place}/{name} {place}/{one.expected}"

@@ -85,7 +85,7 @@ class AssembledRecords(NamedTuple):
     offsets: Integers  # physical offset of each record
     positions: Integers  # of each record in the buffer
     sizes: Sizes
-    incomplete_offsets: Sequence[int]  # physical offsets of the rows that no record can be made of
+    incomplete_offsets: Sequence[int]  # physical offsets of the rows that cannot be assembled
     rows: Integers  # the number of each record's row
 
     @property
@@ -102,7 +102,7 @@ class AssembledRecords(NamedTuple):
 
 
 def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
-    """Return the records that the rows of *batch* were made of; it has at least `COLUMNS`."""
+    """Assemble the records of which *batch* has the rows, with at least `COLUMNS`."""
     missing = [name for name in ASSEMBLED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)

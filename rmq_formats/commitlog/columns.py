@@ -30,7 +30,7 @@ BadRecord = tuple[int, int]  # physical offset and size of a record whose body h
 
 _LONGEST_TEXT = (1 << 15) - 1  # of topics and properties, which state their length in 16 bits
 _GROWTH = 3  # a malformed byte becomes a character of three
-_LARGEST = (1 << 31) - 1  # what Arrow's offsets can say
+_LARGEST = (1 << 31) - 1  # the largest offset in Arrow's arrays
 _ID_SIZE = 56  # of an offset id with an IPv6 address
 _PORT_SIZE = 4
 _SPARE = 1 << 14  # bytes of room for them in every batch; few records have any

@@ -147,7 +147,7 @@ def _bounded(cursor: int, end: int, place: int) -> int:
 
 
 def encode_record(record: MessageRecord) -> bytes:
-    """Return the bytes that `decode_record` reads *record* from, length for length as the fields say."""
+    """Encode a record, with the lengths that its fields state: the inverse of `decode_record`."""
     *head, born_host, stored, store_host, reconsumed, prepared, body_length = record[:15]
     fixed = RECORD[record.sys_flag & HOST_BITS].pack(
         *head, *born_host, stored, *store_host, reconsumed, prepared, body_length
@@ -253,7 +253,7 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
 
 
 def record_from_row(row: Mapping[str, Any]) -> MessageRecord:
-    """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
+    """Return the record of a *row* of the table; it encodes to the stored bytes."""
     if row["body"] is None:
         raise CorruptData("a row without its body is not a complete record", row["physical_offset"])
     as_stored = {name: row[name] for name in MessageRecord._fields} | {

@@ -43,7 +43,7 @@ class Window:
         """Read nothing yet; *size* is that of the file, *capacity* that of the buffer."""
         self._read_into = read_into or partial(_copy_into, read)
         self._capacity = max(min(capacity, size), 1)
-        self.size = size  # less when the file turns out to be shorter
+        self.size = size  # less if the file turns out to be shorter
         self.buffer: Bytes = np.empty(self._capacity, np.uint8)
         self.position = 0
         self.filled = 0
@@ -106,7 +106,7 @@ class Window:
         wanted = stop - self.filled
         count = self._read_into(self.position + self.filled, self.buffer.data[self.filled : stop])
         self.filled += count
-        if count < wanted:  # the file was cut while it is read: no more bytes come
+        if count < wanted:  # the file was truncated while it is read: there are no more bytes
             self.size = self.position + self.filled
 
     def _readable_from(self, position: int) -> int:

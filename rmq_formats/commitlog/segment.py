@@ -275,7 +275,7 @@ class SegmentBytes:
         return first if second == MAGIC_BLANK else None
 
     def is_end_of_file(self, position: int, next_record: Callable[[int], int | None]) -> bool:
-        """Return whether an end of file is at *position* that states the bytes left, or has no record after it."""
+        """Return whether *position* has an end of file that states the remaining bytes, or that no record follows."""
         stated = self.stated_end(position)
         if stated is None or stated == self.size - position:
             return stated is not None
@@ -313,7 +313,7 @@ class SegmentBytes:
         except OSError as error:
             if not is_disk_error(error):
                 raise
-            return LOWEST_TERM  # bytes that cannot be read say nothing
+            return LOWEST_TERM  # unreadable bytes prove nothing
         return LOWEST_TERM
 
     def _decode(self, at: int) -> MessageRecord:
@@ -378,7 +378,7 @@ class SegmentBytes:
 
 
 def _last_term(data: bytes, end_offset: int) -> int | None:
-    """Return the term of the entry that *data* ends in, whose last byte is before *end_offset*."""
+    """Return the term of the last entry in *data*, which ends at *end_offset*."""
     at = len(data)
     while (at := data.rfind(_ENTRY_START, 0, at + len(_ENTRY_START) - 1)) >= 0:
         size = len(data) - at
@@ -405,4 +405,4 @@ _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
     magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)
 )
-_MAGIC_START = _V1[:3]  # what V1 and V2 have in common
+_MAGIC_START = _V1[:3]  # the common part of V1 and V2

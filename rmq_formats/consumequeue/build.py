@@ -136,7 +136,7 @@ class QueueBuilder:
 
     @property
     def misplaced_count(self) -> int:
-        """How many units are not where their queue offset says."""
+        """The number of units whose position differs from their queue offset."""
         return int(self._state[_MISPLACED])
 
     @property

@@ -34,7 +34,7 @@ from rmq_formats.release import Release
 if TYPE_CHECKING:
     from rmq_formats.commitlog.scan import RawRecords
 
-# An expected unit, as it lies in memory and in scratch files.
+# An expected unit, as stored in memory and in scratch files.
 PACKED_UNIT = np.dtype(
     [
         ("queue_offset", "<i8"),
@@ -52,7 +52,7 @@ _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
 _MANY_OF_A_QUEUE = 256  # of each queue, on average: fewer are not worth a write of their own
-_TEXT_ROOM = 1 << 17  # more than the text of any property can take
+_TEXT_ROOM = 1 << 17  # more than the longest text of a property
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
 
@@ -135,7 +135,7 @@ class UnitCollector:
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
         tag = self._tags.number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
-            if unit.is_dispatched:  # next time the compiled pass knows it
+            if unit.is_dispatched:  # from now on the compiled pass finds it
                 topic = unit.queue.topic
                 self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
             if self._count == self._units.shape[1]:

@@ -97,7 +97,7 @@ class Unit(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether the broker takes the unit for one when it looks for a queue's end."""
+        """Whether the broker accepts the unit when it searches for a queue's end."""
         return self.physical_offset >= 0 and self.size > 0
 
     @property
@@ -128,7 +128,7 @@ class BatchUnit(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether the broker takes the unit for one when it looks for a queue's end."""
+        """Whether the broker accepts the unit when it searches for a queue's end."""
         return self.physical_offset >= 0 and self.size > 0 and self.base_offset >= 0 and self.batch_count > 0
 
 
@@ -286,7 +286,7 @@ def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool =
 
 
 def _java_split(text: str) -> list[str]:
-    """Split as Java does: empty parts at the end go, a blank text has none."""
+    """Split as Java does: empty parts at the end are dropped, and a blank text has no parts."""
     parts = text.rstrip(MULTI_DISPATCH_SEPARATOR)
     return parts.split(MULTI_DISPATCH_SEPARATOR) if parts and text.strip() else []
 

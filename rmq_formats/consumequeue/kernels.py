@@ -48,7 +48,7 @@ _TAGS, _DELAY, _MULTI_DISPATCH, _MULTI_OFFSET, _LMQ = (
 _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "09,/ ")
-_SAFE_DIGITS = 18  # of a number that 64 bits surely hold
+_SAFE_DIGITS = 18  # of a number that certainly fits into 64 bits
 _LOW_32 = (1 << 32) - 1
 _SPREAD = 0x45D9F3B5
 
@@ -56,7 +56,7 @@ _SPREAD = 0x45D9F3B5
 class QueueTable(NamedTuple):
     """The known queues, by the bytes of their names."""
 
-    slots: Integers  # row in `keys` of the queue whose hash leads here, -1 for none; a power of two
+    slots: Integers  # row in `keys` of the queue with this hash, -1 for none; the size is a power of two
     keys: Integers  # a row a queue; its name is at a place in `names`
     names: Bytes
 

@@ -41,7 +41,7 @@ EXT_UNIT = Layout(
 )
 
 PRE_BLANK_SIZE = 0x7FFFFFFF  # the `size` of a unit that fills a new queue's first file up to its first message
-MAX_QUEUE_OFFSET = (1 << 63) // 32  # beyond, a queue has no places: their logical offsets would overflow
+MAX_QUEUE_OFFSET = (1 << 63) // 32  # the limit of a queue: larger logical offsets would overflow
 BATCH_COMPACTED_OFFSET = -1
 EXT_END_MARK = (-1).to_bytes(2, "big", signed=True)
 EXT_END_SIZE = 4  # bytes that a unit leaves free for the end mark
@@ -53,7 +53,7 @@ DEFAULT_BATCH_FILE_SIZE = 300_000 * BATCH_UNIT.size
 
 
 def rounded_file_size(configured: int) -> int:
-    """Return the size of the files that a broker makes: full units, rounded up."""
+    """Return the size of a broker's files: rounded up to full units."""
     return -(-configured // UNIT.size) * UNIT.size
 
 

@@ -236,7 +236,7 @@ class FileBuilder:
 
     @property
     def free_entries(self) -> int:
-        """How many more keys the file takes."""
+        """The number of keys for which the file still has space."""
         return self._geometry.index_num - int(self._state[5])
 
     def add(self, keys: NDArray[np.void]) -> None:

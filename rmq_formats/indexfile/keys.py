@@ -50,7 +50,7 @@ def tag_text(topic: str, tags: str) -> str:
 
 
 def typed_index_keys(record: MessageRecord, release: Release) -> list[IndexKey]:
-    """Return the keys of *record* in the order in which *release* puts them; duplicates in KEYS stay."""
+    """Return the keys of *record* in the order in which *release* writes them; duplicates in KEYS are kept."""
     # A rollback is the only record that IndexService#buildIndex leaves out; PREPARED is indexed in every release.
     if transaction_type(record.sys_flag) is TransactionType.ROLLBACK:
         return []

@@ -70,7 +70,7 @@ class Geometry(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """How many entries a file takes: number 0 is not used."""
+        """The number of entries that fit into a file: number 0 is not used."""
         return self.index_num - 1
 
     @property

@@ -66,7 +66,7 @@ class IndexReader:
         """
         Yield the entries of a slot, newest first, up to the last that a broker reads; *header* spares reading it again.
 
-        `CorruptData` when the chain comes back to an entry it has passed.
+        `CorruptData` if the chain has a loop.
         """
         header = header or self.header
         number = self.newest_entry(slot)

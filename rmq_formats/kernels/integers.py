@@ -22,7 +22,7 @@ _I16, _I32, _U32, _I64 = (Struct(f">{code}") for code in "hiIq")
 
 
 def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - anything with a buffer
-    """Return the bytes of *data* as an array that compiled code takes; read-only buffers are copied."""
+    """Return the bytes of *data* as an array for compiled code; read-only buffers are copied."""
     array = np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
 
@@ -117,7 +117,7 @@ def copy_by_words(source: Bytes, start: int, end: int, target: Bytes, at: int) -
 
 @inlined
 def same_bytes(left: Bytes, left_start: int, left_end: int, right: Bytes, right_start: int, right_end: int) -> bool:
-    """Return whether two slices hold the same bytes."""
+    """Return whether two slices have the same bytes."""
     size = left_end - left_start
     if right_end - right_start != size:
         return False

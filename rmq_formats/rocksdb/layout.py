@@ -117,7 +117,7 @@ def encode_bound_value(physical_offset: int, queue_offset: int) -> bytes:
 
 
 def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
-    """Return key and value of the row that says where the last dispatched record ends."""
+    """Return key and value of the row with the end of the last dispatched record."""
     key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
     return key, DISPATCHED_VALUE.pack(dispatched_end)
 
@@ -247,7 +247,7 @@ def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:
 
 
 def decode_progress(value: Buffer) -> int:
-    """Return the number that a row of progress holds."""
+    """Return the number in a row of progress."""
     (number,) = map(int, PROGRESS_VALUE.unpack(value))
     return number
 
@@ -272,7 +272,7 @@ class PendingTransaction(NamedTuple):
 
 
 def decode_transaction_row(key: bytes, value: Buffer) -> PendingTransaction:
-    """Decode a row; topics may hold the separator, transaction ids do not."""
+    """Decode a row; topics may contain the separator, transaction ids cannot."""
     offset, text = key[:8], key[9:]
     topic, separator, transaction_id = text.rpartition(_BEFORE_ID)
     if key[8:9] != _BEFORE_ID or not separator:

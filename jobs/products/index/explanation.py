@@ -84,7 +84,7 @@ class ExplainedFile:
 
     real: BrokerIndexFile
     verdict: FileVerdict
-    survivor: Survivor | None = None  # its place in the row; None where size or header forbid to look
+    survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
     compared: FileComparison | None = None
     detail: str = ""
 
@@ -115,7 +115,7 @@ def files_left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> t
     left = [file for file in files if file_exists(store.storage.open, file.location)]
     return left, relist_store(
         store
-    ).start_offset  # listed last: segments are deleted before the files that lead to them
+    ).start_offset  # listed last: segments are deleted before the files that point to them
 
 
 def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
@@ -149,7 +149,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         judged.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
     )
     if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
-        # A broker makes a file before it puts the first entry and writes the header.
+        # A broker creates a file before it writes the first entry and the header.
         with store.storage.open(files[-1].location) as file:
             if is_all_zeros(file, files[-1].size):
                 explained = (
@@ -312,7 +312,7 @@ def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -
     """Return the fault that explains the differences of a file that was right once; empty if no single one does."""
     slots = [difference for difference in compared.differences if difference.part is IndexFilePart.SLOT]
     alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
-    # A kill came between the slot of a put and the header: one slot points at the next free entry.
+    # A kill between the update of a slot and of the header: one slot points to the next free entry.
     if compared.beyond or (alone and slots[0].found == header.index_count):
         return "it has more entries than its header counts: the machine stopped before the header was written"
     rows = _count_of_rows(compared)

@@ -59,7 +59,7 @@ class BuiltFileKind(StrEnum):
     """How a file is built."""
 
     FULL = "full"
-    OPEN = "open"  # the newest file: a broker goes on in it
+    OPEN = "open"  # the newest file, in which a broker continues
     SUPPLEMENT = "supplement"  # keys that no uninterrupted broker would have in a file of their own
 
 
@@ -155,7 +155,7 @@ class BuildTask(NamedTuple):
     recipe: IndexRecipe
     start: int
     doubt: str
-    replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
+    replaces: tuple[str, ...] = ()  # files in the store that this file replaces
 
 
 def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFile:
@@ -190,7 +190,7 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
         os.ftruncate(descriptor, size)
         digest = sha256_of(attempt)
         os.fsync(descriptor)
-        # After the last write: a file with the same size and time of change need not be read once more.
+        # After the last write: a file with the same size and change time need not be read again.
         state = FileState.from_status(os.fstat(descriptor))
         attempt.rename(directory / work.name)
     finally:

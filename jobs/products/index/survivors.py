@@ -23,7 +23,7 @@ from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHead
 from rmq_formats.indexfile.lookup import IndexReader
 
 ENTRIES_COMPARED = 64  # entries that are compared to find a file's place
-ENTRIES_COMPARED_AFTER_RESTART = 8  # entries that are compared to find where a file goes on after a restart
+ENTRIES_COMPARED_AFTER_RESTART = 8  # entries that are compared to find where a file continues after a restart
 MAX_DISCONTINUITIES = 64
 _KEYS_OF_A_MESSAGE = 4096  # that are looked at
 
@@ -385,7 +385,7 @@ class FilePlacer:
         return tuple(seams)
 
     def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Discontinuity] | None:
-        """Return the seams among entries *number* to *end*, of which the first is key *start*; None without a sense."""
+        """Return the discontinuities in entries *number* to *end*, of which the first is key *start*; else None."""
         seams: list[Discontinuity] = []
         while len(seams) < MAX_DISCONTINUITIES:
             last = min(end, number - 1 + len(self._row) - start)

@@ -269,7 +269,7 @@ class _Settling:
 
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
-        """Return to what messages before the queue's beginning belong."""
+        """Classify the messages before the queue's beginning."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
         return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]

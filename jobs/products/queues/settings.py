@@ -36,7 +36,7 @@ _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is 
 
 
 class SeenQueues(NamedTuple):
-    """The properties of a store's queue files as seen by runs; restored files get the same."""
+    """The properties of a store's queue files as seen by runs; restored files get the same properties."""
 
     sizes: Mapping[FileKind, Known[int]] = MappingProxyType({})
     batch_topics: frozenset[str] = frozenset()

@@ -72,10 +72,10 @@ class CollectedLog:
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
     dispatched: int = NO_LIMIT  # records from it on may have no units yet
-    light_dispatched: int = NO_LIMIT  # the same for light queues, where they are in RocksDB alone
+    light_dispatched: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
     is_closed: bool = True
-    gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
-    damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
+    gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
+    damaged: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted
 
@@ -97,7 +97,7 @@ class Remainder:
     lost: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live: int | None = None  # the first position that a record claims that the log still has
-    open_from: int | None = None  # after this position a broker may write while we look
+    open_from: int | None = None  # after this position a broker may be writing
     units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, not at their address
     _left: list[Units] = field(default_factory=list)
     _runs: list[tuple[int, int]] = field(default_factory=list)  # of matched units: position and length

@@ -34,7 +34,7 @@ _POLICIES = ("exponentialRetryPolicy", "customizedRetryPolicy")
 _PART = ("queueId", "logicOffset", "startOffset", "endOffset")
 
 MAPPING_FILE = "topicQueueMapping.json"
-LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of a static topic's queues
+LOGICAL_BROKER = "__syslo__global__"  # the name that clients give the broker of a static topic's queues
 
 
 def _config(context: Context) -> BrokerConfig:

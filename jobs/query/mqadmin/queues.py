@@ -33,7 +33,7 @@ _UNITS_FILTERED = 16_000 // UNIT.size  # maxFilterMessageCount, in bytes of unit
 _Tags = frozenset[str] | None  # None: all
 
 
-# What a client makes of a broker's answer.
+# How a client interprets a broker's answer.
 _FOUND, _NO_MATCHED, _NO_NEW, _ILLEGAL = "FOUND", "NO_MATCHED_MSG", "NO_NEW_MSG", "OFFSET_ILLEGAL"
 _Pull = tuple[str, list[Message], int]  # messages, perhaps none although the broker found some; the next offset
 
