@@ -40,14 +40,14 @@ Examples:
   rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
   rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
 
-Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
-of them, and where each is from.
+Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE. A command
+with --show-config prints the value and the source of each option instead of running.
 
 SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) come before the verb and are passed to spark-submit unchanged.
 
 \b
-Exit codes: 0 clean · 1 failed · 2 usage or configuration
-            3 damage or a gap found · 4 verification mismatch · 5 not found
+Exit codes: 0 done · 1 failed · 2 usage or configuration
+            3 damage or a gap found · 4 contradiction · 5 not found
             6 another run of this store is active · 130 interrupted
 """
 
@@ -154,7 +154,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
 )
 @click.pass_context
 def rmq_lake(ctx: click.Context) -> None:
-    """Apache RocketMQ stores as Delta tables; queues and index files rebuilt byte for byte; no broker needed."""
+    """Load Apache RocketMQ stores into Delta tables and rebuild their queues and index files, without a broker."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
 

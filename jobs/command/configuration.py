@@ -209,7 +209,7 @@ def verb(
 _CONFIG = {
     "config": option(
         "FILE",
-        "TOML with defaults of options, by their names; a table [VERB] is for that verb alone.",
+        "TOML with defaults of options, by their names; a table [VERB] applies only to that verb.",
         FILE,
         is_eager=True,
         expose_value=False,

@@ -167,7 +167,7 @@ def _what_spark_ran() -> str:
 
     tasks, ranges = take_task_counts()
     text = f"Spark ran {count_text(tasks, 'task')} for this, {count_text(ranges, 'range')} of the log among them."
-    return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
+    return f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command uses its own process."
 
 
 @verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)

@@ -191,7 +191,7 @@ def query() -> None:
 _topic = option("TOPIC", names="-t --topic", required=True)
 
 
-@verb(of=query, name="by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
+@verb(of=query, name="by-key", short_help="Find messages by key (queryMsgByKey).")
 def by_key(  # noqa: PLR0913 - one argument an option
     *,
     topic: str = _topic,
@@ -227,7 +227,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)
 
 
-@verb(of=query, name="by-id", short_help="Messages by their ids: queryMsgById.")
+@verb(of=query, name="by-id", short_help="Find messages by id (queryMsgById).")
 def by_id(
     *,
     message_ids: str = option("ID[,ID…]", names="-i --id", required=True),
@@ -241,7 +241,7 @@ def by_id(
     return _print_ids(options, texts, topic)
 
 
-@verb(of=query, short_help="One message by an id of any kind.")
+@verb(of=query, short_help="Find one message by an id of any kind.")
 def message(
     *,
     message_id: str = option("ID", names="-i --id", required=True),
@@ -264,7 +264,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     return outcome
 
 
-@verb(of=query, name="by-unique-key", short_help="By unique key: queryMsgByUniqueKey.")
+@verb(of=query, name="by-unique-key", short_help="Find by unique key (queryMsgByUniqueKey).")
 def by_unique_key(
     *,
     topic: str = _topic,
@@ -280,7 +280,7 @@ def by_unique_key(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
 
 
-@verb(of=query, name="by-offset", short_help="A message by queue offset: queryMsgByOffset.")
+@verb(of=query, name="by-offset", short_help="Find by queue offset (queryMsgByOffset).")
 def by_offset(
     *,
     topic: str = _topic,
@@ -299,7 +299,7 @@ def by_offset(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer))
 
 
-@verb(of=query, name="list", short_help="Messages page by page, the newest first.")
+@verb(of=query, name="list", short_help="List messages page by page, newest first.")
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
@@ -338,7 +338,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     return _answer(options, ask, show)
 
 
-@verb(of=query, short_help="The history of a message, each line with its source.")
+@verb(of=query, short_help="Show the history of a message.")
 def story(
     *,
     message_id: str | None = argument("ID", required=False),
@@ -370,7 +370,7 @@ def story(
     return _answer(options, ask, show)
 
 
-@verb(of=query, short_help="SQL on all tables and views of a lake, without Java.")
+@verb(of=query, short_help="Run SQL on a lake, without Java.")
 def sql(  # noqa: PLR0913 - one argument an option
     *,
     statement: str | None = argument(None, required=False),
@@ -421,7 +421,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN
 
 
-@verb(of=query, name="decode-id", short_help="Both readings of an id: a broker's, a producer's.", is_configured=False)
+@verb(of=query, name="decode-id", short_help="Decode a broker's or a producer's id.", is_configured=False)
 def decode_id(
     *,
     message_id: str = argument("ID"),
@@ -443,7 +443,7 @@ def decode_id(
 @verb(
     of=query,
     name="mqadmin",
-    short_help="Run a recorded mqadmin command line unchanged.",
+    short_help="Run an mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def mqadmin_line(

@@ -81,7 +81,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
     how: _RebuildForm = _rebuild_options(
-        "An empty or new directory; a path or a URI.", "Write only the index files that STORE lacks."
+        "An empty or new directory; a path or a URI.", "Write only the index files that are lost or damaged."
     ),
     advance_checkpoint: bool = flag(
         "With --install, after a crash: prevent the broker from deleting the files at its next start."

@@ -165,7 +165,7 @@ def browse(  # noqa: PLR0913 - one argument an option
     """
     Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
 
-    Prints one line with the address, which includes a token. Ctrl-C ends the server.
+    The command prints the address, which includes a token. Ctrl-C ends the server.
     """
     if not all(map(find_spec, _NEEDED)):
         raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")

@@ -57,9 +57,9 @@ Data goes to standard output, everything else to standard error. A command conti
 (`verify STORE | head -3`), so that its exit code still covers the whole store.
 
 Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with defaults of options
-(see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value of each option
-and where it comes from. Unknown keys in a configuration file and unknown environment variables that begin with
-`RMQ_LAKE_<VERB>_` are errors.
+(see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value and the source
+of each option instead of running the command. Unknown keys in a configuration file and unknown environment variables
+that begin with `RMQ_LAKE_<VERB>_` are errors.
 """
 
 _LOG = """\
@@ -72,7 +72,7 @@ JVM also have `source`. The last line has the message `ended`, `exit_code` and `
 
 _METRICS = """\
 `ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`. With `--follow`,
-the run is everything since the process started.
+the run lasts from the start of the process.
 """
 
 _DOCUMENT = f"""\
@@ -155,7 +155,7 @@ def page() -> str:
 def _sections() -> Iterator[str]:
     yield "## Verbs\n"
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
-    yield _table(("verb", "does", "uses Spark (with 2 cores, with 8 cores)"), *rows)
+    yield _table(("verb", "does", "runs on Spark (with 2 cores, with 8 cores)"), *rows)
     yield _ENGINES
     yield "Before the verb:\n"
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
