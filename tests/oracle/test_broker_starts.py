@@ -199,7 +199,9 @@ def _drawn_cases() -> list[str]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("cases", [_every_case, _drawn_cases])
-def test_every_start_goes_as_verify_says(broker: _Broker, tmp_path: Path, cases: Callable[[], list[str]]) -> None:
+def test_every_broker_start_has_the_effects_that_verify_predicted(
+    broker: _Broker, tmp_path: Path, cases: Callable[[], list[str]]
+) -> None:
     broker.starts.clear()
 
     assert [] == list(broker.surprises(cases(), tmp_path))
@@ -305,8 +307,8 @@ def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Pa
 @pytest.mark.parametrize(
     "names", [pytest.param(_FEW, marks=pytest.mark.oracle), pytest.param(None, marks=pytest.mark.campaign)]
 )
-def test_a_broker_serves_what_was_repaired(judge: Judge, tmp_path: Path, names: frozenset[str] | None) -> None:
-    """With a lake everything; without one everything but what only the lost bytes could tell."""
+def test_a_broker_serves_a_repaired_store(judge: Judge, tmp_path: Path, names: frozenset[str] | None) -> None:
+    """With a lake, all messages; without one, all except those whose bytes are lost."""
     for number, fault in enumerate(faults(judge.healthy)):
         for with_lake in (True, False) if names is None or fault.name in names else ():
             place = tmp_path / f"{number}-{with_lake}"
@@ -417,7 +419,7 @@ def _plant(store: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_broker_goes_on_after_a_killed_repair_and_no_message_is_lost(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden: StoreOf, tmp_path: Path) -> None:
     scene = scene_of(golden(STORE), _plant, tmp_path)
     healthy = {record.physical_offset for record in records(golden(STORE)) if record.topic == _TOPIC}
     known: list[dict[str, bytes]] = []

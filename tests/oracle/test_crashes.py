@@ -121,9 +121,7 @@ def _missing_units(made: dict[str, bytes], real: dict[str, bytes]) -> set[str]:
     return kinds
 
 
-def test_behind_a_delay_that_is_no_number_a_broker_passes_over_messages_up_to_the_end_of_the_file(
-    tmp_path: Path, release: str
-) -> None:
+def test_a_broker_does_not_dispatch_the_rest_of_a_file_after_an_invalid_delay(tmp_path: Path, release: str) -> None:
     """
     No client gets such a record into a log; the store's own door takes it. How many depends on how far it had written.
 
@@ -192,7 +190,7 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     verdict(writer, "queues over a gap", f"{summary.blanks} blanks skipped, all others under their own numbers")
 
 
-def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(tmp_path: Path, release: str) -> None:
+def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: str) -> None:
     """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:

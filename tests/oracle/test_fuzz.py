@@ -319,7 +319,7 @@ _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))
 
 
 @pytest.mark.timeout(_SECONDS * 3 + 300)
-def test_files_are_equal_whatever_is_sent(verdict: Callable[[str, str, str], None], release: str) -> None:
+def test_files_are_equal_for_random_messages(verdict: Callable[[str, str, str], None], release: str) -> None:
     """At least one round through each door, then until ORACLE_FUZZ_SECONDS are over; ORACLE_FUZZ_SEED is the first."""
     deadline = time.monotonic() + _SECONDS
     messages = 0

@@ -117,7 +117,7 @@ _GROUPS = [pytest.param(one, marks=marks(in_every_run=False)) for one in MATRIX 
 
 
 @pytest.mark.parametrize("writer", _GROUPS)
-def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, verdict: Verdict, writer: str) -> None:
+def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verdict: Verdict, writer: str) -> None:
     """
     Every member's log, queues and index are what we make of its log, and the logs of all are the same.
 

@@ -34,7 +34,7 @@ _COLUMNS = ["physical_offset", "total_size", "topic", "queue_id", "queue_offset"
 
 
 @pytest.mark.parametrize("writer", _WRITERS)
-def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consumed(
+def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_messages(
     spark: SparkSession, tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:
     """Every message once, although files grew, were added and deleted while they were read."""

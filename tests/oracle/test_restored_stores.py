@@ -21,7 +21,7 @@ _CONSUMED, _LEFT, _MORE = 120, 30, 20
 _FEW = 4
 
 
-def test_a_broker_serves_a_restored_store_and_goes_on(tmp_path: Path, release: str) -> None:
+def test_a_broker_serves_a_restored_store_and_continues_writing(tmp_path: Path, release: str) -> None:
     """Every message for a consumer and for mqadmin, a group's own place, and new messages after the old ones."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:
@@ -41,7 +41,7 @@ def test_a_broker_serves_a_restored_store_and_goes_on(tmp_path: Path, release: s
 
 
 @pytest.mark.since("4.5.2")  # the first one that can run with DLedger
-def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(tmp_path: Path, release: str) -> None:
+def test_a_dledger_group_of_one_continues_a_restored_log(tmp_path: Path, release: str) -> None:
     """DLedger makes its own index of entries again from their headers, which come back with the log."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store, settings=group_of_one()) as broker:

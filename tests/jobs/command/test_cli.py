@@ -121,7 +121,7 @@ def test_a_real_task_that_fails_is_one_line_that_names_the_place(
     assert expected == capfd.readouterr().err
 
 
-def test_a_bug_in_a_task_says_how_to_see_more(
+def test_a_bug_in_a_task_is_reported_with_the_option_for_a_traceback(
     probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     def task(_: int) -> None:

@@ -117,7 +117,7 @@ def whole(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {"--store": golden("b533-base"), "--lake": lake}
 
 
-def test_what_the_real_run_refuses_is_refused(
+def test_a_dry_run_refuses_the_same_options_as_the_real_run(
     whole: dict[str, Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch)

@@ -106,7 +106,7 @@ _FORMS = (
 
 @pytest.mark.parametrize("first", [*some_often(range(0, 10 * DRAWS, DRAWS)), -1])
 @pytest.mark.timeout(3600)
-def test_what_was_excluded_is_nowhere(first: int, tmp_path: Path) -> None:
+def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_path: Path) -> None:
     """Drawn stores and runs: with and without options, `optimize` and `type` between them."""
     for seed in range(first, first + DRAWS) if first >= 0 else range(3):
         folder = tmp_path / str(seed)

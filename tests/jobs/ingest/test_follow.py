@@ -81,7 +81,7 @@ class Story:
         return Follower(asked, workers or SerialWorkers(), AT_ONCE, self.stop, self.steps.append, self.look).run()
 
 
-def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
+def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(5))
 
@@ -158,7 +158,7 @@ def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
     assert (story.looks, runs.call_count) == (21, 1)
 
 
-def test_a_record_in_a_segment_that_was_made_ahead_is_seen_at_once(broker: Broker) -> None:
+def test_a_record_in_a_preallocated_segment_is_found_immediately(broker: Broker) -> None:
     """The last run ended at the end of the full segment before it: the listing does not change, and nothing there."""
     broker.append(some_records(20))
     broker.seal()
@@ -170,7 +170,7 @@ def test_a_record_in_a_segment_that_was_made_ahead_is_seen_at_once(broker: Broke
     assert [summary.messages for summary in story.steps][1:] == [1]
 
 
-def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
+def test_the_whole_store_is_checked_from_time_to_time(broker: Broker) -> None:
     """What the end of the log does not show: new queues, a table that lost its files."""
     broker.append(some_records(5))
     story = Story([nothing] * 8)
@@ -179,7 +179,7 @@ def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
     assert len(story.steps) > 3
 
 
-def test_another_run_of_the_store_ends_at_once(broker: Broker, tmp_path: Path) -> None:
+def test_another_run_of_the_store_ends_immediately(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
     ended: list[int] = []
 
@@ -202,7 +202,7 @@ def command_of(broker: Broker, *options: str) -> list[str]:
 @pytest.mark.parametrize(
     "second", [OSError(5, "Input/output error"), OtherRunActiveError("held by process 1")], ids=repr
 )
-def test_an_error_is_tried_again_and_leaves_nothing_twice(second: Exception, broker: Broker, tmp_path: Path) -> None:
+def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, broker: Broker, tmp_path: Path) -> None:
     """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
     placed = broker.append(some_records(5))
     errors: list[Exception] = [OSError(5, "Input/output error", str(broker.root)), second]

@@ -175,7 +175,7 @@ def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) ->
     assert lake.offsets() == [*offsets[:25], *new]
 
 
-def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: SharedLake) -> None:
+def test_a_registration_that_another_engine_deleted_can_be_restored(lake: SharedLake) -> None:
     other = Broker(lake.root / "other")
     other.append(some_records(4, seed=80))
     ingest_store(other.root, lake.path, "other")
@@ -192,7 +192,7 @@ def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: Shared
     assert lake.offsets() == sorted([*offsets, *new])
 
 
-def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -> None:
+def test_times_rewritten_by_spark_keep_their_values(lake: SharedLake) -> None:
     """UPDATE writes a time in 96 bits, which Arrow reads as nanoseconds: `optimize` failed at the year 3000."""
     far = [253402300799999, 32503680000000, -62135596800000]  # the years 9999, 3000 and 1
     placed = [lake.broker.append([a_record(born_timestamp=time)])[0].physical_offset for time in far]
@@ -243,7 +243,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
     assert source.by_offset(0) is not None
 
 
-def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:
+def test_duplicate_rows_inserted_by_another_engine_are_a_finding(lake: SharedLake) -> None:
     lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
 
     found = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
@@ -252,7 +252,7 @@ def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedL
     assert [(one.what, one.records) for one in found.differences] == [("twice in the lake", 30)]
 
 
-def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: SharedLake) -> None:
+def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: SharedLake) -> None:
     """Of a rewritten log it has what went and what came; what stayed cancels out."""
     lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     start = DeltaTable(lake.path / "messages").version()
@@ -293,7 +293,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
     assert len(rows_of(lake.path, "quarantine")) == 1
 
 
-def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: SharedLake) -> None:
+def test_a_merge_is_abandoned_if_another_engine_has_deleted_its_files(lake: SharedLake) -> None:
     statements = "OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS"
     merge = preceded(merged, lambda: lake.sql(*statements))
     expected = lake.offsets()
@@ -302,7 +302,7 @@ def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: Shared
     assert lake.offsets() == expected
 
 
-def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
+def test_a_merge_continues_after_a_commit_that_only_adds_files(lake: SharedLake) -> None:
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()
     insert = "INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')"
@@ -331,7 +331,7 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
 
 
 @pytest.mark.parametrize("around", [preceded, followed])
-def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(
+def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
     lake: SharedLake, around: Callable[..., Callable[[Lake, Manifest], None]]
 ) -> None:
     """Files that no commit names yet are obsolete to a VACUUM without retention: no commit names them afterwards."""

@@ -347,7 +347,7 @@ def first_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     "seed",
     [pytest.param(seed, marks=pytest.mark.slow if seed < FEW else pytest.mark.campaign) for seed in range(DRAWS)],
 )
-def test_every_row_is_there_once_in_any_order(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
+def test_every_row_exists_once_in_any_order_of_operations(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
     with patch.object(upkeep, "MAX_SMALL_FILES", 2):  # runs merge as well
         story = Story(first_runs.copied(tmp_path), seed)
         story.tell(STEPS)

@@ -113,7 +113,7 @@ def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, st
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
 
 
-def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: KnownStore) -> None:
+def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, store: KnownStore) -> None:
     """A client that repeats a put that had succeeded meets its own commit: the files of the run must live."""
     manifest = a_manifest(lake, store)
     original = commits._write  # noqa: SLF001
@@ -133,14 +133,14 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
     assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
 
 
-def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
+def test_the_second_of_two_registrations_checks_the_lake_again(lake: Lake, store: KnownStore) -> None:
     with pytest.raises(OtherRunActiveError):
         register_store(lake, KnownStore("", "b", (FIRST,)), 0)
 
     assert [known.store_id for known in list_known_stores(lake)] == [store.store_id]
 
 
-def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
+def test_the_holder_of_the_lock_is_named(lake: Lake, store: KnownStore) -> None:
     with hold_lock(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
         with (
@@ -261,7 +261,7 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_what_a_task_wrote_that_died_and_was_done_again_is_deleted_as_the_run_ends(
+def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_the_run(
     broker: Broker, tmp_path: Path, is_known: bool
 ) -> None:
     broker.append(some_records(5))
@@ -272,7 +272,7 @@ def test_what_a_task_wrote_that_died_and_was_done_again_is_deleted_as_the_run_en
     assert (leftovers(tmp_path / "lake") == []) == is_known
 
 
-def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
+def test_incomplete_files_of_a_dead_task_are_left_to_the_vacuum(tmp_path: Path) -> None:
     list(incremental(tmp_path, 2))
     lake = tmp_path / "lake"
     (store,) = list_known_stores(Lake(str(lake)))

@@ -90,7 +90,7 @@ def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: La
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
-def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_path: Path, commits: int) -> None:
+def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
     with cache_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1, 2]
@@ -168,7 +168,7 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("table", "column", "is_dropped"), CASES)
-def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the case, and what it needs
+def test_a_column_with_another_type_is_reported(  # noqa: PLR0913 - the case, and what it needs
     table: str, column: str, *, is_dropped: bool, ingested: Path, whole: "Answers", golden: StoreOf,
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -190,7 +190,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("loss", ["table", "file", "row"])
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_an_answer_from_what_is_left_is_whole_or_says_what_it_lacks(  # noqa: PLR0913 - the case, and what it needs
+def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(  # noqa: PLR0913 - the case, and what it needs
     table: str, loss: str, *, ingested: Path, whole: "Answers", golden: StoreOf, tmp_path: Path,
     run: Run, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -75,7 +75,7 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
 
 
-def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
+def test_a_file_states_which_columns_have_no_nulls(tmp_path: Path) -> None:
     action = _action(tmp_path, physical_offset=[7, 9], body=[b"x", None])
     assert action is not None
     path = tmp_path / _TABLE.name / action.path
@@ -267,7 +267,7 @@ def lake(golden: StoreOf, tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def test_a_column_without_limits_in_the_log_is_not_taken_for_empty(lake: Path) -> None:
+def test_a_column_without_limits_in_the_log_is_not_treated_as_null(lake: Path) -> None:
     """`deltalake` compared with NULL where Delta's log has no limits: DuckDB and Arrow found no message by its tag."""
     rows = [row for row in rows_of(lake) if row["tags"] == "TagA"]
     messages = dataset_of(lake / "messages")

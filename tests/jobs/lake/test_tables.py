@@ -79,7 +79,7 @@ def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -
     assert stored == plain
 
 
-def test_bombs_are_inflated_a_few_at_once() -> None:
+def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:
     """A window of the log may hold a thousand of them, each within the limit."""
     limit = 1 << 16
     bomb = zlib.compress(bytes(limit))

@@ -73,7 +73,7 @@ def test_arguments_arrive_as_they_were_given(prepared: Path) -> None:
     assert expected == told(launch(prepared / "spark-submit.sh", *expected))["arguments"]
 
 
-def test_the_second_start_makes_nothing(prepared: Path, tmp_path: Path) -> None:
+def test_the_second_start_of_the_launcher_creates_nothing(prepared: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(prepared, tmp_path / "moved", symlinks=True)
 
     second = launch(moved / "spark-submit.sh")
@@ -114,7 +114,7 @@ def test_the_environment_has_a_console_script_that_moves_with_its_checkout(prepa
         assert str(moved) in [os.path.normpath(path) for path in said["path"]]
 
 
-def test_two_at_once_make_one_environment(checkout: Path) -> None:
+def test_two_simultaneous_launchers_create_one_environment(checkout: Path) -> None:
     environment = environment_of_a_stranger(checkout / "home")
     command = [checkout / "spark-submit.sh"]
     running = [
@@ -129,7 +129,7 @@ def test_two_at_once_make_one_environment(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", some_often((0.1, 0.5, 1.0, 1.5), 0.5))
-def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Path, seconds: float) -> None:
+def test_a_killed_launcher_leaves_no_environment_that_looks_complete(checkout: Path, seconds: float) -> None:
     environment = environment_of_a_stranger(checkout / "home")
     first = subprocess.Popen([checkout / "spark-submit.sh"], env=environment, stderr=subprocess.PIPE, process_group=0)
     with first:
@@ -142,7 +142,7 @@ def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Pa
     assert 1 == len(list(checkout.glob(PREPARED)))
 
 
-def test_another_lock_is_another_environment_and_the_one_before_stays(checkout: Path) -> None:
+def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept(checkout: Path) -> None:
     locks = ["# nothing\n", "# nothing, newer\n", "# nothing, newest\n"]
     made = []
     for lock in locks:
@@ -163,7 +163,7 @@ def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> 
     assert ("", ["verb"]) == (answer.stderr, told(answer)["arguments"])
 
 
-def test_an_environment_of_somebody_else_is_left_alone(checkout: Path) -> None:
+def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "precious").touch()
 

@@ -41,7 +41,7 @@ ERROR = "12:00 ERROR DAGScheduler: no space"
         ),
     ],
 )
-def test_of_the_jvm_only_what_a_user_can_use_is_passed_on(
+def test_only_useful_output_of_the_jvm_is_printed(
     lines: Sequence[str], said: Sequence[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
@@ -83,7 +83,7 @@ def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_jvm_yet")
-def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
+def test_a_session_that_was_begun_in_the_background_is_returned(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
@@ -106,7 +106,7 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
 
 
 @pytest.mark.usefixtures("_no_jvm_yet")
-def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_at_the_start_of_a_session_is_raised_when_the_session_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, half: bool, **_how: object) -> None:
         raise SetupError(f"no Java, {half}")
 

@@ -197,7 +197,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
         ({"HOME": "/tmp/c"}, "/tmp/c/.cache/rocketmq-lake"),
     ],
 )
-def test_the_cache_is_where_the_user_says_then_where_caches_are(
+def test_the_cache_directory_is_the_users_setting_or_the_systems_default(
     monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], expected: str
 ) -> None:
     for name in ("RMQ_LAKE_CACHE", "XDG_CACHE_HOME", "HOME"):
@@ -216,7 +216,7 @@ def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
         spark._check(jar, tmp_path / jar.file_name)  # noqa: SLF001
 
 
-def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path))
     nothing = tmp_path / "ivysettings.xml"
     nothing.write_text(
@@ -254,7 +254,7 @@ def test_spark_options_precede_the_verb_and_may_be_mixed_with_our_global_options
 
 
 @pytest.mark.parametrize("arguments", [["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
-def test_what_is_neither_is_a_usage_error_and_the_last_of_repeated_options_counts(arguments: list[str]) -> None:
+def test_an_unknown_option_is_a_usage_error_and_the_last_of_repeated_options_counts(arguments: list[str]) -> None:
     with pytest.raises(click.UsageError):
         split_arguments(arguments)
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")

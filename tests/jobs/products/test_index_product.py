@@ -174,7 +174,7 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
 
 @pytest.mark.parametrize("what", [None, "entry < 5", "index_file > 2 AND physical_offset % 3 = 0"])
 @pytest.mark.parametrize("log_is_there", [True, False])
-def test_entries_of_the_open_file_that_another_engine_has_deleted_are_made_again(
+def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     golden: StoreOf, tmp_path: Path, what: str | None, *, log_is_there: bool
 ) -> None:
     """The next entries are chained to them: no later run came to its end. They follow from the log or from messages."""
@@ -342,7 +342,7 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
 
 
 @pytest.mark.parametrize("with_files", [True, False])
-def test_entries_of_segments_that_are_deleted_after_they_were_read_are_made(
+def test_entries_of_segments_deleted_after_they_were_read_are_built(
     with_files: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     """The keys of a message are kept as it is read."""
@@ -428,9 +428,7 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
     assert wrong_entries(tmp_path / "lake", offsets) == 0
 
 
-def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_file(
-    golden: StoreOf, tmp_path: Path
-) -> None:
+def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(golden: StoreOf, tmp_path: Path) -> None:
     """The log has lost their keys; the broker's entries are kept, without key and topic."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     (_, _, _, offset, _, _) = real_entries(store)[30]

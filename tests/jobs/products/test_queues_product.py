@@ -177,7 +177,7 @@ def test_units_of_messages_that_a_run_leaves_out_are_left_to_the_next_run(golden
 
 
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
-def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: StoreOf, tmp_path: Path, made: str) -> None:
+def test_a_queue_file_created_between_two_probes_is_read(golden: StoreOf, tmp_path: Path, made: str) -> None:
     """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     (store / "abort").touch()
@@ -194,7 +194,7 @@ def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: StoreOf, tmp
     assert told(whole.rows) == truth(store)
 
 
-def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
     """The next run reads the log from the end of a record on, whatever the last unit says."""
     whole = golden("b551-base")
     records = [record for record, _ in stored_records(whole)]
@@ -209,7 +209,7 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_p
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_ingested_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
     """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
     whole = golden("b551-base")
     unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
@@ -416,7 +416,7 @@ def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[Mes
     return broker, request, old
 
 
-def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
+def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path: Path) -> None:
     """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
     broker, request, old = _taken_back(tmp_path, 3)
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])

@@ -96,7 +96,7 @@ def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
     assert (consumed["is_success"], consumed["context_code"], consumed["client_group"]) == (False, 4, "consumers")
 
 
-def test_bodies_that_are_no_traces_stop_nothing(broker: Broker) -> None:
+def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
     broken = [
         reports("late", _SENT.replace("{time}", "long ago")),
         a_record(b"no stream", topic=TRACE_TOPIC, sys_flag=COMPRESSED),
@@ -130,7 +130,7 @@ def test_each_run_adds_its_lines_once(broker: Broker) -> None:
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
 
 
-def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker) -> None:
+def test_traces_of_truncated_messages_are_moved_with_the_messages(broker: Broker) -> None:
     first = broker.append([reports("kept")])
     cut = broker.append([reports("lost"), *some_records(3, 4)])
     taken(broker)

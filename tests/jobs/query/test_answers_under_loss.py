@@ -81,7 +81,7 @@ def _opened(stack: ExitStack, store: Path) -> StoreSource:
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "kind", "place"), CASES)
-def test_an_answer_is_whole_or_says_what_it_lacks(
+def test_an_answer_is_complete_or_names_the_missing_part(
     name: str, kind: str, place: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     random = Random(f"{name} {kind} {place}")
@@ -354,12 +354,12 @@ PAST = (
 
 
 @pytest.mark.parametrize("draw", PAST)
-def test_what_went_wrong_once_goes_right(draw: str) -> None:
+def test_cases_that_failed_before_pass(draw: str) -> None:
     assert judged(Draw.parsed(f"- {draw}"), of_agreement) == []
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(1000, 1040))
-def test_no_verb_leaves_out_a_message_without_a_word(seed: int) -> None:
+def test_no_verb_omits_a_message_silently(seed: int) -> None:
     """The line that is shown draws the smallest case again."""
     assert failure(drawn(seed, 3), of_agreement) is None

@@ -194,7 +194,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
 
 
 @pytest.mark.parametrize("entry", [1, 3, 5])
-def test_a_chain_that_runs_in_a_circle_ends_and_is_told(entry: int, tmp_path: Path) -> None:
+def test_a_chain_with_a_loop_ends_and_is_reported(entry: int, tmp_path: Path) -> None:
     messages = [Sent(keys=(COLLIDING[0],)) for _ in range(6)]
     records = stored(messages)
     store = write_store(tmp_path / "store", records)
@@ -294,7 +294,7 @@ def test_an_offset_without_a_message_says_what_is_there(lake: LakeSource, offset
     assert kind is answer.reason.kind
 
 
-def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_path: Path) -> None:
+def test_a_message_that_the_lake_has_not_indexed_is_reported_and_can_be_shown(tmp_path: Path) -> None:
     """A run that was cut off between two tables leaves messages without their entries, until the next one."""
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
     write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
@@ -333,7 +333,7 @@ def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_pat
 SENT = [Sent("Orders", ("4711",), f"ID{number}", body=b"%d" % number) for number in range(3)]
 
 
-def test_a_store_and_a_lake_are_asked_by_the_same_functions(tmp_path: Path) -> None:
+def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) -> None:
     records = stored(SENT)
     store, lake = write_store(tmp_path / "store", records), tmp_path / "lake"
     write_lake(store, lake)

@@ -107,12 +107,12 @@ def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
-def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
+def test_an_invalid_charset_is_refused(charset: str) -> None:
     with pytest.raises(ValueError, match="unsupported charset"):
         check_charset(charset)
 
 
-def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(tmp_path: Path, ask: Run) -> None:
+def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, ask: Run) -> None:
     """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
     tags = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
     messages = [Sent(tags=tags[number % len(tags)], queue_id=number % 2) for number in range(24)]
@@ -184,7 +184,7 @@ def test_who_sent_and_who_consumed_a_message_is_printed(of: str, tmp_path: Path,
         ("alias", "mqadmin cannot decode"),
     ],
 )
-def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: str, traced: Run) -> None:
+def test_the_reason_is_reported_if_mqadmin_prints_nothing(message_id: str, said: str, traced: Run) -> None:
     code, out, err = traced(message_id)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
@@ -280,7 +280,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
         "queryMsgTraceById -i 1 -c 0",
     ],
 )
-def test_a_line_that_asks_for_no_message_is_told_so(line: str, tmp_path: Path, ask: Run) -> None:
+def test_a_command_line_that_requests_no_message_is_reported(line: str, tmp_path: Path, ask: Run) -> None:
     store = write_store(tmp_path / "store", stored([Sent(keys=("4711",), tags="TagA")]))
 
     code, out, told = ask(store, line)

@@ -145,14 +145,12 @@ def test_a_message_cannot_do_anything_to_the_terminal_that_it_is_shown_on(
         assert ESC in json.loads(shown)["keys"][0]
 
 
-def test_what_is_piped_is_byte_for_byte_what_mqadmin_prints(run: Run, hostile: str) -> None:
+def test_piped_output_equals_that_of_mqadmin_byte_for_byte(run: Run, hostile: str) -> None:
     assert ESC in run(*FIRST, "--body", "--store", hostile).out
 
 
 @pytest.mark.parametrize(("why", "names"), UNSUPPORTED_COMMANDS.items())
-def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
-    why: str, names: tuple[str, ...], run: Run
-) -> None:
+def test_an_unsupported_command_is_a_usage_error_with_the_reason(why: str, names: tuple[str, ...], run: Run) -> None:
     for name in names:
         code, out, err = run("mqadmin", name, "-n", "host:9876", "-b", "host:10911")
 
@@ -171,7 +169,7 @@ def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
     assert not set(COMMANDS) & set(unanswered)
 
 
-def test_csv_keeps_what_is_nested() -> None:
+def test_csv_keeps_nested_values() -> None:
     assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
 
 
@@ -229,7 +227,7 @@ def _of_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sql", QUERIES)
-def test_a_statement_gives_what_another_engine_gives(run: Run, lake: Path, sql: str) -> None:
+def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, lake: Path, sql: str) -> None:
     expected = _of_duckdb(lake, sql)
     answer = run("sql", "--lake", lake, sql, "--output", "ndjson")
 

@@ -170,7 +170,7 @@ def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path:
     _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"has offsets {first} to 7")
 
 
-def test_a_unit_that_points_at_no_message_is_told(opened_store: Opened) -> None:
+def test_a_unit_that_points_to_no_message_is_reported(opened_store: Opened) -> None:
     source = opened_store([Sent(), Sent()])
     path = Path(next(iter(source.reader.queues.values())).files[0].location)
     raw = path.read_bytes()

@@ -155,7 +155,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
         assert Role.HALF is roles(unknown)[0]
 
 
-def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf, tmp_path: Path) -> None:
+def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: StoreOf, tmp_path: Path) -> None:
     disk, lake = situation("b551-controller-failover"), str(tmp_path / "lake")
     for store in ("old-master-killed", "store"):
         ingest_store(disk / store, lake, "b")

@@ -71,7 +71,7 @@ def planned(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Inst
 
 
 @pytest.mark.parametrize(("folder", "exchanges"), [(INDEX, True), (QUEUES, True), (INDEX, False)])
-def test_lost_files_come_back_into_the_store(
+def test_lost_files_are_installed_into_the_store(
     golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch, folder: str, *, exchanges: bool
 ) -> None:
     """Where the system exchanges no directories, they move one after the other."""
@@ -157,7 +157,7 @@ def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_file_that_is_not_what_the_manifest_says_stops_the_installation(store: Path, folder: str) -> None:
+def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, folder: str) -> None:
     lose(store, folder)
     plan = planned(store, folder)
     damaged = max(plan.new.values()).source
@@ -233,7 +233,7 @@ def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
         ("exchange", ""),
     ],
 )
-def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner(
+def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_owner(
     theirs: Path, folder: str, before: str, pattern: str
 ) -> None:
     lose(theirs, folder)

@@ -148,7 +148,7 @@ def segment(store: Path, out: Path, workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("made", [index_files, queue_files, whole_store, segment])
-def test_what_an_attempt_that_died_had_begun_is_not_left(
+def test_a_dead_attempt_leaves_no_incomplete_files(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:
     kills: list[_Killed] = []

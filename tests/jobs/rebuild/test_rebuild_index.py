@@ -81,7 +81,7 @@ def rebuilt(
     "name",
     [name for name in GOLDEN if SCENARIO[name] in {"base", "dledger-upgraded", "multipath", "rockscq", "upgraded"}],
 )
-def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf, name: str, tmp_path: Path) -> None:
+def test_all_files_are_rebuilt_from_the_log_with_detected_settings(golden: StoreOf, name: str, tmp_path: Path) -> None:
     result = rebuilt(golden(name), tmp_path / "out")
 
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
@@ -90,7 +90,7 @@ def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf,
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "base"])
-def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: str, tmp_path: Path) -> None:
+def test_without_index_files_the_log_shows_the_release(golden: StoreOf, name: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden(name), store, ignore=shutil.ignore_patterns("index"))
     conf = BrokerConf(hash_slots=100, index_num=20)
@@ -156,7 +156,7 @@ def store_time(store: Path, offset: int) -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later"}])
-def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_back(
+def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_rebuilt(
     golden: StoreOf, name: str, tmp_path: Path
 ) -> None:
     """The file that a restart began repeats the last message of the one before it."""
@@ -259,7 +259,7 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
         check_built_file(own, str(tmp_path), {})
 
 
-def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
+def test_the_report_lists_the_written_and_the_proven_files(store: Path, tmp_path: Path) -> None:
     (store / "index" / names_in(store / "index")[4]).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
     report = report_of_rebuild(result, result.result(2.0))
@@ -344,7 +344,9 @@ def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> No
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", UNDISTURBED)
-def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
+def test_lost_files_of_an_undisturbed_store_are_rebuilt_byte_for_byte(
+    golden: StoreOf, name: str, tmp_path: Path
+) -> None:
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 

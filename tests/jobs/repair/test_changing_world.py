@@ -76,7 +76,7 @@ def appended(store: Path) -> Iterator[tuple[Path, bytes]]:
         yield newest, written
 
 
-def test_what_a_broker_wrote_after_a_killed_repair_is_kept_or_the_undo_refuses(scene: Scene) -> None:
+def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(scene: Scene) -> None:
     outcomes = []
     for number in scene.steps:
         scene.killed_at(number)
@@ -219,7 +219,7 @@ def world(scene: Scene) -> Callable[[str], World]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_another_process_writes_meanwhile_is_kept(world: Callable[[str], World], verb: str) -> None:
+def test_changes_by_another_process_are_kept(world: Callable[[str], World], verb: str) -> None:
     found = [fault for seed in (*KEPT_SEEDS.get(verb, ()), *range(8)) for fault in world(verb).draw(seed)]
     assert [] == found
 

@@ -134,7 +134,7 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
-def test_who_may_not_read_a_file_repairs_nothing(
+def test_a_repair_without_read_permission_changes_nothing(
     healthy: Path, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repaired(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, into a folder that is closed to others
@@ -151,7 +151,7 @@ def test_who_may_not_read_a_file_repairs_nothing(
         assert content_of(store) == content_of(healthy)
 
 
-def test_records_that_rotted_come_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
+def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, store: Path, lake: Path) -> None:
     fault = next(one for one in FAULTS if one.name == "record: topic")
     fault.plant(store)
     segment = store / fault.file
@@ -249,7 +249,7 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
     assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])
 
 
-def test_lost_index_files_come_back_under_the_names_that_the_lake_recorded(golden: StoreOf, tmp_path: Path) -> None:
+def test_lost_index_files_are_rebuilt_under_the_names_that_the_lake_recorded(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     ingest_store(store, tmp_path / "lake", "b", release="5.5.1")
     names = sorted(path.name for path in (store / "index").iterdir())

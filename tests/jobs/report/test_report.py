@@ -102,7 +102,7 @@ def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
 
 
-def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
+def test_names_from_a_store_cannot_inject_code_into_a_page() -> None:
     shown = render_page(
         Report("ingest", "store", "healthy", "healthy", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),))
     )
@@ -125,7 +125,7 @@ def test_the_page_needs_nothing_but_itself_and_the_document_has_its_data(report:
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
 
 
-def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
+def test_findings_are_listed_below_their_remedies(store: Path) -> None:
     """Browsers break lines after a hyphen, inside an option, too: each word of a command is a piece of its own."""
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")

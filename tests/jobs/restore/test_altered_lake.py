@@ -206,7 +206,7 @@ def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["deltalake", "duckdb"])
 @pytest.mark.parametrize("name", STORES)
-def test_every_updated_row_is_named(name: str, engine: str, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
+def test_every_updated_row_is_reported(name: str, engine: str, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
     _try(Random(f"{name} {engine}"), engine, golden(name), lakes(name), tmp_path)
 
 
@@ -218,7 +218,7 @@ def test_every_row_that_spark_updated_is_named(spark: object, golden: StoreOf, l
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(CAMPAIGN // ROWS))
-def test_a_thousand_updated_rows_are_named(
+def test_a_thousand_updated_rows_are_reported(
     seed: int, spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path
 ) -> None:
     del spark

@@ -64,7 +64,7 @@ def whole_log(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.sample(2, always=sorted(QUICK))
 @pytest.mark.parametrize("name", GOLDEN)
-def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
+def test_every_brokers_log_is_restored_with_its_stale_bytes_and_entries(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
@@ -81,9 +81,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
-    copy: Path, tmp_path: Path, *, is_merged: bool
-) -> None:
+def test_deleted_rows_are_reported_and_the_rest_is_restored(copy: Path, tmp_path: Path, *, is_merged: bool) -> None:
     if is_merged:  # a file of several segments, which the other engine writes again with types of its own
         merge_small_files(Lake(str(copy)), MESSAGES)
     victims = rows_of(copy)[10:13]
@@ -120,7 +118,7 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
     assert whole[:start] + bytes(end - start) + whole[end:] == found
 
 
-def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None:
+def test_truncated_messages_are_not_restored(tmp_path: Path) -> None:
     """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
     assert ingest(asked, SerialWorkers()).superseded
@@ -141,7 +139,7 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
 
 
-def test_an_interrupted_restore_makes_only_what_is_missing(
+def test_a_resumed_restore_writes_only_the_missing_files(
     base: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -47,7 +47,7 @@ def _offsets(frame: "DataFrame") -> list[int]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b420-base", "b498-dledger-upgraded", "b551-types"])
-def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
+def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(
     name: str, golden: StoreOf, rocketmq: Callable[..., "DataFrame"]
 ) -> None:
     store = golden(name)
@@ -142,7 +142,7 @@ def test_segments_outside_the_time_range_are_not_opened(tmp_path: Path) -> None:
         *(("failOnDataLoss", "no"), ("body", "0"), ("startingOffsets", "latest"), ("topic", "orders"), ("path", "")),
     ],
 )
-def test_options_that_make_no_sense_are_refused(name: str, value: str) -> None:
+def test_invalid_options_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnsupportedFormat, match=f"(?i)option {name}|load"):
         ReadOptions.parse({"path": "x", name: value})
 
@@ -155,7 +155,7 @@ def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp
             plan()
 
 
-def test_damage_is_left_out_or_stops_the_read_as_the_mode_says(
+def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(
     tmp_path: Path, rocketmq: Callable[..., "DataFrame"]
 ) -> None:
     records = stored([Sent(body=bytes(500)) for _ in range(20)])
@@ -263,7 +263,7 @@ def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: F
         filled.after()
 
 
-def test_what_retention_took_before_the_lake_had_it_is_an_error_or_left_out(tmp_path: Path) -> None:
+def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_path: Path) -> None:
     filled = Filled(tmp_path)
     filled.records += filled.grow(200)
     filled.broker.expire(1)

@@ -270,7 +270,7 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     [{}, [], None, {"offset": "x"}, {"offset": -5}, {"offset": 1 << 70}, {"offset": 5, "record": {"a": 1}}],
     ids=str,
 )
-def test_a_checkpoint_of_another_source_is_told(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
+def test_a_checkpoint_of_another_source_is_reported(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
     reader = _reader(_write(tmp_path / "store", _records(3)))
     with pytest.raises(CorruptData, match="names no place in a log"):
         reader.latestOffset(values, EVERYTHING)

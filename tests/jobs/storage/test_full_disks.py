@@ -90,7 +90,7 @@ def opened(storage: Storage) -> None:
     ],
     ids=["open", "list", "create", "delete"],
 )
-def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], said: str) -> None:
+def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], said: str) -> None:
     storage = ObjectStorage(denied(said), "without fs.s3a.access.key, as the AWS environment says")
 
     with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
@@ -209,7 +209,7 @@ def test_a_server_that_always_fails_is_an_error_in_its_own_words(call: str) -> N
     assert not isinstance(raised.value, PermissionError)
 
 
-def test_what_will_not_change_is_asked_once() -> None:
+def test_permanent_errors_are_not_retried() -> None:
     failing = Failing(CONTENT, 1000, "AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist")
     with pytest.raises(OSError, match="NO_SUCH_BUCKET"):
         _read(ObjectStorage(failing))

@@ -100,7 +100,7 @@ def dripping(handler: BaseHTTPRequestHandler) -> None:
 STATUS = answer(200, {"FileStatus": {"length": 7, "type": "FILE"}})
 
 
-def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
+def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
     """The other one says that it stands by; the next request goes to the right one at once."""
     asked = []
 
@@ -221,7 +221,7 @@ def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path) -> None
         assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(given)
 
 
-def test_a_configuration_that_is_no_xml_is_an_error_with_its_path(
+def test_a_configuration_file_that_is_not_xml_is_an_error_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "core-site.xml").write_text("<configuration>")

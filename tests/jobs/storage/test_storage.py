@@ -30,7 +30,7 @@ def _location(storage: Storage, path: Path) -> str:
     return str(path) if isinstance(storage, LocalStorage) else f"s3a://{path}"
 
 
-def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(storage: Storage, tmp_path: Path) -> None:
+def test_an_existing_name_is_refused_and_the_file_is_not_changed(storage: Storage, tmp_path: Path) -> None:
     location = _location(storage, tmp_path / "file")
     storage.create(location, b"first")
 
@@ -50,7 +50,7 @@ def test_created_files_are_listed_until_they_are_deleted(storage: Storage, tmp_p
     assert ["a"] == [file.name for file in storage.list_files(_location(storage, tmp_path))]
 
 
-def test_a_storage_that_is_only_read_says_so() -> None:
+def test_a_read_only_storage_refuses_writes() -> None:
     with pytest.raises(OSError, match="only stores can be on hdfs://") as raised:
         HdfsStorage(("nowhere:1",)).create("hdfs://nn/file", b"")
 

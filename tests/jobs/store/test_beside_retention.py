@@ -45,7 +45,7 @@ def verified(store: Path, workers: Workers) -> Verdict:
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
-def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path, index_files: int) -> None:
+def test_segments_deleted_before_the_queues_are_joined_are_not_a_finding(store: Path, index_files: int) -> None:
     verdict = verified(store, Meanwhile(happens=partial(expire, store, index_files=index_files)))
 
     assert verdict.findings == []
@@ -74,7 +74,7 @@ def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
     assert caught.value.filename == str(newest)
 
 
-def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path) -> None:
+def test_a_queue_created_meanwhile_is_read(store: Path, tmp_path: Path) -> None:
     queues = store / "consumequeue" / TOPIC
     queues.rename(tmp_path / "not made yet")
 

@@ -115,7 +115,7 @@ def test_json_beside_the_database_counts_only_with_more_changes(
 
 
 @pytest.mark.parametrize("name", [*_IN_ROCKSDB, _V2])
-def test_without_the_package_it_is_said_what_is_missing(
+def test_without_the_package_the_missing_extra_is_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
@@ -125,7 +125,7 @@ def test_without_the_package_it_is_said_what_is_missing(
     assert "pip install" in (config.unread or "")
 
 
-def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
     root = Path(shutil.copytree(unpack_feature("b551-cqdouble", tmp_path).root, tmp_path / "copy"))
     (root / "config" / "consumerOffset.json").write_text("{")
     config = config_of(root)
@@ -177,7 +177,7 @@ def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
     assert ingest(asked, SerialWorkers()).run is None
 
 
-def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_not_reported_as_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
     ingest(asked, SerialWorkers())
@@ -210,9 +210,7 @@ def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> Non
 @pytest.mark.sample(20)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
-def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(
-    name: str, effort: ReadEffort, golden: StoreOf
-) -> None:
+def test_a_sample_never_excludes_the_release_that_wrote_a_store(name: str, effort: ReadEffort, golden: StoreOf) -> None:
     root = golden(name)
     store = list_store(str(root), commitlog=log_folders(root))
 

@@ -80,7 +80,7 @@ def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: byt
         assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
 
 
-def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
+def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> None:
     damaged = bytearray(log)
     damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
     (tmp_path / f"{0:020d}").write_bytes(damaged)
@@ -143,7 +143,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     data=st.data(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_compiled_walk_sees_what_the_other_sees(  # noqa: PLR0913, PLR0917 - a segment and two ways
+def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PLR0913, PLR0917 - a segment and two ways
     monkeypatch: pytest.MonkeyPatch,
     bodies: list[bytes],
     framing: Framing,
@@ -217,7 +217,7 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
 
 
 @pytest.mark.parametrize("number", [56, 57])  # a rollback that a half message follows, and that one
-def test_who_lacks_what_follows_a_damaged_message_without_a_unit_says_so(
+def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be_missing(
     golden: StoreOf, tmp_path: Path, run: Run, number: int
 ) -> None:
     store = copy_of(golden("b420-base"), tmp_path)

@@ -37,14 +37,14 @@ _EXPECTED = {
 
 
 @pytest.mark.parametrize("name", sorted(_EXPECTED))
-def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
+def test_folders_show_how_queues_are_stored(name: str, tmp_path: Path) -> None:
     """RocksDB's files in `consumequeue/` do not mean that there are no others."""
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
     assert detect_storage_features(store) == StorageFeatures(*_EXPECTED[name])
 
 
-def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
+def test_a_clean_stop_shows_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
     unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
     stored = find_rocksdb_queues(list_store(str(unpacked.root)))
 
@@ -67,9 +67,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     assert sum(queue.capacity - queue.start for queue in queues) == 200
 
 
-def test_a_table_that_is_merged_away_meanwhile_is_looked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_merged_away_meanwhile_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that runs deletes files while we link them."""
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     copy, calls = rocksdb._copy, []  # noqa: SLF001
@@ -96,7 +94,7 @@ def test_a_database_on_other_storage_is_copied(tmp_path: Path, monkeypatch: pyte
         assert len(list(database.items(UNIT_FAMILY))) == 138
 
 
-def test_no_folder_of_ours_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()

@@ -56,7 +56,7 @@ def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] 
     return results_of(avro_format(schemas).reader(columns_of_schemas(schemas), times)(pa.array([body])), 1)[0]
 
 
-def test_a_schema_gives_the_columns() -> None:
+def test_the_columns_follow_from_the_schema() -> None:
     assert _COLUMNS == sql_columns(columns_of_schemas({None: schema_of(**_FIELDS)}))
 
 

@@ -86,7 +86,7 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
     return found if isinstance(found, Refusal) else {one.name: v for one, v in zip(_COLUMNS, found, strict=True)}
 
 
-def test_a_message_gives_the_columns() -> None:
+def test_the_columns_follow_from_the_message_type() -> None:
     assert sql_columns(_COLUMNS) == (
         "d double, f float, i8 bigint, u8 decimal(20,0), i4 int, x8 decimal(20,0), x4 bigint, b boolean, s string, "
         "y binary, u4 bigint, s4 int, s8 bigint, z4 int, z8 bigint, k string, who struct<name: string, self: binary>, "

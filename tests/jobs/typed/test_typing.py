@@ -83,7 +83,7 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
     ] == [(row["reason"], row["place"], row["body"]) for row in letters]
 
 
-def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(broker: Broker, tmp_path: Path) -> None:
+def test_typed_rows_of_truncated_messages_are_removed(broker: Broker, tmp_path: Path) -> None:
     write(broker, b'{"id": 1}', b"x")
     at = broker.offset
     write(broker, b'{"id": 2}', b"y", b'{"id": 3}')
@@ -106,7 +106,7 @@ def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(broker: Broker, 
     ("committed", "lost"),
     [(0, "typed/Orders"), (0, "typed/Payments"), (0, "dead_letters"), (1, "typed/Payments"), (2, "dead_letters")],
 )
-def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
+def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: int, lost: str
 ) -> None:
     both = ORDERS + ORDERS.replace("Orders", "Payments")

@@ -35,7 +35,7 @@ T1 = "consumequeue/T1/0"  # 26 units in three files
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str) -> None:
+def test_files_of_a_real_broker_have_no_findings(golden: StoreOf, name: str) -> None:
     report = compare_queues(golden(name), release_of(name))
 
     assert report.findings == []
@@ -43,7 +43,7 @@ def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str)
 
 
 @pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
-def test_what_was_not_dispatched_yet_is_a_number(golden: StoreOf, name: str) -> None:
+def test_undispatched_records_are_only_counted(golden: StoreOf, name: str) -> None:
     store = golden(name)
     *_, (newest, _) = stored_records(store)
 
@@ -209,7 +209,7 @@ def damage(data: st.DataObject, path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_a_queue_holds_is_told_and_never_fails(
+def test_verify_reports_any_content_of_a_queue_and_never_fails(
     golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     root = fresh_copy(golden(name), tmp_path / "store")
