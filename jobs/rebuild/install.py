@@ -118,7 +118,8 @@ def plan_index_installation(
 
     A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
     unless the checkpoint is advanced, or unless they may be deleted, as the broker would have done. A store that was
-    closed may crash later: then the checkpoint has to cover the newest full file.
+    closed may crash later: then the checkpoint has to cover every new file that is full and not the newest one. Kept
+    files do not count there, because nothing proves their times: they may be damaged, or belong to another store.
     """
     if not is_local(out):
         raise RefusedError(f"{out}: files can only be installed from a local directory")
@@ -142,12 +143,9 @@ def plan_index_installation(
             raise RefusedError(f"{', '.join(stray)}: the plan would both keep and replace these files")
         headers |= {name: read_header_as_broker(index / name) for name in kept}
         checkpoint, is_closed = _checkpoint(root), not (root / "abort").exists()
-        most = max((header.index_count for header in headers.values()), default=0)
-        covered = [
-            name
-            for name in sorted(headers)
-            if not is_closed or (name != max(headers) and headers[name].index_count == most)
-        ]
+        capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
+        full = {name for name in new if headers[name].index_count >= capacity}
+        covered = sorted(full - {newest_name} if is_closed else headers)
         deleted = [name for name in covered if headers[name].end_timestamp > checkpoint.index_timestamp]
         if deleted and refuses_deletion and not is_closed and not advance_checkpoint:
             raise RefusedError(

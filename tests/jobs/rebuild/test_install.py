@@ -86,6 +86,18 @@ def test_lost_files_are_installed_into_the_store(
     assert not list(store.glob("*.*-*"))
 
 
+def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> None:
+    """It may be damaged, or belong to another store: nothing proves its times."""
+    lose(store, INDEX)
+    out = rebuilt(store)
+    kept = min((store / INDEX).iterdir())
+    kept.write_bytes(kept.read_bytes()[:8] + bytes([0x20]) + kept.read_bytes()[9:])  # its end, far in the future
+
+    [plan] = plan_index_installation(str(store), str(out), advance_checkpoint=True)
+
+    assert plan.folder.name == INDEX
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
