@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met, worst_of
+from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -47,7 +48,7 @@ _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 # More about a run, as its segment shows it.
 _UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
-_DAMAGED = "the store has bytes there that are not records, or bodies with a wrong CRC"
+_DAMAGED = "the store has bytes there that are not records, or records that no broker writes"
 _CHANGED = "the log continues unchanged: the store was damaged later, or the lake was changed"
 _CHECKED = "the rows have the CRCs of the records that were read"
 
@@ -305,18 +306,19 @@ def _different(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterato
     """
     Yield the records that both sides have, with different bytes.
 
-    If the body contradicts its CRC, it was damaged later. If the log continues unchanged after the record, it was
-    changed on one side: in the store, if the row has the CRC of the record as it was read. (A broker that truncates its
-    log also rewrites everything after that.) A difference up to the segment's end is classified by later segments.
+    If the record contradicts a CRC, or its properties end in zeros, it was damaged later. If the log continues
+    unchanged after the record, it was changed on one side: in the store, if the row has the CRC of the record as it was
+    read. (A broker that truncates its log also rewrites everything after that.) A difference up to the segment's end is
+    classified by later segments.
     """
     if range_ is None or not chosen.any():
         return
     starts, ends, equal, _, unchecked = lake
-    damaged: list[int] = []
+    check = RangeCheck()
     with closing(RangeReader(range_).pieces()) as pieces:
-        for item in pieces:
-            if not isinstance(item, Piece):
-                damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
+        for _ in check.watch(range_, pieces):
+            pass
+    damaged = [one.offset for one in (*check.wrong, *check.doubtful)]
     goes_on = starts < starts[equal].max(initial=-1)
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
     is_changed = goes_on & ~is_damaged
