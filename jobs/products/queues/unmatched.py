@@ -148,9 +148,11 @@ class Remainder:
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
         gaps = list(gaps_between(start, end, matched))
         if gaps and gaps[-1][1] == end and log.dispatched != NO_LIMIT:
-            self.open_from = gaps.pop()[0]
-            end = _first_newer(self.queue, self.open_from, end, log.dispatched)
+            self.open_from, last = gaps.pop()
+            end, newer_end = _find_newer(self.queue, self.open_from, last, log.dispatched)
             gaps += [(self.open_from, end)] * (end > self.open_from)
+            if log.write is None and (later := _start_of_next_file(self.queue, newer_end)) < last:
+                gaps.append((later, last))  # a recovery that truncates a queue deletes its later files
         self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
         self.first_live = min(self._runs)[0] if self._runs else None
         self._left, self._runs, self._kept_runs = [], [], []
@@ -185,17 +187,24 @@ def consecutive_runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     return ((int(positions[one.start]), one.stop - one.start) for one in some)
 
 
-def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
+def _find_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> tuple[int, int]:
     """
-    Return the position of the first unit in [start, end) that was written after the first look.
+    Return the first position in [start, end) whose unit was written after the first look, and the end of the last one.
 
-    Older units may follow it if recovery truncated the queue: they wait to be overwritten.
+    Older units may follow in the same file if recovery truncated the queue: they wait to be overwritten.
     """
+    first_newer = newer_end = end
     for first, last in _in_files(queue, start, end):  # between files there may be very many places, and no unit
         newer = np.flatnonzero(read_stored_units(queue, first, last)["physical_offset"] >= dispatched)
         if newer.size:
-            return first + int(newer[0])
-    return end
+            first_newer, newer_end = min(first_newer, first + int(newer[0])), first + int(newer[-1]) + 1
+    return first_newer, newer_end
+
+
+def _start_of_next_file(queue: StoredQueue, position: int) -> int:
+    """Return the first position of the first file that begins at *position* or later."""
+    starts = (file.base_offset // queue.unit_size for file in queue.files)
+    return min((start for start in starts if start >= position), default=NO_LIMIT)
 
 
 def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
