@@ -422,14 +422,15 @@ def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:
     """
     Return whether an index file says nothing but what lost ones said; only where the log has lost messages.
 
-    No witness is left of the keys of a changed record whose index file is lost.
+    No witness is left of the keys of a changed record whose index file is lost. Where retention has deleted segments,
+    files of the remaining log begin elsewhere than the lost ones, so each later file is cut elsewhere.
     """
     new = _entries(data) - {entry for was in lost for entry in _entries(was)}
     if one.is_killed:  # the killed broker may have come to none of them
         known = {entry for name, was in one.pristine.items() if name.startswith("index/") for entry in _entries(was)}
         if not new & known:
             return True
-    if _is_log_whole(one):
+    if _is_log_whole(one) and "expired" not in one.draw.store:
         return False
     return {entry[4:] for entry in new} <= _changed_records(one)
 
