@@ -182,22 +182,40 @@ class Summary(RatedOutcome):
                 different = named.pop("differences", 0)
                 counts = [*(f"{count:,} {name}" for name, count in named.items()), count_text(different, "difference")]
                 yield f"  units: {', '.join(counts)}"
-            if self.contradictions:
-                yield (
-                    f"  CONTRADICTION between log and queues ({count_text(self.contradictions, 'place')}): `verify` "
-                    "shows details"
-                )
+            yield from map("  {}".format, self._contradiction_lines())
             if self.index_entries:
                 yield f"  {count_text(self.index_entries, 'index entry')}"
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
-            if self.quarantined:
-                yield f"  DAMAGE {count_text(self.quarantined, 'damaged range')} of the log in the table quarantine"
-            if self.superseded:
-                yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
-        yield from (f"  NOTE {note}" for note in self.notes)
+            yield from map("  {}".format, self._damage_lines())
+        yield from map("  {}".format, self._note_lines())
         yield from self.open.lines()
-        yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
+        yield from map("  {}".format, self._gap_lines())
+
+    def finding_lines(self) -> Iterator[str]:
+        """Yield the lines on contradictions, damage, notes and gaps, not indented."""
+        if self.run is not None:
+            yield from self._contradiction_lines()
+            yield from self._damage_lines()
+        yield from self._note_lines()
+        yield from self._gap_lines()
+
+    def _contradiction_lines(self) -> Iterator[str]:
+        if self.contradictions:
+            places = count_text(self.contradictions, "place")
+            yield f"CONTRADICTION between log and queues ({places}): `verify` shows details"
+
+    def _damage_lines(self) -> Iterator[str]:
+        if self.quarantined:
+            yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log in the table quarantine"
+        if self.superseded:
+            yield "SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
+
+    def _note_lines(self) -> Iterator[str]:
+        return (f"NOTE {note}" for note in self.notes)
+
+    def _gap_lines(self) -> Iterator[str]:
+        return (f"GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
 
 
 def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:

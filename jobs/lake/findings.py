@@ -7,6 +7,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
+UNDECIDED = "undecided: "  # begins the cause of a finding that does not show which of two files is wrong
 GAP = "gap"
 DAMAGED_RANGE = "damaged_range"
 UNREADABLE_RANGE = "unreadable_range"
@@ -77,6 +78,11 @@ class Finding(NamedTuple):
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE
         return Severity.CONTRADICTION
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing shows which of two files is wrong."""
+        return self.cause.startswith(UNDECIDED)
+
     def as_consequence_of(self, title: str) -> Self:
         """Return the finding as a consequence of the log finding with this title."""
         return self._replace(follows=title, cause=f"follows from the log: {title}")
@@ -96,7 +102,7 @@ class Finding(NamedTuple):
     @property
     def _times_text(self) -> str:
         """The number of occurrences, unless the text states a number already."""
-        if self.times <= 1 or self.field == "files" or self.found.startswith("no entries for "):
+        if self.times <= 1 or self.field == "files" or self.kind in {MISSING_INDEX_ENTRIES, NOT_INDEXED}:
             return ""
         return f" ({self.times:,} {'units' if self.field == 'unit' else 'times'})"
 

@@ -313,6 +313,7 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
+_BYTES_ARE_FREE = "bytes are free"
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -337,7 +338,7 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         # `deltalake` raises an error of the file system that names no file.
         if "LocalFileSystem error" in str(error) and location not in str(error) and not _is_full(error):
             raise type(error)(f"{location}: {error}") from error
-        is_named = isinstance(error, OSError) and error.filename is not None and "bytes are free" in str(error.strerror)
+        is_named = isinstance(error, OSError) and error.filename is not None and _BYTES_ARE_FREE in str(error.strerror)
         if is_named or not _is_full(error):
             raise
         number = getattr(error, "errno", None) or errno.ENOSPC
@@ -355,4 +356,4 @@ def _free(location: str) -> str:
     there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     status = os.statvfs(there)
     files = "" if status.f_favail or not status.f_files else "; no more files can be made there (inodes)"
-    return f"{status.f_bavail * status.f_frsize} bytes are free on the file system of {there}{files}"
+    return f"{status.f_bavail * status.f_frsize} {_BYTES_ARE_FREE} on the file system of {there}{files}"

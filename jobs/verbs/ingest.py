@@ -199,8 +199,6 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
     return Lake(normalise_location(summary.lake), options or file_system_options())
 
 
-_FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how lines of a summary begin
-
 _Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
 
 
@@ -267,9 +265,8 @@ def _say_findings(step: Summary, before: Summary | None) -> None:
     found["superseded"] = int(step.superseded is not None)
     known = [] if before is None else before.notes
     if any(found.values()) or [note for note in step.notes if note not in known]:
-        lines = [line.strip() for line in step.lines() if line.lstrip().startswith(_FINDINGS)]
         log_message(
-            f"rmq-lake: run {step.run}: {'; '.join(lines)}",
+            f"rmq-lake: run {step.run}: {'; '.join(step.finding_lines())}",
             "warning",
             run=step.run,
             severity=step.severity.value,

@@ -267,13 +267,11 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
-    from jobs.verify.verdict import recommend_steps
+    from jobs.verify.verdict import REPAIR, REPAIR_FROM_LAKE, recommend_steps
 
-    for step, _ in recommend_steps(found):
-        repair = f"{tool_command()} repair "
-        commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
-        if commands:
-            yield from RecommendedStep(step.words, tuple(commands)).lines()
+    for step, _ in recommend_steps(found, {REPAIR, REPAIR_FROM_LAKE} if has_lake else {REPAIR}):
+        if step.commands:
+            yield from step.lines()
 
 
 def _undone(store: str, out: Path, answer: Answer) -> ExitCode:

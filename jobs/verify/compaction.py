@@ -31,7 +31,7 @@ from jobs.verify.findings import (
     COMPACTED_UNIT_DIFFERS,
     PartReport,
 )
-from jobs.verify.log import findings_on_records
+from jobs.verify.log import MESSAGE_REJECTED, findings_on_records
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -208,7 +208,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
 
 def _as_damage(finding: Finding) -> Finding:
     """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
-    cause = f"{finding.cause.partition(';')[0]}; {_MADE_AGAIN}"
+    cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_MADE_AGAIN}"
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 

@@ -20,6 +20,7 @@ from jobs.lake.findings import (
     MISSING_INDEX_ENTRIES,
     NOT_INDEXED,
     NOT_INDEXED_ON_REPLICA,
+    UNDECIDED,
     Finding,
 )
 from jobs.products.index.explanation import (
@@ -44,24 +45,24 @@ from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import make_rules
 
-_KEYS_CHANGED = "undecided: the keys of the record, which no checksum covers, changed, or "
+_KEYS_CHANGED = f"{UNDECIDED}the keys of the record, which no checksum covers, changed, or "
 MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    FileVerdict.OTHER_RULE: "undecided: the file was written by a different release from the one given, or a segment "
+    FileVerdict.OTHER_RULE: f"{UNDECIDED}the file was written by a different release from the one given, or a segment "
     "belongs to another store; lookups work, but the bytes differ",
     FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
     "misreads it",
     FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
-    FileVerdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped; the broker searches them in "
+    FileVerdict.OUT_OF_ORDER: f"{UNDECIDED}a file was renamed, or two files were swapped; the broker searches them in "
     "the wrong time order",
     FileVerdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
     FileVerdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
     "messages twice",
-    FileVerdict.FOREIGN: "undecided: either this file or the log belongs to another store",
-    FileVerdict.CONTRADICTION: "undecided: the file was overwritten, or a record's keys, which no checksum covers, "
+    FileVerdict.FOREIGN: f"{UNDECIDED}either this file or the log belongs to another store",
+    FileVerdict.CONTRADICTION: f"{UNDECIDED}the file was overwritten, or a record's keys, which no checksum covers, "
     "were changed",
 }
 
@@ -257,7 +258,7 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
         cause = "{changed}index files were deleted or lost, or a restart did not reindex these messages"
         if is_in_later_files:
             cause = (
-                "undecided: index files may have been swapped or renamed, because files with later names have these "
+                f"{UNDECIDED}index files may have been swapped or renamed, because files with later names have these "
                 "entries"
             )
         place = f"index/{name}", None, "before this file"
@@ -272,7 +273,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     doubt = (
         ""
         if last_file.verdict.is_explained
-        else "undecided: the last file could not be verified and may have them, or "
+        else f"{UNDECIDED}the last file could not be verified and may have them, or "
     )
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.real.name}", None, "after the last file"), len(row) - behind

@@ -14,6 +14,7 @@ from jobs.lake.findings import (
     LOST_END,
     LOST_START,
     MISNAMED_SEGMENT,
+    UNDECIDED,
     UNREADABLE_RANGE,
     WRONG_BODY,
     WRONG_FILE_SIZE,
@@ -197,11 +198,11 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     if started is not None:
         oldest = started.oldest_known_offset
         file = store.path_below_root(store.segments[0].location)
-        doubt = "undecided: the only evidence is one file, which may be from another store, or " * (
+        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (
             len(started.files) == 1
         )
         if not store.is_closed:
-            doubt = "undecided: the broker was killed or the store was copied while retention deleted files, or "
+            doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
             f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
@@ -230,11 +231,12 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
     )  # fmt: skip
 
 
+MESSAGE_REJECTED = "; consumers reject the message"
 _CHANGES = {  # of a record: the field, its right value, the cause
     WRONG_BODY: (
         "body",
         "a body that matches the stored CRC",
-        "the body or its CRC changed after the broker wrote the record; consumers reject the message",
+        f"the body or its CRC changed after the broker wrote the record{MESSAGE_REJECTED}",
     ),
     WRONG_RECORD: (
         "record",

@@ -19,6 +19,7 @@ from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DELETED_TOPIC,
     QUEUES,
+    UNDECIDED,
     UNDECIDED_TOPIC,
     WRONG_FILE_SIZE,
     Finding,
@@ -80,8 +81,8 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset
 
 _CAUSES = {
-    DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that the unit points to "
-    "belongs to another log; consumers skip this unit",
+    DifferenceKind.DANGLING: f"{UNDECIDED}the unit was overwritten, or the queue or the segment that the unit points "
+    "to belongs to another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
     DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue was copied later than "
@@ -116,9 +117,9 @@ _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "
 _ALL_LOST = (
     "the folders of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker starts"
 )
-_UNDECIDED = "undecided: the unit was overwritten, or a field of the record that no checksum covers was changed"
+_UNDECIDED = f"{UNDECIDED}the unit was overwritten, or a field of the record that no checksum covers was changed"
 _UNDECIDED_SIZE = (
-    "undecided: some files were truncated or have extra bytes, and the files do not show which size is right; "
+    f"{UNDECIDED}some files were truncated or have extra bytes, and the files do not show which size is right; "
     "pass --broker-conf"
 )
 _TABLES = {
@@ -128,7 +129,7 @@ _TABLES = {
     "beginning if there is none",
 }
 _UNDECIDED_TOPIC = (
-    "undecided: the topic was deleted, or the queue was lost and consumers receive none of these messages"
+    f"{UNDECIDED}the topic was deleted, or the queue was lost and consumers receive none of these messages"
 )
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
@@ -171,7 +172,11 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
     size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
-    doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
+    doubted = {
+        unit.log_offset: unit.title
+        for difference, unit in zip(joined.differences, units, strict=True)
+        if difference.may_be_changed_record
+    }
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
     tails = workers.map(parts, partial(_tails, looks=1 if store.is_closed else _LOOKS), "reading the ends of queues")
@@ -282,7 +287,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
-        cause = f"undecided: the next file has the wrong name or belongs to another queue, or {cause}"
+        cause = f"{UNDECIDED}the next file has the wrong name or belongs to another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
     path = f"{queue.name.path}/{file_name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
@@ -321,21 +326,22 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
     """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
     there = {queue.name.path for queue in joined.queues}
+    counts = {name.path: count for name, (count, *_) in joined.without_queue.items()}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and not any(path.startswith(f"{kind}/") for path in there):
-            yield _folder(kind, some)
+            yield _folder(kind, some, counts)
             continue
         for topic, of_topic in groupby(some, lambda finding: finding.file.rpartition("/")[0]):
             queues = list(of_topic)
             if len(queues) > 1 and not any(path.startswith(f"{topic}/") for path in there):
-                yield _folder(topic, queues)
+                yield _folder(topic, queues, counts)
             else:
                 yield from queues
 
 
-def _folder(path: str, queues: Sequence[Finding]) -> Finding:
-    units = sum(int(finding.expected.partition(" ")[0].replace(",", "")) for finding in queues)
+def _folder(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> Finding:
+    units = sum(counts[finding.file] for finding in queues)
     expected = f"{count_text(units, 'unit')} of {count_text(len(queues), 'queue')}"
     return queues[0]._replace(file=path, expected=expected, times=len(queues))
 
@@ -412,8 +418,8 @@ _READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
-    "undecided: the topic, queue ID or queue offset of this record or of an earlier one changed, or the queue lost its "
-    "end; the record has no unit yet, and the broker writes one from these values at its next start"
+    f"{UNDECIDED}the topic, queue ID or queue offset of this record or of an earlier one changed, or the queue lost "
+    "its end; the record has no unit yet, and the broker writes one from these values at its next start"
 )
 
 

@@ -29,6 +29,7 @@ from jobs.lake.findings import (
     NOT_INDEXED_ON_REPLICA,
     PROMOTION,
     QUEUES,
+    UNDECIDED,
     UNITS_OF_TAKEN_BACK_MESSAGES,
     WRONG_FILE_SIZE,
     Finding,
@@ -61,7 +62,7 @@ from rmq_formats.release import Release
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
 _ZEROS = f"{INVALID_MAGIC}00000000"
 _NEVER_WRITTEN = (
-    "undecided: these bytes were zeroed, or they were never written and the data after them belongs to another log"
+    f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )
 _OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
@@ -191,7 +192,7 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
-    cause = f"undecided: {why}, or a segment belongs to another log, as other units also point to no record in it"
+    cause = f"{UNDECIDED}{why}, or a segment belongs to another log, as other units also point to no record in it"
     return finding._replace(cause=cause)
 
 

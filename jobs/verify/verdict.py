@@ -196,7 +196,8 @@ AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})  # of queues, by no repair
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
-_REPAIR = "{program} repair {again} --out REPAIR"
+REPAIR = "{program} repair {again} --out REPAIR"
+REPAIR_FROM_LAKE = f"{REPAIR} --lake LAKE"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
 # What to do about kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
@@ -207,12 +208,12 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         LOG, MISSING_RECORDS,
         f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
-        (f"{_REPAIR} --lake LAKE", _EXPORT),
+        (REPAIR_FROM_LAKE, _EXPORT),
     ),
     (
         LOG, {LOST_START},
         f"The first segments are missing. With the broker stopped, copy them {_COPY}",
-        (f"{_REPAIR} --lake LAKE", _EXPORT),
+        (REPAIR_FROM_LAKE, _EXPORT),
     ),
     (
         LOG, {UNREADABLE_RANGE},
@@ -221,7 +222,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         LOG, DAMAGED_RECORDS,
         ("Records of the log are damaged. Restore them from a lake that was loaded before the damage, or from a new "
-        "lake into which you have ingested a replica's store:"), (f"{_REPAIR} --lake LAKE",),
+        "lake into which you have ingested a replica's store:"), (REPAIR_FROM_LAKE,),
     ),
     (
         LOG, {CHECKPOINT_AFTER_LOG},
@@ -266,8 +267,12 @@ _OPEN = (
 )
 
 
-def recommend_steps(verdict: Verdict) -> list[AdvisedStep]:
-    """Return the steps in the order of execution, each with the findings that it corrects."""
+def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[AdvisedStep]:
+    """
+    Return the steps in the order of execution, each with the findings that it corrects.
+
+    *left_out* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
+    """
     groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
     words = {
         "program": tool_command(),
@@ -280,7 +285,8 @@ def recommend_steps(verdict: Verdict) -> list[AdvisedStep]:
         remedies = () if part == INDEX and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for kinds, text, commands in remedies:
             those = _of(groups, part, kinds)
-            found.append((RecommendedStep(text, _commands(commands, those, words)), those))
+            wanted = tuple(one for one in commands if one not in left_out)
+            found.append((RecommendedStep(text, _commands(wanted, those, words)), those))
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
@@ -288,9 +294,10 @@ def recommend_steps(verdict: Verdict) -> list[AdvisedStep]:
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
         *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED_INDEX_FILE, *_IN_ROCKSDB})),
     )
-    open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
+    open_ones = tuple(one for one in made if one.cause.is_undecided)
     others = tuple(one for one in made if one not in open_ones or one.cause.kind != WRONG_FILE_SIZE)
-    found += [(RecommendedStep(_MADE, (_REPAIR.format(**words),)), others), (RecommendedStep(_OPEN), open_ones)]
+    repair = () if REPAIR in left_out else (REPAIR.format(**words),)
+    found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
     if INDEX in parts and parts[INDEX].unverified:
         advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
