@@ -170,6 +170,18 @@ def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int
     assert built(keys, rules, cut, None, geometry)[0] == scalar.encode()
 
 
+def test_the_difference_wraps_as_in_java() -> None:
+    """A store time far below zero gives the largest difference, not the smallest."""
+    times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
+    records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
+    rules = make_rules((0, NEWEST))
+    scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
+    for key_hash, offset, time in packed(records, rules).tolist():
+        scalar.put(key_hash, offset, time, NEWEST.hash_slot_count)
+
+    assert built(packed(records, rules), rules, 3, IndexHeader(0, 5, 0, 0, 0, 12))[0] == scalar.encode()
+
+
 def test_keys_before_an_offset_are_left_out() -> None:
     records = placed([a_record(topic="T")] * 5, BASE)
     offsets = [record.physical_offset for record in records]
@@ -355,6 +367,13 @@ def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
     assert str(comparison.differences[0]) == f"entry 6 time_diff_s: 200, expected 25, at position {at + 12}"
     assert comparison.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 0, IndexFilePart.ENTRY: 1}
     assert comparison.bits == (200 ^ 25).bit_count()
+
+
+def test_a_slot_that_differs_is_named_by_its_number() -> None:
+    comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
+
+    (difference,) = comparison.differences
+    assert (*difference[:3], difference.found) == (IndexFilePart.SLOT, 3, "newest_entry", 99)
 
 
 def test_all_header_fields_that_differ_are_named_first() -> None:
