@@ -384,7 +384,7 @@ def test_hostile_requests_return_nothing_and_run_nothing(lake: Path, of_store: P
     for pages in (of_store, of_lake):
         for path, names in fields.items():
             for name in names:
-                for value in {HOSTILE, *Random(f"{path} {name}").sample(VALUES, 5)}:
+                for value in {HOSTILE, *Random(f"{path} {name}").sample(VALUES, 3)}:
                     reply = pages.get(f"{path}?{urlencode({name: value})}")
                     assert reply.status in {200, 303, 400, 404}, (path, name, value)
                     assert "<script" not in reply.text.replace(OWN_SCRIPT, "", 1)

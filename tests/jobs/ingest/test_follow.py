@@ -389,6 +389,7 @@ def test_two_signals_within_a_second_are_one_request_and_a_later_one_interrupts(
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.sample(0, always=["15"])  # the other one is handled by the same method
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_following_after_the_current_step(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(5))

@@ -248,7 +248,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
 def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) -> None:
     """If an encrypting filter rewrote a file, all its bodies are wrong."""
     _peak_of_wrong_bodies(tmp_path / "first", 100)  # what is compiled and imported is not counted
-    few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (8_000, 24_000))
+    few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (4_000, 12_000))
 
     assert many < 1.5 * few
 

@@ -225,10 +225,10 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
     with patch.object(upkeep, "MAX_SMALL_FILES", 4):
-        before = [summary.messages for summary in incremental(tmp_path, 10)]
+        before = [summary.messages for summary in incremental(tmp_path, 7)]
     lake = tmp_path / "lake"
 
-    assert sum(before) == len(raw_rows(lake)) == 10 * 3
+    assert sum(before) == len(raw_rows(lake)) == 7 * 3
     assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
     assert len(files) < 2 * 4 + 4

@@ -35,6 +35,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lake"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("order", ["abc", "cba"])
 @pytest.mark.parametrize("name", STORES)
 def test_each_verb_takes_of_a_lake_what_is_of_one_store(
