@@ -298,3 +298,11 @@ def test_inner_batches_of_a_broker_hold_as_many_messages_as_they_say(golden: Sto
         messages = list(decode_inner_batch(record.body))
         assert len(messages) == int(parse_properties(record.properties_raw, PropertyParser.SCAN)["INNER_NUM"])
         assert encode_inner_batch(messages) == record.body
+
+
+def test_a_wrong_body_is_noticed_but_an_empty_one_is_not_checked() -> None:
+    record = a_record(b"hello")
+
+    assert has_right_body_crc(record)
+    assert not has_right_body_crc(record._replace(body=b"hellO"))
+    assert has_right_body_crc(a_record(b"")._replace(body_crc=77))

@@ -409,3 +409,25 @@ def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) ->
     numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
     count = find_differing_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
     assert sorted(expected) == numbers[:count].tolist()
+
+
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
+@pytest.mark.parametrize("final", [False, True])
+def test_whether_the_newest_record_is_whole_is_told_by_what_lies_behind_the_range(
+    framing: Framing, behind: str, final: bool
+) -> None:
+    """A record that looks torn at the end of a range is one only if nothing follows in the next."""
+    torn = a_record()._replace(body=bytes(len(a_record().body)))
+    raw = log_of([a_record(), torn], BASE, framing)
+    end = len(raw)
+    if behind.startswith("record"):
+        gap = b"\1" * 60 if "garbage" in behind else b""
+        raw += gap + log_of([a_record()], BASE + end + len(gap), framing)
+    else:
+        raw += {"zeros": bytes(99), "blank": a_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
+    expected = list(walk(raw, BASE, framing, final=final))
+    for cut in (end - 1, end):
+        first = scanned(raw, framing, end=cut, final=final)
+        start = first[-1].end - BASE
+        assert first + scanned(raw, framing, start=start, final=final, store_timestamp=STORED) == expected

@@ -399,3 +399,8 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
         PlannedFile(13, 23, BuiltFileKind.FULL),
         PlannedFile(33, 40, BuiltFileKind.OPEN, 0),
     ]
+
+
+def test_nothing_is_missing_behind_an_open_file() -> None:
+    survivors = [survivor(0, 10), survivor(10, 17)]
+    assert planned_files(17, 10, survivors, ends_without_keys=True) == []
