@@ -44,6 +44,7 @@ class JournalEntry:
     done: bool = False
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
     made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
+    is_undone: bool = False  # at least in part
 
 
 class NotRepairableError(RequestError):
@@ -73,7 +74,8 @@ class Journal:
         """Replace the journal durably."""
         target = Path(self.folder) / JOURNAL_FILE
         attempt = target.with_name(f".{JOURNAL_FILE}.new")
-        attempt.unlink(missing_ok=True)
+        for leftover in target.parent.glob(f".*{JOURNAL_FILE}.new*"):  # of a write that was killed
+            leftover.unlink()
         LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
         attempt.replace(target)
         flush_directory(target.parent)
@@ -106,8 +108,12 @@ class Journal:
                 _refuse_lost_or_changed(entry, undone)
         said = []
         while self.entries:
+            entry = self.entries[-1]
+            if not entry.is_undone:
+                entry.is_undone = True  # written first: after a kill, some of the replaced files are in place again
+                self.write()
             with acting_as(*owner):
-                said += _undo(self.entries[-1])
+                said += _undo(entry)
             self.entries.pop()
             self.write()
         return said
@@ -148,8 +154,9 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
         if is_as_installed and is_set_aside and not replaced.exists():
             raise NotRepairableError(f"{replaced}: the replaced file is missing; nothing was undone")
         # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
-        # aside. Else a broker has written to it.
-        if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
+        # aside, or if an undo was killed after it restored this one. Else a broker has written to it.
+        may_be_old = is_set_aside and (entry.is_undone or not (entry.done or entry.is_exchange))
+        if not is_as_installed and (replaced.exists() or not may_be_old):
             raise _written_to(place, "nothing was undone")
 
 

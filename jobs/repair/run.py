@@ -262,11 +262,12 @@ def _claim_output(request: RepairRequest) -> Path:
     journal = Journal.read(out)
     if journal is not None and journal.entries:
         _refuse_other_store(journal, request.store, out)
-    if out.exists() and not (out / JOURNAL_FILE).exists() and any(out.iterdir()):
+    has_journal = (out / JOURNAL_FILE).exists()
+    if not has_journal and out.exists() and any(JOURNAL_FILE not in path.name for path in out.iterdir()):
         raise NotRepairableError(f"{out}: the directory is not empty")
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / _WORK, ignore_errors=True)
-    if not (out / JOURNAL_FILE).exists():
+    if not has_journal:
         Journal("", str(out)).write()
     (out / _WORK).mkdir()
     return out

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import install, plan_index_installation, plan_queue_installation
+from jobs.repair.journal import JOURNAL_FILE, Journal
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.beside_broker import RefusedError, lock_store
@@ -30,7 +32,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
 from tests.support.commands import Run, overwrite
-from tests.support.disturbed_repairs import Scene, effects, faults, play, scene_of
+from tests.support.disturbed_repairs import KilledError, Scene, effects, faults, play, scene_of
 from tests.support.fault_kinds import QUEUE_FILE, STORE, WANTED
 from tests.support.stores import content_of, flip
 
@@ -62,6 +64,38 @@ def test_a_killed_repair_is_undone(scene: Scene) -> None:
         undo(str(scene.store), scene.request.out)
         assert content_of(scene.store) == damaged, number
         assert not list(scene.store.glob("*.*-*")), number
+
+
+def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored file of the log looked like one that a broker had changed, so no later undo did anything."""
+    write = Journal.write
+    for number in range(2 * len(scene.plans)):
+        scene.killed_at(scene.steps[-1])  # after the last step: the repair is complete
+        before = iter(range(number))
+
+        def killed(journal: Journal, before: Iterator[int] = before) -> None:
+            if next(before, None) is None:
+                raise KilledError
+            write(journal)
+
+        with monkeypatch.context() as patch, suppress(KilledError):
+            patch.setattr(Journal, "write", killed)
+            undo(str(scene.store), scene.request.out)
+        journal = Journal.read(scene.request.out)
+        if journal is not None and journal.entries:
+            undo(str(scene.store), scene.request.out)
+        assert content_of(scene.store) == content_of(scene.damaged), number
+
+
+def test_a_repair_that_is_killed_in_its_first_write_is_done_again(scene: Scene) -> None:
+    """Its output directory was refused: it was not empty, and no journal said that it belonged to a repair."""
+    scene.again()
+    (scene.request.out / f"..{JOURNAL_FILE}.new.attempt-1").touch()
+
+    assert repair(scene.request, SerialWorkers()).exit_code == 0
+    assert [JOURNAL_FILE] == [path.name for path in scene.request.out.iterdir() if JOURNAL_FILE in path.name]
 
 
 def appended(store: Path) -> Iterator[tuple[Path, bytes]]:
