@@ -49,7 +49,7 @@ from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NEWER_COLUMNS, NothingToRestoreError, plan_log
-from jobs.storage.local import explaining_full_disk, naming_file_in_errors
+from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
 from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
@@ -176,9 +176,7 @@ def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Expor
     out = asked.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-    directory = None if out is None else out.parent.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{out.name if out else 'export'}.parts-", dir=directory) as name:
-        folder = Path(name)
+    with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
         task = PartTask(folder, asked.form, asked.place.release or NEWEST, asked.limit, asked.condition)
         items = list(enumerate(planned.items))
         if out is not None:
@@ -380,21 +378,18 @@ def merge_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, ou
 
     No file is written if there are no messages, so that a corrected command can use the same name.
     """
-    attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
+    attempt = folder / out.name
     files = [folder / part.name for part in parts if part.messages]
     if not files:
         return 0
     size = sum(path.stat().st_size for path in files)
-    # The file has a temporary name until it is complete: a killed export leaves no FILE that looks like a result.
-    try:
-        with explaining_full_disk(str(out), size):
-            if form is RowFormat.PARQUET:
-                _merge_parquet(files, attempt)
-            else:
-                _merge_text(files, attempt, form)
-            attempt.replace(out)
-    finally:
-        attempt.unlink(missing_ok=True)
+    # The file is next to its parts until it is complete: a killed export leaves no FILE that looks like a result.
+    with explaining_full_disk(str(out), size):
+        if form is RowFormat.PARQUET:
+            _merge_parquet(files, attempt)
+        else:
+            _merge_text(files, attempt, form)
+        attempt.replace(out)
     return out.stat().st_size
 
 

@@ -7,11 +7,11 @@ Statements only read. Rows are returned in batches, so that memory does not grow
 import re
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from jobs.console.process import ABANDONED_THREAD
 from jobs.query.lake_tables import LakeTables
+from jobs.storage.local import temporary_directory_for
 from rmq_formats.arrow import plain_type
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
@@ -106,9 +107,9 @@ def _plain(value: object) -> object:
 
 def write_parquet(found: Batches, out: Path, limit: int) -> bool:
     """Write rows to a new file atomically; return whether there are more than *limit* (0: no limit)."""
-    attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
     left = limit or MAX_LONG
-    try:
+    with closing(found), temporary_directory_for(out) as folder:
+        attempt = folder / out.name
         with pq.ParquetWriter(attempt, found.schema, compression="zstd") as writer:
             for batch in found:
                 writer.write_batch(batch.slice(0, left))
@@ -116,7 +117,4 @@ def write_parquet(found: Batches, out: Path, limit: int) -> bool:
                 if left < 0:
                     break
         attempt.replace(out)
-    finally:
-        found.close()
-        attempt.unlink(missing_ok=True)
     return left < 0

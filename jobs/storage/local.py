@@ -7,16 +7,20 @@ pages that were not cached before are dropped.
 """
 
 import errno
+import fcntl
 import os
+import shutil
 import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from glob import escape
 from hashlib import file_digest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple, Self
 from uuid import uuid4
@@ -315,6 +319,44 @@ def _flush(path: Path, flags: int) -> None:
 
 _BYTES_ARE_FREE = "bytes are free"
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+@contextmanager
+def temporary_directory_for(out: Path) -> Iterator[Path]:
+    """
+    Create a hidden directory next to a file, for what the file is made of; delete those of killed processes.
+
+    A process locks its directory, so another one deletes it only after the process has ended. Where directories cannot
+    be locked, as on NFS, they are not deleted.
+    """
+    prefix, parent = f".{out.name}.parts-", out.parent.absolute()
+    for leftover in parent.glob(escape(prefix) + "[a-z0-9_]" * 8):
+        if (lock := _lock_directory(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
+            shutil.rmtree(leftover, ignore_errors=True)  # it may belong to another user
+            os.close(lock)
+    with ExitStack() as stack:
+        while True:
+            made = Path(stack.enter_context(TemporaryDirectory(prefix=prefix, dir=parent)))
+            lock = _lock_directory(made, fcntl.LOCK_EX)
+            if lock is not None:
+                stack.callback(os.close, lock)
+            if made.exists():
+                break  # otherwise another process has deleted it before it was locked
+        yield made
+
+
+def _lock_directory(path: Path, operation: int) -> int | None:
+    """Lock a directory until the returned descriptor is closed; return None if that is not possible."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 @contextmanager

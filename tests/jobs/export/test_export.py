@@ -1,7 +1,12 @@
 """`export` writes the messages of a store or its lake that match a condition, to a file or a stream."""
 
 import csv
+import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
 import zlib
 from base64 import b64decode
 from collections.abc import Callable
@@ -15,7 +20,7 @@ import pytest
 from jobs.console.result import ExitCode
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
-from tests.support.commands import Run, without_spark
+from tests.support.commands import ROOT, Run, without_spark
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
@@ -145,3 +150,40 @@ def test_standard_output_has_the_bytes_of_the_file(
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
     assert "export: done: 200 messages" in streamed.err
+
+
+_KILLED = """
+import os, signal
+from pathlib import Path
+from jobs.main import main
+Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_an_export_deletes_what_a_killed_export_to_the_same_file_left(
+    places: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
+    """Nothing else deleted the hidden folder of its parts, nor the merged file that had no name yet."""
+    words = ("export", "--store", str(places["--store"]), "--out", str(tmp_path / "file"))
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *words], cwd=ROOT, check=False)
+    left = list(tmp_path.iterdir())
+
+    assert -signal.SIGKILL == killed.returncode
+    assert left
+    assert ExitCode.CLEAN == run(*words).code
+    assert [tmp_path / "file"] == list(tmp_path.iterdir())
+
+
+def test_an_export_keeps_the_folder_of_a_running_one_and_other_files(
+    places: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
+    kept = [tmp_path / name for name in (".file.parts-12345678", ".file.parts-of-mine", ".other.parts-12345678")]
+    for folder in kept:
+        folder.mkdir()
+    running = os.open(kept[0], os.O_RDONLY)
+    fcntl.flock(running, fcntl.LOCK_EX)
+
+    assert ExitCode.CLEAN == run("export", "--store", places["--store"], "--out", tmp_path / "file").code
+    assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
+    os.close(running)
