@@ -349,11 +349,11 @@ def _lock_directory(path: Path, operation: int) -> int | None:
     """Lock a directory until the returned descriptor is closed; return None if that is not possible."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except OSError:  # another process has deleted it, or it belongs to another user
         return None
     try:
         fcntl.flock(descriptor, operation)
-    except OSError:
+    except OSError:  # another process has the lock, or the file system has no locks
         os.close(descriptor)
         return None
     return descriptor
