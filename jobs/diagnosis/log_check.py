@@ -169,7 +169,7 @@ class LogCheck:
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
     def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
-        """Take the checks of all ranges, and compare store times across them."""
+        """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
         for check, stray in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
             check.add_stray_times(stray)
