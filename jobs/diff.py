@@ -201,7 +201,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         sum(result.incomplete for result in results),
         [interval for result in results for interval in result.unchecked],
         list(_differences(store, plan, results, until)),
-        [*lost, *(f"{name} cannot be read to its end" for result in results for name in result.unreadable)],
+        [*lost, *(f"{name} can be read only in part" for result in results for name in result.unreadable)],
     )
 
 
@@ -212,7 +212,7 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
     except AmbiguousBrokerError:
         known = None
     if known is None or known.newest is None:
-        raise NotInLakeError(f"{lake.location}: has no run of the store {store.root}")
+        raise NotInLakeError(f"{lake.location}: no run has ingested the store {store.root} into this lake")
     return known
 
 

@@ -30,7 +30,7 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes
     try:
         codec = _STREAMED.get(CompressionType(number))
     except ValueError as error:
-        raise UnsupportedFormat(f"compression type {number} has no meaning") from error
+        raise UnsupportedFormat(f"unknown compression type {number}") from error
     data = _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
     if len(data) > limit:
         raise LimitExceeded(f"body is larger than {limit} bytes when decompressed")
@@ -44,7 +44,7 @@ def _inflate(body: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise CorruptData(f"body is not a zlib stream: {error}") from error
     if len(data) <= limit and not stream.eof:
-        raise CorruptData("body is a zlib stream that does not end")
+        raise CorruptData("body is a truncated zlib stream")
     return data
 
 

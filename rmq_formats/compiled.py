@@ -136,7 +136,9 @@ def _find_cache() -> Path | None:
         if not _is_filled(directory):
             _copy_from(read_only, directory)
         return directory
-    message = "no directory for compiled code can be written: scans are compiled again in every process"
+    message = (
+        "no directory for compiled code is writable, so code is compiled again in every process; set RMQ_LAKE_CACHE"
+    )
     warnings.warn(message, RuntimeWarning, stacklevel=2)
     return None
 

@@ -106,7 +106,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
         return
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     for is_seen, reason, switch in (
-        (record.magic_code == MAGIC_V2, "a record of the second version", "two_byte_topic_length"),
+        (record.magic_code == MAGIC_V2, "a record in format V2", "two_byte_topic_length"),
         (record.sys_flag & HOST_BITS, "an IPv6 host", "ipv6_hosts"),
         (record.sys_flag & INNER_BATCH, "an inner batch", "inner_batches"),
         (has_right_crc, "a CRC over the full record", "property_crc"),
@@ -119,7 +119,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
     if record.topic == TIMER_TOPIC:
         yield Mark("a timer message", "timer_messages", (True,), offset)
     if record.topic == OFFSET_MOVED_TOPIC:
-        yield Mark("a record of a pull out of range", "pull_out_of_range_writes", (True,), offset)
+        yield Mark("an OFFSET_MOVED_EVENT record", "pull_out_of_range_writes", (True,), offset)
 
 
 def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:

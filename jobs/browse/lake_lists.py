@@ -41,8 +41,10 @@ _RUNS_READ = 200  # runs whose gaps are read
 _PREPARED = "state = 'prepared' AND run > 0"
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
-_TOO_MANY = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
-_WITHOUT_NESTED = "columns of structures and maps are omitted; `query sql` shows them"
+_TOO_MANY = (
+    f"not shown: this query needs too much memory for a lake of more than {_MOST_JOINED:,} messages; use `query sql`"
+)
+_WITHOUT_NESTED = "struct and map columns are omitted; `query sql` shows them"
 _UNFINISHED = (
     (
         "dead letters",
@@ -52,14 +54,14 @@ _UNFINISHED = (
         " GROUP BY consumer_group, reason, origin_topic ORDER BY consumer_group, reason, origin_topic LIMIT 200",
     ),
     (
-        "transactions without an end",
+        "pending transactions",
         "transactions",
         "broker, CAST(store_time AS VARCHAR) AS stored, topic, producer_group, uniq_key AS id, physical_offset",
         "state = 'open'",
         " ORDER BY physical_offset DESC LIMIT 200",
     ),
     (
-        "timers pending",
+        "pending timer messages",
         "timers_pending",
         "broker, topic, count(*) AS messages, min(due_timestamp) AS first_due, max(due_timestamp) AS last_due",
         "TRUE",
@@ -94,7 +96,7 @@ class LakeLists:
                 add_evenly(
                     counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step
                 )
-            return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
+            return Histogram(start, step, counts, "all topics, estimated from the numbers of rows in the files")
         of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
@@ -173,7 +175,7 @@ class LakeLists:
 
     def groups(self) -> Rows:
         """Return the lag of each group in each topic, as the newest run saw it."""
-        columns = ("consumer group", "topic", "queues", "behind", "most in one queue")
+        columns = ("consumer group", "topic", "queues", "lag", "largest lag of a queue")
         if not self._tables.has_table("consumer_offsets"):
             return Rows(columns, (), note="the lake has no table consumer_offsets")
         where = self.source.restrict_to_store("kind = 'consumer'")
@@ -241,7 +243,7 @@ class LakeLists:
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""
         if name not in self.tables() or skip > _MOST_SKIPPED:
-            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or fewer rows")
+            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or the table does not have this many rows")
         every = f"SELECT * FROM {quote_identifier(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)

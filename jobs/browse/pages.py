@@ -192,7 +192,7 @@ class Pages:
             found = next(iter(answer.messages), None)
         if found is not None:
             return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
-        problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
+        problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 
     def _message(self, lists: Lists, question: Question) -> Reply:
@@ -239,7 +239,7 @@ class Pages:
     def _table(self, lists: Lists, question: Question) -> Reply:
         name = question.path.removeprefix("/tables/")
         if isinstance(lists, StoreLists):
-            raise UnsupportedFormat(f"a store has no table {name[:40]!r}; a lake has")
+            raise UnsupportedFormat(f"a store has no tables; open a lake to see the table {name[:40]!r}")
         column, part = (question.query.get(one, "") for one in ("column", "holds"))
         own = {"skip", "lang", "every", "column", "holds"}
         filters = {one: value for one, value in question.query.items() if value and one not in own}
@@ -267,7 +267,7 @@ def _wanted(question: Question) -> ListConditions:
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else parse_whole_number(queue)
     if queue is not None and (number is None or topic is None):
-        raise UnsupportedFormat(f"{queue[:40]!r} is not the number of a queue of a topic")
+        raise UnsupportedFormat(f"{queue[:40]!r} is not a queue id, or no topic was given")
     return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
 
 

@@ -169,7 +169,7 @@ class RequestGuard:
         """Return the response that refuses a request; None if the request is allowed."""
         headers = request.headers
         if headers.getlist("host") not in ([host] for host in self._hosts):
-            sentence = f"Unexpected Host header. Tunnels need the same port: {self._own}\n"
+            sentence = f"Unexpected Host header. Open {self._own}; a tunnel must use the same local port.\n"
             return PlainTextResponse(sentence, HTTPStatus.MISDIRECTED_REQUEST)
         if request.method not in {"GET", "HEAD"}:
             sentence = "Method not allowed: only GET and HEAD.\n"
@@ -190,7 +190,7 @@ class RequestGuard:
         except CookieError:
             morsel = None
         if morsel is None or not self._is_right(morsel.value):
-            sentence = "Open the address that `browse` printed: it has the token.\n"
+            sentence = "The token is missing or wrong. Open the address that `browse` printed.\n"
             return PlainTextResponse(sentence, HTTPStatus.UNAUTHORIZED)
         return None
 
@@ -287,10 +287,10 @@ class Application:
         try:
             return await self._workers.answer(question, _SECONDS)
         except TimeoutError:
-            problem = words("This question took longer than a minute and was stopped. Choose a topic or a time range.")
+            problem = words("This query took longer than a minute and was stopped. Choose a topic or a time range.")
             status = HTTPStatus.GATEWAY_TIMEOUT
         except ConnectionError:
-            problem = words("The worker process for this question has ended; the machine may be out of memory.")
+            problem = words("The worker process of this query ended unexpectedly; the machine may be out of memory.")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
         shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
         return Reply(render_page("problem.html", words, shown).encode(), status)

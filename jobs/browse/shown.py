@@ -259,7 +259,7 @@ def body_for_page(message: Message, asked: str | None) -> dict[str, object]:
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
-        note = f"It cannot be decompressed within {LARGEST_BODY:,} bytes, and is shown as it is stored."
+        note = f"The body is shown as stored, because it cannot be decompressed to at most {LARGEST_BODY:,} bytes."
     text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
@@ -269,10 +269,14 @@ def body_for_page(message: Message, asked: str | None) -> dict[str, object]:
     elif kind == "text":
         shown = (text or "")[:_SHOWN]
         content = Markup("<pre>{}</pre>").format(printable_lines(shown.replace("\r\n", "\n").replace("\t", "    ")))
-        note = f"{note} The first {_SHOWN:,} characters.".strip() if len(text or "") > _SHOWN else note
+        note = f"{note} Only the first {_SHOWN:,} characters are shown.".strip() if len(text or "") > _SHOWN else note
     else:
         content = Markup("<pre>{}</pre>").format("\n".join(hex_lines(body[:_SHOWN_HEX])))
-        note = f"{note} The first {_SHOWN_HEX:,} of {len(body):,} bytes.".strip() if len(body) > _SHOWN_HEX else note
+        note = (
+            f"{note} Only the first {_SHOWN_HEX:,} of {len(body):,} bytes are shown.".strip()
+            if len(body) > _SHOWN_HEX
+            else note
+        )
     return {"kind": kind, "kinds": kinds, "content": content, "note": note}
 
 

@@ -61,11 +61,11 @@ class StoreLists:
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
         start, step, counts, _ = Histogram.empty(begin, max(begin, end_time), slots)
         is_part = wanted.topic is None and len(self._reader.queues) > _MOST_QUEUES
-        note = f"of the {_MOST_QUEUES} largest queues" if is_part else ""
+        note = f"only the {_MOST_QUEUES} largest queues are counted" if is_part else ""
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
             if monotonic() > last_moment:
-                note = f"of {done} of {len(self._reader.queues)} queues; reading more would take too long"
+                note = f"only {done} of {len(self._reader.queues)} queues are counted; reading more would take too long"
                 break
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
@@ -120,7 +120,7 @@ class StoreLists:
                 behind.setdefault((reader.consumer_group, reader.topic), []).append(left)
         rows = [(group, topic, len(left), sum(left), max(left)) for (group, topic), left in sorted(behind.items())]
         note = f"not all of the broker's configuration can be read: {config.unread}" if config.unread else ""
-        return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
+        return Rows(("consumer group", "topic", "queues", "lag", "largest lag of a queue"), rows, note=note)
 
     def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:
         """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""
@@ -129,9 +129,9 @@ class StoreLists:
             timers = Rows(("messages", "first_due", "last_due"), [(state.waiting_count, *state.due_range_ms)])
         return (
             ("dead letters", self._dead_letters()),
-            ("transactions without an end", self._open_transactions()),
+            ("pending transactions", self._open_transactions()),
             ("pending delayed messages", self._delayed()),
-            ("timers pending", timers),
+            ("pending timer messages", timers),
         )
 
     def _delayed(self) -> Rows:
@@ -160,7 +160,7 @@ class StoreLists:
         note = ""
         for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
             page = read_page(self.source, ListConditions(topic), None, _MOST_READ, 1)
-            note = note if page.next is None else f"of each group the newest {_MOST_READ:,} at most"
+            note = note if page.next is None else f"at most the newest {_MOST_READ:,} of each group are shown"
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
                 reason = f"not consumed after {tries} tries" if tries > 1 else "given up without a retry"
@@ -172,17 +172,17 @@ class StoreLists:
     def _open_transactions(self) -> Rows:
         release = self.source.release
         if release.half_message_in_real_topic:
-            (halves, was_cut_short), part = self._open_in_log(), "as far as the log was searched"
+            (halves, was_cut_short), part = self._open_in_log(), "only a part of the log was searched"
         else:
             (halves, was_cut_short), part = (
                 find_open_half_messages(self.source, _MOST_READ),
-                f"the newest {_MOST_READ:,}",
+                f"at most the newest {_MOST_READ:,} of each queue were searched",
             )
         rows = [
             (half.record.store_timestamp, about.get(REAL_TOPIC, half.topic), about.get("PGROUP"), half.message_id)
             for half, about in ((half, half.properties) for half in halves)
         ]
-        note = f"of each queue {part}" if was_cut_short else ""
+        note = part if was_cut_short else ""
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
 
     def _open_in_log(self) -> tuple[list[Message], bool]:

@@ -166,7 +166,7 @@ def seconds_until(text: str) -> float:
     if text.startswith("+"):
         return parse_seconds(text[1:])
     if _DURATION.fullmatch(text):
-        raise ValueError(f"{text} means {text} ago, as in every verb; write +{text} for {text} from now")
+        raise ValueError(f"{text} means {text} ago, as in all commands; write +{text} for {text} from now")
     try:
         return parse_time(text) / 1000 - time.time()
     except (ValueError, OverflowError) as error:

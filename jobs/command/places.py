@@ -217,7 +217,7 @@ class LocationType(click.ParamType[str]):
             for place in (text, *links):  # tables of a lake may be in other places
                 _guard(place, param, ctx)
             if _kind_of(text) == "a file":
-                wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
+                wanted = "a lake is a directory of tables" if _is_lake(param) else "pass a directory"
                 self.fail(f"{text!r} is a file; {wanted}", param, ctx)
         return text
 
@@ -251,11 +251,11 @@ class OutputPathType(click.Path):
         text = _text(self, value, param, ctx)
         wanted = "a directory" if self.dir_okay else "a file"
         if not is_local(text):
-            self.fail(f"{text}: name {wanted} of this machine", param, ctx)
+            self.fail(f"{text}: is not on this machine; pass the local path of {wanted}", param, ctx)
         _guard(text, param, ctx, makes_store=self._makes_store)
         kind = _kind_of(text)
         if kind not in {wanted, None}:
-            self.fail(f"{text}: is {kind}; name {wanted}", param, ctx)
+            self.fail(f"{text}: is {kind}; pass {wanted}", param, ctx)
         return super().convert(text, param, ctx)
 
 
@@ -291,7 +291,7 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
         with suppress(FileNotFoundError):  # not there yet: it is new
             names = [info.name for info in storage_for(out, file_system_options()).list_files(out)]
     if any(not name.startswith(".") for name in names):
-        reason = f"{out}: the directory is not empty; name an empty or a new one"
+        reason = f"{out}: the directory is not empty; pass an empty or new directory"
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 

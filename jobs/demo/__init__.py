@@ -87,7 +87,7 @@ class Tour:
 
     def _typing(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
         lake = str(self.orders_lake)
-        yield ("orders", "The bodies of another broker are JSON.", ("ingest", str(self.orders), "--lake", lake))
+        yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(self.orders), "--lake", lake))
         yield ("declare", "A file declares their columns.", self._declare)
         yield (
             "type",
@@ -119,7 +119,9 @@ class Tour:
         (lost,) = self.aside.iterdir()
         made = [path for path in self.rebuilt.iterdir() if path.name.isdecimal()]
         if [path.read_bytes() for path in made] != [lost.read_bytes()]:
-            raise TourError(f"{[path.name for path in made]} in {self.rebuilt} are not the bytes of {lost.name}")
+            raise TourError(
+                f"{[path.name for path in made]} in {self.rebuilt} do not have the same bytes as {lost.name}"
+            )
         digest = sha256(lost.read_bytes()).hexdigest()
         return f"byte for byte: {digest[:16]}… is the SHA-256 of both the lost {lost.name} and the rebuilt file"
 

@@ -62,7 +62,7 @@ _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_to
 _WALKED = 32 << 20  # bytes that `inspect` walks unasked
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
 _QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
-_NOT_WALKED = "only reading the whole log shows whether the start would truncate it"
+_NOT_WALKED = "only reading the whole log (`inspect --deep` or `verify`) shows whether the start would truncate it"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
 
@@ -210,9 +210,9 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
         is_named = file.rpartition("/")[2].isdigit()
         wrong = "has a name that brokers do not use"
         if is_named:
-            wrong = f"is {count_text(length, 'byte')} long, and this broker's files are {expected:,} bytes long"
+            wrong = f"is {count_text(length, 'byte')} long, but this broker's files are {expected:,} bytes long"
         yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
-        yield from (f"once that is repaired, {line}" for line in start_warning_lines(outcome.after_repair))
+        yield from (f"even after this file is repaired, {line}" for line in start_warning_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
         messages = [count_text(outcome.deletes_messages, "intact message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
@@ -296,7 +296,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
     if lengths and not release.start_refuses_other_length:
         return f"a {release} broker ignores {lengths[0].file} and all files after it: such starts were not tested"
     if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:
-        return "the size of the queue files is undecided"
+        return "the size of the queue files is unknown"
     if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "startup of brokers with queues in RocksDB has not been tested"
     if odd := why_length_is_doubtful(store, conf):
@@ -314,7 +314,10 @@ def why_length_is_doubtful(store: Store, conf: BrokerConf) -> str:
         return ""
     odd = store.segments[-1]
     path = store.path_below_root(odd.location)
-    return f"{path} may have been truncated: only its own size ({odd.size:,} bytes) shows how long it should be"
+    return (
+        f"{path} may have been truncated: there is no other file of its kind to compare its size ({odd.size:,} "
+        "bytes) with"
+    )
 
 
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:

@@ -285,7 +285,7 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
     geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= geometry.hash_slots:
         raise UnsupportedFormat(
-            f"--chain {wanted}: the file has slots 0 to {geometry.hash_slots - 1}", None, reader.file
+            f"--chain {wanted}: no such slot; the file has slots 0 to {geometry.hash_slots - 1}", None, reader.file
         )
     key_hash = None if is_slot else index_key_hash(wanted)
     slot = int(wanted) if key_hash is None else geometry.slot_of(key_hash)
@@ -322,7 +322,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
         shown = short_time_text(value) if row.name.endswith("timestamp") and value else value
         yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
     odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
-    odd += ["bytes that are not zero"] if any(file.read(layout.size, size)) else []
+    odd += ["the bytes after the fields are not all zero"] if any(file.read(layout.size, size)) else []
     text = ", ".join(odd) or "zeros to the end"
     yield Item(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
 
@@ -447,7 +447,7 @@ def _by_content(file: DumpFile) -> FileKind:
     if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
         return FileKind.CHECKPOINT
     reason = (
-        f"cannot tell the file type from its path or its first bytes; name the type with --as {'|'.join(KIND_NAMES)}"
+        f"cannot detect the file type from its path or its first bytes; pass the type with --as {'|'.join(KIND_NAMES)}"
     )
     raise UnsupportedFormat(reason, None, file.location)
 
@@ -455,5 +455,5 @@ def _by_content(file: DumpFile) -> FileKind:
 def dump_items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Return the items of a file of a kind."""
     if kind not in _DUMPERS:
-        raise UnsupportedFormat(f"recognised ({kind}), but not read", None, file.location)
+        raise UnsupportedFormat(f"this kind of file ({kind}) is not supported", None, file.location)
     return _DUMPERS[kind](file, kind, request)

@@ -69,7 +69,7 @@ def parse_condition(text: str) -> Condition:
         raise SetupError("--where needs datafusion: pip install 'rocketmq-lake[where]'")
     tokens = ["'s'" if token[0] == "'" else token for token in _TOKEN.findall(text)]
     if _REFUSED_TEXT.search(_TOKEN.sub(lambda found: _without_content(found[0]), text)):
-        raise UnsupportedFormat("comments, dollar signs, and letters before a quote are not supported")
+        raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
     if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
         raise UnsupportedFormat(f"longer than {_MAX_WORDS:,} words; to compare with many values, use IN")
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
@@ -113,7 +113,9 @@ def _refuse_queries(expression: "Expr") -> None:
         part = pending.pop()
         kind = part.variant_name()
         if _REFUSED.search(kind):
-            raise UnsupportedFormat(f"{kind}: only a boolean expression on the columns of a row is possible")
+            raise UnsupportedFormat(
+                f"{kind} is not supported: the condition must be a boolean expression on the columns of one row"
+            )
         pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
 
 

@@ -119,7 +119,10 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     items: list[Item] = [
         LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.between) for range_ in ranges
     ]
-    gaps = [ExportDefect(label, start, end - start, "no file has it") for _, start, end in find_holes(store.segments)]
+    gaps = [
+        ExportDefect(label, start, end - start, ("no file has these offsets"))
+        for _, start, end in find_holes(store.segments)
+    ]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
     return ExportPlan(items, gaps)
 
@@ -134,7 +137,9 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
-        raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
+        raise OSError(
+            f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten the table without it"
+        )
     stores = (
         pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
         if asked.is_verified

@@ -194,7 +194,7 @@ class _Run(NextRun):
         registrations = len(list_known_stores(self.lake))
         found = identify_store(self.lake, self.store, self.request.broker, register_new=False)
         if found is not None and found.store_id:
-            raise OtherRunActiveError("another run has registered this store in the meantime")
+            raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
         register_store(self.lake, self.known, registrations)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
@@ -206,8 +206,8 @@ class _Run(NextRun):
             self.summary.superseded = superseded._asdict()
         if newest is None:
             self.summary.notes += [
-                f"this log differs from the one that the lake has as broker {self.known.broker} ({other.store_id}), so "
-                "it is another store"
+                f"the lake already has a broker {self.known.broker} ({other.store_id}), but its log differs from "
+                "this one, so this store was added as a new store"
                 for other in find_namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start

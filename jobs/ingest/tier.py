@@ -212,7 +212,7 @@ class _TierRun(NextRun):
             range_, (topic, queue_id) = outcome.range, outcome.payload.queue
             if range_.location in there or not there:
                 raise FileNotFoundError(errno.ENOENT, "disappeared while it was read", range_.location)
-            why = f"{topic} {queue_id}: deleted while it was being read"
+            why = f"{topic}/{queue_id}: deleted while it was being read"
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 
 
@@ -226,7 +226,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | N
     if state is None or state.compare(log) is Likeness.OTHER:
         generation = 0 if state is None else state.generation + 1
         state = QueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
-    name, start = f"{queue.topic} {queue.queue_id}", state.to_offset
+    name, start = f"{queue.topic}/{queue.queue_id}", state.to_offset
     gaps: list[Gap] = []
     if start < log.start_offset:
         gaps.append((start, log.start_offset, f"{name}: deleted before it was read"))

@@ -104,11 +104,11 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
         noted = f"the checkpoint says that messages were indexed up to {short_time_text(indexed)}"
-        report.problems.add_gap(place, f"there is no index file, although {noted}")
+        report.problems.add_gap(place, f"there are no index files, although {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = find_first_message_with_key(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
-            text = "there is no index file, although the broker's configuration enables them and messages have keys"
+            text = "there are no index files, although the broker's configuration enables them and messages have keys"
             report.problems.add_gap(place, text, keyed)
 
 

@@ -277,7 +277,9 @@ class StoreReport:
             folders = quote(",".join(self.state.log_folders))
             steps.append((f"inspect --commitlog {folders} {store}", "read these folders as the log"))
         if damage is not None and damage.offset is not None:
-            steps.append((f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "look at the first damage"))
+            steps.append(
+                ((f"dump --from {damage.offset} --limit 3 {quote(damage.file)}"), "show the first damaged place")
+            )
         if not self.deep and self.log.segments:
             steps.append((f"inspect --deep {store}", "read every record"))
         if self.log.segments:

@@ -84,7 +84,7 @@ def _log(report: StoreReport) -> Iterator[str]:
     yield f"{count_text(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
     yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
     if log.waiting_bytes:
-        yield f"the last {log.waiting_bytes:,} bytes are not a complete record: it is still being written"
+        yield f"the last {log.waiting_bytes:,} bytes are not a complete record yet; the broker may still be writing it"
     if log.left_over_bytes:
         yield f"{log.left_over_bytes:,} bytes after the end are left over from before a truncation"
     yield from _shortened([_segment(segment, report.store) for segment in log.segments])

@@ -262,7 +262,7 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> N
     for lost in find_lost_files(lake, table, actions):
         raise FileNotFoundError(
             f"{lost}: deleted before its commit; did another engine VACUUM with a retention shorter than a run? The "
-            "next run brings its rows"
+            "next run will write these rows again"
         )
 
 

@@ -160,7 +160,7 @@ def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     known = find_newest_matching_version(
         lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if why_spark_cannot_start() else _written(lake), table)
     )
-    version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
+    version = "<an earlier version from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
@@ -194,4 +194,4 @@ def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator
     for field in schema.fields:
         known = ours.get(field.name)
         if known is not None and known.type != field.type:
-            yield f"another type of the column {field.name}"
+            yield f"a different type of the column {field.name}"

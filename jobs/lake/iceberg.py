@@ -179,7 +179,7 @@ class Registrar:
             )
         known = found.properties.get(_OWNER)
         if known != owner:
-            whose = f"shows {known}" if known else "is not one of rmq-lake's"
+            whose = f"belongs to {known}" if known else "was not created by rmq-lake"
             raise UnsupportedTableError(
                 f"{'.'.join(name)} {whose}, and was not changed: choose another namespace "
                 f"(--iceberg {self._name}.NAME), or drop that table"
@@ -229,7 +229,8 @@ def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
     location = lake.locate(table.name)
     if any(file.vector is not None for file in stored):
         raise UnsupportedTableError(
-            f"{location}: another engine has deleted rows by deletion vectors, which this registration does not know; "
+            f"{location}: another engine has deleted rows by deletion vectors, which this registration does not "
+            "support; "
             "run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; "
             f"REORG TABLE delta.`{location}` APPLY (PURGE)"
         )

@@ -72,7 +72,7 @@ def refuse_foreign_files(lake: Lake) -> None:
     foreign = sorted(name for name in _names(lake) if name not in known and not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
-        reason = f"has files of another program ({shown}) and is not a lake. Name an empty folder or a new one"
+        reason = f"has files of another program ({shown}), so it is not a lake. Pass an empty or new directory"
         raise ForeignFilesError(reason, None, lake.location)
 
 
@@ -134,7 +134,9 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         raise OSError(f"{location}: {reason}")
     should = least if least == most else f"{least} to {most}"
     reason = "was this table or `runs` restored from a backup?"
-    raise OSError(f"{location}: has run {run} of store {store.store_id}, but should have run {should}; {reason}")
+    raise OSError(
+        f"{location}: the newest run of store {store.store_id} here is {run}, but should be {should}; {reason}"
+    )
 
 
 def tables_of_run(manifest: Manifest) -> frozenset[str]:

@@ -52,7 +52,7 @@ class Lake:
         with self.open(path) as file:
             if file.size > _LARGEST:
                 raise OSError(
-                    errno.EFBIG, f"larger than the {_LARGEST:,} bytes that this file may have", self.locate(path)
+                    errno.EFBIG, f"larger than the limit of {_LARGEST:,} bytes for this file", self.locate(path)
                 )
             return bytes(file.read(0, file.size))
 

@@ -228,7 +228,10 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
 
 def read_manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
-    missing = f"this manifest of run {run} is missing; without it this store cannot continue"
+    missing = (
+        f"this manifest of run {run} is missing; without it, the store cannot be ingested further. Restore the "
+        "file from a backup of the lake"
+    )
     return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
 
 
@@ -238,12 +241,15 @@ def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]]
     try:
         values = json.loads(lake.read(path))
         if values["version"] > MANIFEST_VERSION:
-            raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
+            raise OSError(
+                f"manifest version {values['version']}: this lake was written by a newer release of rmq-lake; "
+                "upgrade rmq-lake"
+            )
         return parse(values)
     except FileNotFoundError as error:
         raise OSError(f"{location}: {missing}") from error
     except _NOT_OURS as error:
-        raise OSError(f"{location}: no manifest of a {of}: {error}") from error
+        raise OSError(f"{location}: not a valid manifest of a {of}: {error}") from error
 
 
 def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
@@ -276,7 +282,7 @@ def refuse_lost_registrations(lake: Lake) -> None:
     if registrations > known:
         location = lake.locate(RUNS.name)
         statement = (
-            "INSERT INTO {0} SELECT * FROM {0} VERSION AS OF <a version before, from DESCRIBE HISTORY> WHERE "
+            "INSERT INTO {0} SELECT * FROM {0} VERSION AS OF <an earlier version from DESCRIBE HISTORY> WHERE "
             "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
         )
         raise OSError(

@@ -148,8 +148,8 @@ CONSUME_QUEUE = Table(
     "consume_queue",
     "one ConsumeQueue unit, joined with its message",
     (
-        required("topic", pa.string(), "topic of the queue, by its folder"),
-        required("queue_id", pa.int32(), "queue of the topic, by its folder"),
+        required("topic", pa.string(), "topic of the queue, from the name of its folder"),
+        required("queue_id", pa.int32(), "queue of the topic, from the name of its folder"),
         required(
             "queue_offset",
             pa.int64(),
@@ -159,7 +159,11 @@ CONSUME_QUEUE = Table(
         required("physical_offset", pa.int64(), "physical offset of the record according to the unit"),
         required("size", pa.int32(), "size of the record according to the unit"),
         required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
-        required("is_pre_blank", pa.bool_(), "whether the unit pads a queue's first file before its first message"),
+        required(
+            "is_pre_blank",
+            pa.bool_(),
+            ("whether the unit is padding before the first message of the queue's first file"),
+        ),
         column("batch_count", pa.int16(), "number of messages in a BatchConsumeQueue unit; NULL in a plain queue"),
         required(
             "status",
@@ -203,7 +207,7 @@ INDEX_FILES = Table(
         column("index_num", pa.int32(), "the broker's setting maxIndexNum"),
         column("geometry_origin", pa.string(), "origin of these two settings: given, detected or assumed"),
         column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
-        column("run", pa.int64(), "number of the store's run that wrote this row; the newest is current"),
+        column("run", pa.int64(), "run that wrote this row, counted per store; the row of the newest run is current"),
     ),
     statistics=("index_file", "run"),
 )
@@ -213,7 +217,7 @@ SUPERSEDED_MESSAGES = Table(
     "one record that was in messages until its broker truncated its log",
     (
         *MESSAGES.columns,
-        column("superseded_by_run", pa.int64(), "number of the store's run that found other bytes at its offset"),
+        column("superseded_by_run", pa.int64(), "run that found other bytes at this offset, counted per store"),
     ),
     statistics=("physical_offset", "superseded_by_run"),
 )
@@ -229,7 +233,7 @@ QUARANTINE = Table(
         column("length", pa.int64(), "number of bytes up to the next verified record"),
         column("reason", pa.string(), "why the bytes are not a valid record"),
         column("sample", pa.binary(), "the first bytes of the range"),
-        column("run", pa.int64(), "number of the store's run that found them"),
+        column("run", pa.int64(), "run that found the bytes, counted per store"),
     ),
     statistics=("physical_offset", "run"),
 )
@@ -255,18 +259,18 @@ LOG_PIECES = Table(
         column("path", pa.string(), "for kind `file`: the last components of the file's path"),
         column("entry_index", pa.int64(), "number of the first entry"),
         column("entry_term", pa.int64(), "term of the entries"),
-        column("run", pa.int64(), "number of the store's run that read them"),
+        column("run", pa.int64(), "run that read the bytes, counted per store"),
     ),
     statistics=("segment", "physical_offset"),
 )
 
 TRACES = Table(
     "traces",
-    "one line of a message of the trace topic: an action on a message, as reported by a client; bodies "
-    "of more than 4 MiB when decompressed have no rows",
+    "one line of a message of the trace topic: an action on a message, as reported by a client; lines in bodies "
+    "larger than 4 MiB when decompressed are left out",
     (
         required("physical_offset", pa.int64(), "offset of the message that holds the line"),
-        required("line", pa.int32(), "number of the line in that message, from 0, counting lines of known kinds"),
+        required("line", pa.int32(), "number of the line in that message, from 0; only lines of known kinds count"),
         required("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
         required("born_host", pa.string(), "the client that reports, address:port"),
         *TRACE_SCHEMA,
@@ -284,7 +288,7 @@ CONFIG_FILES = Table(
         column("sha256", pa.string(), "SHA-256 of the file's bytes"),
         column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "number of the store's run that read it; the newest is current"),
+        column("run", pa.int64(), "run that read the file, counted per store; the row of the newest run is current"),
     ),
     statistics=("name", "to_offset", "run"),
 )
@@ -297,7 +301,7 @@ BROKER_CONFIG = Table(
         column("name", pa.string(), "name of the topic or the group"),
         column("settings", pa.string(), "JSON as stored by the broker, with sorted names; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "number of the store's run that read it"),
+        column("run", pa.int64(), "run that read it, counted per store"),
     ),
     statistics=("kind", "name", "to_offset", "run"),
 )
@@ -317,7 +321,7 @@ CONSUMER_OFFSETS = Table(
         column("queue_id", pa.int32(), "queue of the topic; for a delay level, the level - 1"),
         column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "number of the store's run that read it"),
+        column("run", pa.int64(), "run that read it, counted per store"),
     ),
     statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),
 )
@@ -326,7 +330,7 @@ FINDINGS = Table(
     "findings",
     "one finding of `verify`",
     (
-        column("verification", pa.int64(), "number of the store's verification"),
+        column("verification", pa.int64(), "number of the verification, counted per store"),
         column("time", TIMESTAMP, "when the verification ended"),
         column("part", pa.string(), "log, queues or index"),
         column("kind", pa.string(), "kind of the finding"),
@@ -385,7 +389,7 @@ RUNS = Table(
     "runs",
     "one state that a run reached: registered, prepared or done",
     (
-        column("run", pa.int64(), "number of the store's run; 0 registers the store"),
+        column("run", pa.int64(), "number of the run, counted per store; 0 registers the store"),
         column(
             "state",
             pa.string(),

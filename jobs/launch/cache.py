@@ -52,7 +52,7 @@ def cache_directory() -> Path:
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
         raise PermissionError(
-            None, "belongs to another user; set RMQ_LAKE_CACHE to a directory of yours", str(fallback)
+            None, "belongs to another user; set RMQ_LAKE_CACHE to a directory that you own", str(fallback)
         )
     print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  also runs on workers
     return fallback

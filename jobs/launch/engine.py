@@ -20,8 +20,8 @@ from typing import NamedTuple
 from jobs.console.amounts import count_text, size_text
 
 NO_SPARK_MESSAGE = (
-    "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
-    "(work below a size needs none: VERB --show-config)"
+    "pyspark is not installed: run `pip install 'rocketmq-lake[spark]'` (small inputs do not need it; COMMAND "
+    "--show-config prints the limit)"
 )
 
 
@@ -76,7 +76,7 @@ class EngineChoice(NamedTuple):
         """Return one line on the effect that Spark would have, if it cannot start."""
         amount = "An unknown amount" if self.size is None else size_text(self.size)
         return (
-            f"{amount} to read in one process; Spark would divide the work among {count_text(self.cores, 'core')} "
+            f"{amount} to read in one process; Spark would use {count_text(self.cores, 'core')} "
             f"(above {size_text(self.limit)} it is faster). {self.lacking}"
         )
 
@@ -131,7 +131,7 @@ def one_process_limit(verb: str, *, cores: int, is_remote: bool = False) -> int:
 def engine_rule_text(verb: str) -> str:
     """Describe the rule by which *verb* chooses its engine."""
     limit = size_text(one_process_limit(verb, cores=count_cores()))
-    return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
+    return f"here (in this process) below {limit}, otherwise spark; always spark if an option of Spark is given"
 
 
 def choose_engine(

@@ -37,7 +37,7 @@ def main(root: Path, lock_name: str) -> int:
     if (root / ".venv").exists() and not (root / ".venv").is_symlink():
         script = root / ".venv" / "bin" / "rmq-lake"
         own = f", or call {script}" if script.exists() else ""
-        return _refuse(f"{root / '.venv'} was not made by spark-submit.sh: move it away{own}")
+        return _refuse(f"{root / '.venv'} was not created by spark-submit.sh: move it away{own}")
     if find_spec("ensurepip") is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return _refuse(
@@ -78,7 +78,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _make(directory: Path, lock: Path) -> bool:
-    print(f"rmq-lake: making .venv from {lock.name}, once …", file=sys.stderr, flush=True)  # noqa: T201  as above
+    print(f"rmq-lake: creating .venv from {lock.name} (only once) …", file=sys.stderr, flush=True)  # noqa: T201  as above
     shutil.rmtree(directory, ignore_errors=True)  # leftovers of a killed launcher
     venv.create(directory, with_pip=True, symlinks=True)
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]

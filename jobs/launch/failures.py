@@ -56,7 +56,7 @@ def one_line_message(error: BaseException) -> str:
             return (
                 "Spark's JVM no longer responds; the lines above may show why. To continue, run the same command again"
             )
-        memory = "; the system may have had no memory left" if "SIGKILL" in how else ""
+        memory = "; the system may have run out of memory" if "SIGKILL" in how else ""
         return (
             f"Spark's JVM has died ({how}{memory}); the lines above are its last output. To continue, run the same "
             "command again"
@@ -64,7 +64,7 @@ def one_line_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     if isinstance(error, MemoryError):
-        return f"there is not enough memory: {str(error) or 'the system gives no more'}"
+        return f"out of memory: {str(error) or 'the system refused an allocation'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
     first, *causes = _CAUSE.split(" ".join(lines))  # of `deltalake`, whose last cause is the one that a reader needs
     return (

@@ -160,7 +160,7 @@ def close(*, succeeded: bool) -> None:
         return
     _jvms.clear()
     if submitted.unfinished_archive is not None:
-        log_message("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
+        log_message("rmq-lake: writing an archive of Spark's classes for faster starts (only once) …")
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
@@ -271,8 +271,9 @@ _IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # the dependenc
 def worker_python_advice() -> str:
     """Return two commands that provide workers with a Python that has the packages."""
     return (
-        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or pack this environment with "
-        "venv-pack2, and add, before the verb: --archives environment.tar.gz#environment "
+        "Pass a Python that has them, before the name of the command: --conf spark.pyspark.python=PATH; or pack "
+        "this environment with venv-pack2, and pass, before the name of the command: --archives "
+        "environment.tar.gz#environment "
         "--conf spark.pyspark.python=./environment/bin/python"
     )
 

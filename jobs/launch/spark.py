@@ -248,7 +248,7 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     jars = locked_jars(section)
     missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
     if missing:
-        print(f"rmq-lake: fetching {len(missing)} JARs, once …", file=sys.stderr, flush=True)  # noqa: T201  no click here
+        print(f"rmq-lake: fetching {len(missing)} JARs (only once) …", file=sys.stderr, flush=True)  # noqa: T201  no click here
         directory.mkdir(parents=True, exist_ok=True)
         # A killed process leaves a directory that is never read; two concurrent ones put the same files in place.
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:
@@ -284,7 +284,8 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
     raise SetupError(
         f"JARs could not be fetched ({first}). The first run needs Maven Central. Without it, set "
         f"RMQ_LAKE_IVY_SETTINGS to a copy of {CONF_DIRECTORY / 'ivysettings.xml'} that names your mirror, or copy "
-        f"{cache_directory() / 'jars'} from a machine that has it, or put there {', '.join(wanted)}{others}"
+        f"{cache_directory() / 'jars'} from a machine that has it, or put these files there: "
+        f"{', '.join(wanted)}{others}"
     )
 
 
@@ -293,4 +294,4 @@ def _check(jar: Jar, path: Path) -> None:
         raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     if sha256 != jar.sha256:
-        raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, conf/jars.lock says {jar.sha256}")
+        raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, but conf/jars.lock expects {jar.sha256}")

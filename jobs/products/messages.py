@@ -43,7 +43,7 @@ _ROWS_A_BATCH = 1 << 15  # bounds the memory of a batch beyond its bytes: there 
 
 
 SAMPLE_SIZE = 256
-_WRONG_CRC = "body_crc is not that of the body"
+_WRONG_CRC = "body_crc does not match the body"
 _ROWS_HELD = 1 << 12
 _BYTES_HELD = 4 << 20
 # MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retried ones, the last one of dead ones.
@@ -103,7 +103,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
         )
     deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
     confirm_not_rewritten(run.store, deleted)
-    why = "deleted before the bytes between its messages were read: the messages are here"
+    why = "deleted before the bytes between its messages were read; the messages themselves are in the lake"
     return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 
 

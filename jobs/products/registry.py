@@ -39,11 +39,11 @@ PRODUCTS = (
     ),
     Product("consume_queue", "jobs.products.queues.product", "joining queues", ("consume_queue",), state_key="queues"),
     Product(  # an index file contains the keys of all topics
-        "index", "jobs.products.index.product", "making index entries",
+        "index", "jobs.products.index.product", "building index entries",
         ("index_entries", "index_files"), state_key="index", needs_every_topic=True,
     ),
     Product(
-        "config_files", "jobs.products.broker_config", "keeping configuration",
+        "config_files", "jobs.products.broker_config", "storing configuration",
         ("config_files",), start_function="start_files", state_key="config_files", is_of_last_step=True,
     ),
     Product(

@@ -161,8 +161,8 @@ class LakeSource(Source):
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
                 self.note_incomplete(
-                    f"the table {MESSAGES} has no row of {count_text(len(lost), 'message')} that {INDEX_ENTRIES} has "
-                    f"entries of, the first at offset {min(lost)}: rows were deleted"
+                    f"the table {MESSAGES} lacks {count_text(len(lost), 'message')} that {INDEX_ENTRIES} refers to, "
+                    f"the first at offset {min(lost)}: rows were deleted"
                 )
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
@@ -207,7 +207,7 @@ class LakeSource(Source):
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
         count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE))
-        return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
+        return f"the lake's table quarantine has {_places(count)}; messages in them are not found" if count else None
 
     def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
@@ -222,7 +222,9 @@ class LakeSource(Source):
         for gap in self._gaps:
             start, end = gap["from"], gap["to"]
             if start < high and end > low:
-                why = f"runs did not find the log from offset {start} to {end}: {gap.get('why', 'a gap')}"
+                why = (
+                    f"the log from offset {start} to {end} was missing when it was ingested: {gap.get('why', 'a gap')}"
+                )
                 found.append(LostPart(start, end, why))
         return found
 
@@ -475,7 +477,7 @@ class LakeSource(Source):
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
             if others:
-                self.say(f"other stores of the lake have copies of this message: {others}; --broker asks them")
+                self.say(f"other stores of the lake have copies of this message: {others}; pass --broker to query them")
         yield from self._newest_first(MESSAGES, same_id)
         yield from self.select_superseded(same_id)
 
@@ -577,5 +579,8 @@ def _record(row: Mapping[str, Any]) -> MessageRecord:
     try:
         return record_from_row({**row, "body": row["body"] or b""})
     except KeyError as error:
-        reason = f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten it without"
+        reason = (
+            f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten the table "
+            "without it"
+        )
         raise CorruptData(reason) from error

@@ -93,13 +93,13 @@ class LakeTables:
             types = {field.name: field.type for field in ours.fields}
             for field in table.schema().fields:  # of another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
-                    reason = f"has another type of the column {field.name}: another engine has rewritten it"
+                    reason = f"has a different type of the column {field.name}: another engine has rewritten the table"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")
         try:
             self._builder.register(quote_identifier(name), table)
         except DeltaError as error:
             reason = str(error).rpartition(": ")[2]
-            advice = "Spark SQL reads it, and so do restore, diff and export"
+            advice = "Spark SQL, restore, diff and export can read it"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
         self._opened[name] = table
         return table
@@ -171,7 +171,7 @@ class LakeTables:
         refused = f"{_TYPED}_{_DEAD_LETTERS}"
         if refused not in found and any(_LOG in file.name for file in lake.list_files(_DEAD_LETTERS)):
             self._table(refused, _DEAD_LETTERS)
-            found[refused] = "table", "one body that its topic's declaration refuses"
+            found[refused] = "table", "one body that does not fit its topic's declaration"
         return found
 
     def table_version(self, name: str) -> int | None:

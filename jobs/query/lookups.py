@@ -59,7 +59,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
 
 def _refuse_none(limit: int | None) -> None:
     if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}: give at least 1, or None for all messages")
+        raise ValueError(f"limit is {limit}: pass at least 1, or None for all messages")
 
 
 def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:

@@ -733,7 +733,7 @@ class StoreSource(Source):
             return None
         # The broker uses the modification time of the file, which is about when the next segment began.
         due = first.store_timestamp + _RESERVED_HOURS * _HOUR_MS
-        template = "retention deletes its segment after {time} UTC ({hours} hours are assumed)"
+        template = "retention deletes its segment after {time} UTC, assuming a retention of {hours} hours"
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
     def unknown_facts(self) -> list[Sentence]:

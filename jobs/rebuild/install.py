@@ -442,7 +442,7 @@ def _copy(file: NewFile, target: Path, plan: Installation) -> None:
             found = hash_file(lambda at, length: os.pread(descriptor, min(length, file.written - at), at))
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
             if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
-                raise OSError(f"{file.source}: not the file that the manifest names")
+                raise OSError(f"{file.source}: does not have the size and SHA-256 that the manifest states")
         _set_owner_and_mode(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
 

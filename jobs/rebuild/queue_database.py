@@ -225,9 +225,9 @@ class BuiltDatabase(NamedTuple):
                 "Deleted messages have no rows",
             ),
             (
-                "records whose queue offset their queue had already reached",
+                "records whose queue offset was already used in their queue",
                 {queue.name: queue.overwritten for queue in self.queues},
-                "The later record is used, as by a broker",
+                "The later record is used, as a broker does",
             ),
             (
                 "rows for records that the log has lost",

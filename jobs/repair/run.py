@@ -420,8 +420,8 @@ class _Repair:
             step = "Ingest the store first, and repeat the repair"
             if any(one.kind == DifferenceKind.DANGLING for one in findings):
                 step = (
-                    "Units point to no record there, so a segment of the store may belong to another log; `restore` "
-                    "writes the log that the lake has"
+                    "Units point to no record there, so a segment of the store may belong to another log; "
+                    "`restore` writes the lake's log to a new directory"
                 )
             notes.append(
                 f"nothing was restored from the lake: from offset {at:,} on, its records differ from the store's. "

@@ -114,7 +114,7 @@ def mend_segments(
     with scratch_below_output(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
         task = partial(mend_segment, segments=there, ranges=ranges, begun_in=begun_in)
-        made = workers.map(works, task, "making segments")
+        made = workers.map(works, task, "building segments")
     home = Path(local_path(store.segments[0].location)).parent
     mended = []
     for work in works:

@@ -146,7 +146,7 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
 def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
-        return "a message of zeros for each lost message to which a queue in RocksDB points"
+        return "an all-zero message for each lost message to which a queue in RocksDB points"
     delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
     if not delivered:
         return ""
@@ -165,7 +165,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
         f"{', '.join(sorted(behind[topic])) or 'none known'})"
         for topic, count in sorted(counts.items())
     )
-    return f"{count_text(len(delivered), 'message')} of zeros: {'; '.join(of_topics)}"
+    return f"{count_text(len(delivered), 'all-zero message')}: {'; '.join(of_topics)}"
 
 
 def _patch(store: Store, hole: Hole) -> bytes:

@@ -83,7 +83,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
     if summary.gaps:
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
         yield Remedy(
-            "The lake will not have these offsets. If a replica or a backup has the files, copy them into the store, "
+            "These offsets are missing in the lake. If a replica or a backup has the files, copy them into the store, "
             "with the broker stopped. If retention deleted them before they were read, run ingest more often.",
             (),
             Grid("Gaps", ("severity", "from", "to", "why"), rows),
@@ -193,7 +193,7 @@ def _chains(read: _Read, header: Mapping[str, Any]) -> Iterator[Part]:
         "slots",
         {name: int(count) for name, count in zip(names, lengths, strict=False)},
         {name: round(count, 1) for name, count, _ in zip(names, ideal, lengths, strict=False)},
-        note="The dashed mark is what an even hash would give.",
+        note="The dashed mark shows the number that a uniform hash would give.",
     )
 
 

@@ -88,7 +88,7 @@ def write_config(
             left_out += [name] if of_file[-1]["bytes"] is not None else []
             continue
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
-            lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, and an older version is written"
+            lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_compare(path, data)
     notes = [] if written or left_out else [_NONE]
@@ -134,7 +134,9 @@ class RebuiltFileSettings(NamedTuple):
             index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
-            index = Known(value, GIVEN, GIVEN if slots and entries else f"the other number {index.origin_text}")
+            index = Known(
+                value, GIVEN, GIVEN if slots and entries else (f"only one number; the other is {index.origin_text}")
+            )
         queues = SeenQueues.from_state(state.get(SEEN_QUEUES_KEY, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")

@@ -370,7 +370,7 @@ def unchecked_note(places: Sequence[Interval]) -> list[str]:
     """Return a note on the rows that cannot be checked, if there are any."""
     more = f" and in {count_text(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
     return [
-        f"rows from {start:,} to {end:,}{more} are unchecked: they have no record_crc, as earlier versions wrote them, "
-        "so a change of one by another engine need not show"
+        f"rows from {start:,} to {end:,}{more} could not be checked: earlier releases wrote them without "
+        "record_crc, so changes by another engine may go unnoticed"
         for start, end in places[:1]
     ]

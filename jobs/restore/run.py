@@ -304,7 +304,7 @@ def _summary(
 ) -> RestoreSummary:
     gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
-    lost = dict(plan.lost) | dict.fromkeys(unreadable, "cannot be read to its end")
+    lost = dict(plan.lost) | dict.fromkeys(unreadable, "can be read only in part")
     unchecked = [interval for result in results for interval in result.unchecked]
     return RestoreSummary(
         request.lake.location,

@@ -87,7 +87,7 @@ class LogPosition(NamedTuple):
     def from_json(cls, kept: Mapping[str, object]) -> Self:
         """Read the JSON form; raise `CorruptData` if the checkpoint is damaged or of another source."""
         values: Any = kept  # another source's checkpoint, or a damaged one, may have any values
-        wrong = CorruptData(f"the checkpoint of the query names no place in a log: {str(values)[:60]!r}")
+        wrong = CorruptData(f"the query's checkpoint does not contain a position in a log: {str(values)[:60]!r}")
         try:
             record = values.get("record")
             place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
@@ -122,8 +122,8 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
     lake = Lake(normalise_location(wanted.after_lake), wanted.file_system or {})
     known = identify_store(lake, store, wanted.broker, register_new=False)
     if known is None or not known.store_id:
-        reason = f"option after: {lake.location} has nothing of {store.root}"
-        raise UnsupportedFormat(f"{reason}: run ingest first, or name the store by option broker")
+        reason = f"option after: {lake.location} has no rows of {store.root}"
+        raise UnsupportedFormat(f"{reason}: run ingest first, or select the store with option broker")
     conflict = find_superseded_rows(lake, known, store)
     if conflict is not None:
         raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
@@ -157,7 +157,7 @@ def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> Non
     """
     reason, record, at = "", place.record, place.offset
     if place.offset > store.end_offset:
-        reason = f"the log ends at {store.end_offset}, before the place that was read up to"
+        reason = f"the log ends at {store.end_offset}, before the offset up to which it was read"
     elif record is not None:
         at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
         if is_there is False:
@@ -165,7 +165,7 @@ def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> Non
         elif with_chain and segment and is_there and not chain_leads_to(record.offset, segment.base_offset, store):
             reason = "the record that was read before no longer exists: the log was truncated"
     if reason:
-        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
+        raise CorruptData(f"{reason}; to read the log from its start, use a new checkpoint", at, store.root)
 
 
 def walk_from(  # noqa: PLR0913 - how far the log is followed

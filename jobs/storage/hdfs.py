@@ -175,7 +175,7 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
             if refused.name == _MISSING:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from refused
             if refused.name in _FORBIDDEN:
-                reason = f"HDFS denies it to user {_user()}: {refused.message}"
+                reason = f"HDFS denies access to user {_user()}: {refused.message}"
                 raise PermissionError(errno.EACCES, reason, location) from refused
             if refused.name not in _STANDBY:
                 raise OSError(f"{location}: {refused.name}: {refused.message}") from refused
@@ -217,7 +217,7 @@ def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
 
 def _refused(error: HTTPError, data: bytes) -> _Refused:
     if error.code == _UNAUTHORIZED:
-        return _Refused("AuthenticationException", "it asks for Kerberos, which is not supported here")
+        return _Refused("AuthenticationException", "it requires Kerberos, which is not supported here")
     try:
         answer = json.loads(data)["RemoteException"]
         return _Refused(str(answer["exception"]), str(answer["message"]))

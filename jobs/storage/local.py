@@ -250,7 +250,7 @@ def may_follow_link(link_owner: int, target_owner: int) -> bool:
 
 def _check_link(link_owner: int, target_owner: int, path: str) -> None:
     if not may_follow_link(link_owner, target_owner):
-        reason = f"a link of user {link_owner} to what user {target_owner} owns is not followed"
+        reason = f"a symbolic link of user {link_owner} to a file or directory of user {target_owner} is not followed"
         raise PermissionError(errno.EACCES, reason, path)
 
 
@@ -397,5 +397,5 @@ def _free(location: str) -> str:
     path = Path(local_path(location)) if is_local(location) else Path("/")
     there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     status = os.statvfs(there)
-    files = "" if status.f_favail or not status.f_files else "; no more files can be made there (inodes)"
+    files = "" if status.f_favail or not status.f_files else "; no more files can be created there (no free inodes)"
     return f"{status.f_bavail * status.f_frsize} {_BYTES_ARE_FREE} on the file system of {there}{files}"

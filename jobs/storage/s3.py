@@ -181,7 +181,7 @@ class ObjectStorage(Storage):
         said = f"{found['code']}: {found['message']}"
         if found["status"] in {"401", "403"}:
             return self._denied(location, said)
-        return OSError(f"{location}: {self.service} refuses ({said[:_SHOWN]})")
+        return OSError(f"{location}: {self.service} refuses the request ({said[:_SHOWN]})")
 
     def _call(self, location: str, call: Callable[[], Result]) -> Result:
         """Return the result of *call*; if access, bucket or address is wrong, the error names the settings to check."""

@@ -88,7 +88,7 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
             parser.read(path, encoding="utf-8")
         except (ConfigError, UnicodeDecodeError) as error:
             # The parser's own message quotes the line, which may be a key.
-            raise OSError(f"{path}: no AWS configuration: {type(error).__name__}") from None
+            raise OSError(f"{path}: not a valid AWS configuration file: {type(error).__name__}") from None
         if parser.has_section(name):
             found |= parser[name]
     return {setting: found[key].strip() for setting, key in _IN_PROFILE.items() if found.get(key, "").strip()}
@@ -127,7 +127,11 @@ class AzureSettings(NamedTuple):
     @property
     def credentials_text(self) -> str:
         """The credentials that are used, for messages."""
-        return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
+        return (
+            f"with a key of {self.account}"
+            if self.key
+            else (f"with the credentials of the Azure environment for {self.account}")
+        )
 
 
 def azure_filesystem(settings: AzureSettings) -> "FileSystem":

@@ -181,7 +181,10 @@ def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
         return
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in deleted)
     kind = LogTruncatedError if is_cut_back else FileNotFoundError
-    reason = "disappeared while it was read, and not by retention, or workers on other machines cannot see it"
+    reason = (
+        "disappeared while it was read, although retention did not delete it; or workers on other machines "
+        "cannot see it"
+    )
     raise kind(errno.ENOENT, reason, deleted[0].location)
 
 

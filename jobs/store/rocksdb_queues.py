@@ -151,7 +151,7 @@ class DatabaseQueueOpener:
                     raise self._no_unit(decode_prefix(key[:-NUMBER_SIZE]))
 
     def _no_unit(self, queue: QueuePrefix) -> CorruptData:
-        reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
+        reason = f"a unit of {queue.topic} queue {queue.queue_id} is not {UNIT_VALUE.size} bytes long"
         return CorruptData(reason, None, self.location)
 
 

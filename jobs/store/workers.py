@@ -22,7 +22,7 @@ from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_COMPILING = "rmq-lake: compiling the reader of the log, once …"
+_COMPILING = "rmq-lake: compiling the log reader (only once) …"
 
 
 class Workers(Protocol):

@@ -52,7 +52,9 @@ def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
         for name, type_ in _Record(schema, Times()).types.items():
             known = found.get(name, type_)
             if not (is_wider(type_, known) or is_wider(known, type_)):
-                raise SchemaError(f"schema {number}: {name}: {sql_type(type_)}, elsewhere {sql_type(known)}")
+                raise SchemaError(
+                    f"schema {number}: {name}: {sql_type(type_)}, but {sql_type(known)} in another schema"
+                )
             found[name] = type_ if is_wider(type_, known) else known
     return tuple(pa.field(name, type_) for name, type_ in found.items())
 
@@ -68,7 +70,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
             raise RefusedBodyError("a schema ID that has no file in the folder", f"schema {number}")
         values, at = records[number].read(body, at)
         if at != len(body):
-            raise refused_at_byte("more after the record", at)
+            raise refused_at_byte("extra bytes after the record", at)
         return values
 
     return columns_reader(values_of, columns)
@@ -78,7 +80,7 @@ def _registered(body: bytes) -> tuple[int, int]:
     """Return the schema id in a body's header, and the position after the header."""
     size = _HEADERS.get(body[0])
     if size is None:
-        raise refused_at_byte("no header of a schema registry", 0)
+        raise refused_at_byte("the schema registry header is missing", 0)
     return int.from_bytes(binary_values.read_bytes(body, 1, size)[0], "big"), 1 + size
 
 
@@ -120,13 +122,13 @@ class _Record:
 
     def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], _ReadValues]:
         if schema["name"] in self._open:
-            raise SchemaError(f"{schema['name']}: is part of itself, which a column cannot represent")
+            raise SchemaError(f"{schema['name']}: is recursive, which a column cannot represent")
         self._open.append(schema["name"])
         readings = {field["name"]: self._reading(field["type"]) for field in schema["fields"]}
         self._open.pop()
         types = {name: reading.type for name, reading in readings.items() if reading.type is not None}
         if not types:
-            raise SchemaError(f"{schema['name']}: a record without values")
+            raise SchemaError(f"{schema['name']}: a record without fields, or with null fields only")
         steps = [(name, reading.read) for name, reading in readings.items()]
 
         def read(body: bytes, at: int) -> tuple[dict[str, object], int]:
@@ -190,7 +192,7 @@ class _Record:
         def read(body: bytes, at: int) -> tuple[object, int]:
             branch, after = _long(body, at)
             if not 0 <= branch < len(reads):
-                raise refused_at_byte("a union has no such branch", at)
+                raise refused_at_byte("an invalid branch number of a union", at)
             return reads[branch](body, after)
 
         return _Reading(types[0] if types else None, read)
@@ -215,7 +217,7 @@ def _int_or_date(schema: _Schema) -> _Reading:
 def _fixed(schema: _Schema) -> _Reading:
     size = schema["size"]
     if size < 1:
-        raise SchemaError(f"{schema['name']}: a fixed without bytes")
+        raise SchemaError(f"{schema['name']}: a fixed type of size 0")
 
     def read(body: bytes, at: int) -> tuple[bytes, int]:
         return binary_values.read_bytes(body, at, size)
@@ -245,7 +247,7 @@ def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
         if not data:
             raise RefusedBodyError(f"not a valid {sql_type(type_)}", "")
         if abs(number) >= limit:
-            raise RefusedBodyError(f"a number has more digits than {sql_type(type_)}", "")
+            raise RefusedBodyError(f"a number that {sql_type(type_)} cannot represent exactly", "")
         return Decimal(number).scaleb(-type_.scale, context)
 
     return convert
@@ -266,7 +268,7 @@ def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
         for _ in range(abs(count)):
             at = read_item(at)
         if size is not None and size != at - first:
-            raise refused_at_byte("a block whose size differs from the size that it states", begin)
+            raise refused_at_byte("a block whose actual size differs from its stated size", begin)
 
 
 def _long(body: bytes, at: int) -> tuple[int, int]:
@@ -300,7 +302,7 @@ def _enum(schema: _Schema) -> _Reading:
     def read(body: bytes, at: int) -> tuple[str, int]:
         number, after = _long(body, at)
         if not 0 <= number < len(symbols):
-            raise refused_at_byte("an enum has no such symbol", at)
+            raise refused_at_byte("an invalid symbol number of an enum", at)
         return symbols[number], after
 
     return _Reading(pa.string(), read)

@@ -11,7 +11,7 @@ from jobs.typed.formats import Reader, Row, read_typed_rows
 from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, place_in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # (body, position): the value, and the position after it
-CUT_OFF_REASON = "cut off"
+CUT_OFF_REASON = "truncated"
 DUPLICATE_KEY_REASON = "a key occurs twice in one object"
 _BITS = 64
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
@@ -63,7 +63,7 @@ def read_bytes(body: bytes, at: int, size: int) -> tuple[bytes, int]:
     """Return *size* bytes of a body, and the position after them."""
     after = at + size
     if size < 0:
-        raise refused_at_byte("a length below 0", at)
+        raise refused_at_byte("a negative length", at)
     if after > len(body):
         raise refused_at_byte(CUT_OFF_REASON, at)
     return body[at:after], after

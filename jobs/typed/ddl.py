@@ -78,7 +78,7 @@ class _Parser:
     def _field(self, separator: str, depth: int) -> pa.Field:
         name = self._word("the name of a column")
         if self._text[self._at : self._at + 1] in set("-./@#$"):
-            raise self._error("a name of letters, digits and _ (any other one goes into backquotes: `order-id` int)")
+            raise self._error("a name of letters, digits and _ (put any other name into backquotes: `order-id` int)")
         if separator:
             self._demand(separator)
         type_ = self._type(depth)
@@ -91,7 +91,7 @@ class _Parser:
 
     def _type(self, depth: int) -> pa.DataType:
         if depth == _DEEPEST:
-            raise self._error(f"at most {_DEEPEST} types in each other")
+            raise self._error(f"at most {_DEEPEST} levels of nested types")
         begin = self._at
         name = self._word("a type").lower()
         name = _ALIASES.get(name, name)
@@ -101,13 +101,13 @@ class _Parser:
             return self._decimal()
         if name not in _NESTED:
             self._at = begin
-            raise self._error(f"a type, which {name!r} is not ({', '.join((*SQL_TYPES, *_NESTED))})")
+            raise self._error(f"a type ({', '.join((*SQL_TYPES, *_NESTED))})")
         self._demand("<")
         if name == "struct":
             return pa.struct(self.fields(":", ">", depth + 1))
         if name == "map":
             if self._type(depth + 1) != pa.string():
-                raise self._error("string: the keys of a map are texts")
+                raise self._error("string, because the keys of a map must be strings")
             self._demand(",")
         inner = self._type(depth + 1)
         self._demand(">")

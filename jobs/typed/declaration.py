@@ -24,7 +24,7 @@ from jobs.typed.ddl import (
 from jobs.typed.formats import JSON_FORMAT, BodyFormat, Reader, check_pattern, text_format
 from jobs.typed.values import MICROSECONDS_PER_UNIT, Times
 
-_TEXT = (str,), 'a text, like "…"'
+_TEXT = (str,), 'a string, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "from": ((dict,), 'a table, like { column = "field" }'),
     "properties": ((list, dict), 'a list or a table, like ["name"], or { column = "name" }'),
@@ -149,13 +149,16 @@ class _Declared:
         for key, value in self._values.items():
             if key not in known:
                 close = "".join(f"; did you mean {one}?" for one in get_close_matches(key, known, 1))
-                raise self._error(key, f"no such key of {kind} ({', '.join(known)}){close}")
+                raise self._error(key, f"unknown key for the format {kind}, which has ({', '.join(known)}){close}")
             types, wanted = _KEYS.get(key, _TEXT)
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")
         folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > MAX_FOLDER_LENGTH:
-            raise DeclarationError(f"{self._place}: a topic has 1 to {MAX_FOLDER_LENGTH} characters, with its type")
+            raise DeclarationError(
+                f"{self._place}: the names of the topic and the type must not be empty, nor longer than "
+                f"{MAX_FOLDER_LENGTH} characters together"
+            )
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
         if kind == "text":
@@ -172,10 +175,10 @@ class _Declared:
         source, _, name = by.partition(" ")
         types = self._values.get("types")
         if source not in _SOURCES or bool(name) == (source == "tag"):
-            raise self._error("by", 'must be "tag", "property NAME", or of JSON "field NAME"')
+            raise self._error("by", 'must be "tag", "property NAME", or for JSON "field NAME"')
         if not isinstance(types, dict) or not types or len(self._values) > len(("by", "types")):
             raise self._error(
-                "types", 'must be tables [topic."…".types."…"]; every other key than `by` goes into these'
+                "types", 'must be tables [topic."…".types."…"]; put all keys except `by` into these tables'
             )
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
@@ -191,7 +194,9 @@ class _Declared:
 
         key = "schemas" if "schemas" in self._values else "schema_file"
         if self._values.keys() >= {"schemas", "schema_file"}:
-            raise self._error(key, "cannot be combined with schema_file: bodies have a schema id before them, or not")
+            raise self._error(
+                key, ("cannot be combined with schema_file: either all bodies begin with a schema id, or none do")
+            )
         if key == "schema_file":
             files: dict[int | None, Path] = {None: self._path(key)}
         else:
@@ -248,7 +253,8 @@ class _Declared:
             if name not in names or not isinstance(source, str):
                 raise self._error(
                     "from",
-                    f"{name!r}: must be a column of the schema ({', '.join(names)}), its value a field of the body",
+                    f"{name!r}: must be a column of the schema ({', '.join(names)}); its value must be a field of "
+                    "the body",
                 )
         if len({found.get(name, name) for name in names}) < len(names):
             raise self._error("from", "two columns read the same field")
@@ -287,7 +293,7 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     if "by" in now or "by" in declared:
         types = declared.get("types")
         if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
-            raise ValuesLostError("changes by")
+            raise ValuesLostError("changes the key `by`")
         if types.keys() - type_.types.keys():
             raise ValuesLostError(f"drops these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
         # Some dead letters are rows of an added type.
@@ -311,7 +317,7 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
     ]
     if demanded:
-        raise ValuesLostError(f"requires values that may be NULL in it: {', '.join(demanded)}")
+        raise ValuesLostError(f"declares NOT NULL for columns that may contain NULL: {', '.join(demanded)}")
     return any(new[name].type != column.type for name, column in old.items())
 
 

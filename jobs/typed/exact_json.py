@@ -61,7 +61,7 @@ def parse_body(body: bytes) -> Value:
             text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_object
         )
     except json.JSONDecodeError as error:
-        reason = "more after the document" if error.msg == "Extra data" else "invalid JSON"
+        reason = "extra data after the document" if error.msg == "Extra data" else "invalid JSON"
         raise RefusedBodyError(reason, f"byte {len(text[: error.pos].encode())}") from None
     if _HALF.search(text):
         _refuse_lone_surrogates(value, "$")
@@ -99,12 +99,12 @@ def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
 def _refuse_lone_surrogates(value: Value, path: str) -> None:
     """Raise `RefusedBodyError` for an unpaired surrogate: no table can hold such a text."""
     if isinstance(value, str) and _LONE.search(value):
-        raise RefusedBodyError("half of a surrogate pair", path)
+        raise RefusedBodyError("an unpaired surrogate", path)
     if isinstance(value, list):
         for number, one in enumerate(value):
             _refuse_lone_surrogates(one, f"{path}[{number}]")
     elif isinstance(value, dict):
         for name, one in value.items():
             if _LONE.search(name):
-                raise RefusedBodyError("half of a surrogate pair", path)
+                raise RefusedBodyError("an unpaired surrogate", path)
             _refuse_lone_surrogates(one, member_path(path, name))

@@ -92,8 +92,8 @@ def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
     for column in columns:
         if column.name not in groups or pa.types.is_nested(column.type):
             raise SchemaError(
-                f"{column.name} {sql_type(column.type)}: of no group, or no type of a single value; "
-                f"the groups are: {', '.join(sorted(groups)) or 'none'}"
+                f"{column.name} {sql_type(column.type)}: the pattern has no such group, or the type is not a "
+                f"scalar; the groups are: {', '.join(sorted(groups)) or 'none'}"
             )
 
 

@@ -186,7 +186,7 @@ def _text(
     ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
-    lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]
+    lines += [f"#   not proposed: {_comment(name)}" for name in left_out[:_SHOWN]]
     if type_ is None:
         return "\n".join(
             [*lines, "#   no body is a JSON object with at least one non-null value: nothing to propose", ""]
@@ -216,13 +216,13 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
         else []
     )
     shape = Shape()
-    for one in workers.map(work, partial(_shape_of, lake, topic), "taking the shapes of bodies"):
+    for one in workers.map(work, partial(_shape_of, lake, topic), "inferring types from bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
     # Without a proposal, try a column that no body has, so that all bodies are counted with their reasons.
     tried = type_ or TopicType(topic, JSON_FORMAT, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
-    for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
+    for part in workers.map(work, partial(_refusals, lake, tried), "checking bodies against the proposed types"):
         found.update(part)
     if snapshot is not None and not found:
         return f"# {topic}: {explain_absent_topics(lake, snapshot, [topic])[topic].reason}\n", False

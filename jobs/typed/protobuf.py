@@ -72,7 +72,7 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
     try:
         found: Descriptor = pool.FindMessageTypeByName(message)
     except KeyError as error:
-        raise SchemaError(f"describes no message {message!r}") from error
+        raise SchemaError(f"does not describe a message {message!r}") from error
     return found
 
 
@@ -85,7 +85,7 @@ def _after_header(body: bytes, wanted: Sequence[int]) -> int:
         index, at = read_varint(body, at)
         indexes.append(binary_values.decode_zigzag(index))
     if count < 0 or (indexes or [0]) != wanted:
-        raise refused_at_byte("another message of the registry's schema", _HEADER)
+        raise refused_at_byte("the schema registry header refers to a different message", _HEADER)
     return at
 
 
@@ -130,7 +130,7 @@ class _Field(NamedTuple):
                 raise refused_at_byte(binary_values.CUT_OFF_REASON, end)
             return at
         if wire_type != scalar.wire:
-            raise refused_at_byte("another wire type than the field's", begin)
+            raise refused_at_byte("a wire type that does not match the field", begin)
         value, at = scalar.read(body, at)
         if self.is_map:
             entries = found.setdefault(self.name, {})
@@ -174,7 +174,7 @@ class _Body:
                 tag, at = read_varint(body, at)
                 number = tag >> 3
                 if not 0 < number <= _MOST:
-                    raise refused_at_byte("no number of a field", begin)
+                    raise refused_at_byte("an invalid field number", begin)
                 field = fields.get(number)
                 if field is None:
                     begin, at = at, _skipped(body, at, tag)
@@ -207,7 +207,7 @@ class _Body:
 
     def _scalar(self, field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scalar:
         if field.type == FieldDescriptor.TYPE_GROUP:
-            raise SchemaError(f"{field.full_name}: a group")
+            raise SchemaError(f"{field.full_name}: groups are not supported")
         if field.type == FieldDescriptor.TYPE_ENUM:
             names = {one.number: one.name for one in field.enum_type.values}
             return _Scalar(pa.string(), _VARINT, converted_read(read_varint, _enum(names)), names.get(0))
@@ -261,7 +261,9 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
         elif wire_type in {_EIGHT, _FOUR}:
             at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:
-            raise refused_at_byte(f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "no wire type", at)
+            raise refused_at_byte(
+                (f"nested deeper than {_DEEPEST}") if wire_type == _GROUP else "an invalid wire type", at
+            )
         if not groups:
             return at
         tag, at = read_varint(body, at)
@@ -302,7 +304,7 @@ def _enum(names: Mapping[int, str]) -> Callable[[int], str]:
     def convert(number: int) -> str:
         name = names.get(_signed(number))
         if name is None:
-            raise RefusedBodyError("an enum has no such number", "")
+            raise RefusedBodyError("an undeclared number of an enum", "")
         return name
 
     return convert
@@ -345,7 +347,7 @@ _SCALARS = {
     _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, text_reader(sized_bytes_reader(read_varint)), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized_bytes_reader(read_varint), b""),
     _F.TYPE_UINT32: _Scalar(
-        pa.int64(), _VARINT, converted_read(read_varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0
+        pa.int64(), _VARINT, converted_read(read_varint, _within(0, (1 << 32) - 1, "a 32-bit field", int)), 0
     ),
     _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number_reader(Struct("<i")), 0),
     _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number_reader(Struct("<q")), 0),

@@ -263,7 +263,7 @@ def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypedFile], wo
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:
         return TypedFile()
-    found = TypedFile.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "typing dead letters again"))
+    found = TypedFile.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "retrying dead letters"))
     if found.rows:
         return found
     discard_files(request.lake, found.actions)

@@ -125,7 +125,10 @@ def read_newest_typing(lake: Lake) -> Typing:
     found = read_rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
     if not found:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
-    missing = "this manifest is missing; without it no topic can be typed any further"
+    missing = (
+        "this manifest is missing; without it, no topic can be typed further. Restore the file from a backup of "
+        "the lake"
+    )
     return read_stored_manifest(lake, found[0][0], Typing.from_json, "typing", missing)
 
 

@@ -29,7 +29,7 @@ _INSTANT = re.compile(
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECONDS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
-TOO_LARGE = "a number is too large for {}"
+TOO_LARGE = "a number is out of range for {}"
 _MICROSECONDS = 6
 _LONGEST_NAME = 60
 DAY, BYTES = pa.date32(), pa.binary()
@@ -169,7 +169,7 @@ def convert_decimal(value: Value, type_: pa.DataType) -> Decimal:
     try:
         return number.quantize(Decimal(1).scaleb(-type_.scale), context=exact_context(type_.precision))
     except (Inexact, InvalidOperation):
-        raise RefusedBodyError(f"a number has more digits than {sql_type(type_)}") from None
+        raise RefusedBodyError(f"a number that {sql_type(type_)} cannot represent exactly") from None
 
 
 @lru_cache

@@ -183,10 +183,10 @@ def _left_out(summary: "ExportSummary") -> list[str]:
     count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
     if count:
-        lines.append(f"  left as stored: {count_text(count, 'body')} (--max-body-size is the limit of one):")
+        lines.append(f"  left as stored: {count_text(count, 'body')} (--max-body-size limits each body):")
         lines += _places(summary.undecoded, count)
     if damaged:
-        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and are left out:")
+        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and were left out:")
         lines += _places(damaged, len(damaged))
     if gaps:
         lines.append("  GAP the log is not complete:")
@@ -199,4 +199,4 @@ def _places(places: "Sequence[ExportDefect]", count: int) -> list[str]:
     lines = [
         f"    at physical offset {place.offset:,}, {count_text(place.size, 'byte')}: {place.reason}" for place in shown
     ]
-    return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json names more of them)"]
+    return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json lists more of them)"]

@@ -298,9 +298,9 @@ def _follow(
         total = step if total is None else total.plus_next_run(step)
         size += step.to_offset - step.from_offset
         age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.messages and step.newest_ms else ""
-        gap = f", {monotonic() - committed:.1f} s since the commit before" if step.messages and committed else ""
+        gap = f", {monotonic() - committed:.1f} s since the previous commit" if step.messages and committed else ""
         committed = monotonic() if step.messages else committed
-        progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log{gap}")
+        progress.work = Work(f"following, lag {step.bytes_left:,} bytes{age}{gap}")
         progress.show(size, total.messages)
         after(step, total, workers.options)
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _NO_LAKE = "not a lake: it has none of our tables"
 _NO_TOPICS = (
-    "a log of some topics alone has gaps, and a broker (4.5.2, 4.9.8 and 5.1.4 were tried) cuts its log off at the "
-    "first one in its three newest files. Restore the whole log, or export the messages of a topic:\n"
+    "a log of only some topics has gaps, and a broker (tested: 4.5.2, 4.9.8 and 5.1.4) truncates its log at the "
+    "first gap in its three newest files. Restore the whole log, or export the messages of a topic:\n"
     "  rmq-lake export --lake LAKE -t TOPIC --out FILE"
 )
 _NAME = re.compile(r"\w+(\.\w+)*")
@@ -265,7 +265,7 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
         restore_transactions(where, lost)
     doubts = sum(bool(one.doubt) for one in lost)
     lines = [
-        f"  {one.table}: the log knows {one.known} of {one.app}, rows prove {one.number}"
+        f"  {one.table}: Delta's log has transaction {one.known} of {one.app}, but the rows prove {one.number}"
         if not one.doubt
         else f"  {one.table}: cannot be healed: {one.doubt}"
         for one in lost

@@ -414,7 +414,7 @@ def sql(  # noqa: PLR0913 - one argument an option
                     cut = limit > 0 and next(found, None) is not None
                     found.close()
     except TimeoutError:
-        log_message(f"rmq-lake: stopped after {seconds:g} s: the rows are not all; --seconds gives it more time")
+        log_message(f"rmq-lake: stopped after {seconds:g} s: not all rows were printed; pass a larger --seconds")
         return ExitCode.FAILED
     if cut:
         printer.note(f"only the first {limit} rows are shown; --limit 0 shows all")

@@ -340,7 +340,8 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     if summary.lost_only:
         yield f"  kept {count_text(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
-            f"  CONTRADICTION {path}: it stays: a record of the log may be wrong" for path in summary.contradictions
+            (f"  CONTRADICTION {path}: the file was kept, because the log record may be the wrong side")
+            for path in summary.contradictions
         )
 
 

@@ -244,7 +244,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
-        yield from _again("accept that consumers receive messages of zeros", "--deliver-empty")
+        yield from _again("accept that consumers receive all-zero messages", "--deliver-empty")
     elif summary.at_risk:
         messages = count_text(summary.at_risk, "intact message")
         words = f"write bridge records over the lost bytes, to keep {messages} after them"

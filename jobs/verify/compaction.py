@@ -185,7 +185,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
     name = log.path_below_root(log.segments[0].location)
     records = sum(check.records for check in checks)
     if records > made.size:
-        found, expected = f"{records - made.size} of other queues", f"only records of {file.topic} {file.queue_id}"
+        found, expected = f"{records - made.size} of other queues", f"only records of {file.topic}/{file.queue_id}"
         yield Finding(
             QUEUES,
             COMPACTED_FOREIGN_RECORD,

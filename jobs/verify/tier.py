@@ -94,7 +94,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
         found = f"{records - expected.size} of other queues"
         cause = "the file belongs to another queue, or some of its bits changed"
         wrong.append(
-            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"only records of {queue.topic} {queue.queue_id}", cause)
+            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"only records of {queue.topic}/{queue.queue_id}", cause)
         )
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):

@@ -199,7 +199,7 @@ class _Comparison:
                 odd = np.flatnonzero(entries[name] != values)
                 if odd.size:
                     queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
-                    cause = f"the entry or its record (offset {offset:,} of {queue.topic} {queue.queue_id}) changed"
+                    cause = f"the entry or its record (offset {offset:,} of {queue.topic}/{queue.queue_id}) changed"
                     yield self._finding(found[odd], name, str(int(values[odd[0]])), cause)
 
     def _by_sound_files(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
@@ -284,7 +284,7 @@ class _Comparison:
     def _of_no_record(self, queue: IndexedQueue, entries: Integers) -> Iterator[Finding]:
         """Yield findings on entries of a queue, by the cause of their missing records."""
         lost = LostRanges(queue.lost)
-        wanted = f"a record of {queue.topic} {queue.queue_id} with this key"
+        wanted = f"a record of {queue.topic}/{queue.queue_id} with this key"
         for _, found in self._by_sound_files(entries):
             by_title: dict[str, list[int]] = {}
             for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):

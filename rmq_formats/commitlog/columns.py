@@ -80,7 +80,7 @@ def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool)
     sizes = fill.measure_texts(buffer, positions)
     if max(sizes.bodies, _GROWTH * sizes.properties) > _LARGEST:
         found = f"{sizes.bodies} bytes of bodies and {sizes.properties} of properties"
-        raise LimitExceeded(f"a batch of {found}: Arrow's offsets end at {_LARGEST}")
+        raise LimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
     sizes = sizes if with_body else sizes._replace(bodies=0)
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:

@@ -110,7 +110,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     if topic_length_layout is None:
         raise CorruptData(f"{INVALID_MAGIC}{magic_code & 0xFFFFFFFF:08X}", place)
     if total_size < MIN_RECORD_SIZE:
-        raise CorruptData(f"total_size {total_size} is below the smallest record's {MIN_RECORD_SIZE}", place)
+        raise CorruptData(f"total_size {total_size} is below the minimum of {MIN_RECORD_SIZE}", place)
     if physical_offset is not None and stated_offset != physical_offset:
         raise CorruptData(f"{OTHER_OFFSET}{stated_offset} in a record", place)
     end = position + total_size
@@ -142,7 +142,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
 
 def _bounded(cursor: int, end: int, place: int) -> int:
     if cursor > end:
-        raise CorruptData(f"a part reaches {cursor - end} bytes after the record's end", place)
+        raise CorruptData(f"a field ends {cursor - end} bytes after the end of the record", place)
     return cursor
 
 

@@ -392,7 +392,9 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, and is not overwritten yet"
 STALE_REASON = "older records follow: they are left over from before the log was truncated"
-UNDECIDED_REASON = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
+UNDECIDED_REASON = (
+    "older records follow, and queues of a cleanly closed store point to them: undecided whether they are left over"
+)
 UNSETTLED_REASON = "the newest record is not complete yet"
 
 _MOST_LOOKS = 3  # at one place

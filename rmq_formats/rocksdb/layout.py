@@ -102,7 +102,7 @@ def decode_prefix(prefix: bytes) -> QueuePrefix:
     """Return the queue that a unit's key without its number names."""
     topic, rest = _split_topic(prefix)
     if len(rest) != 4 + len(SEPARATOR) or not rest.endswith(SEPARATOR):
-        raise CorruptData(f"{prefix.hex()} begins no key of a unit")
+        raise CorruptData(f"{prefix.hex()} is not the beginning of the key of a unit")
     return QueuePrefix(topic, int.from_bytes(rest[:4], "big", signed=True))
 
 
@@ -150,7 +150,7 @@ def _split_topic(key: bytes) -> tuple[str, bytes]:
     try:
         return key[5:end].decode(), key[end + 1 :]
     except UnicodeDecodeError as error:
-        raise CorruptData(f"{key.hex()}: the topic is no UTF-8") from error
+        raise CorruptData(f"{key.hex()}: the topic is not valid UTF-8") from error
 
 
 INDEX_FAMILY = "default"

@@ -131,15 +131,15 @@ def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
 WRONG = {
     "invalid magic 00000000": (4, ">i", 0),
     "invalid magic CBD43194": (4, ">i", MAGIC_BLANK),
-    "total_size 90 is below the smallest record's 91": (0, ">i", 90),
-    "total_size -1 is below the smallest record's 91": (0, ">i", -1),
+    "total_size 90 is below the minimum of 91": (0, ">i", 90),
+    "total_size -1 is below the minimum of 91": (0, ">i", -1),
     "total_size is 101, but the fields add up to 102 bytes": (0, ">i", 101),
     "total_size is 103, but the fields add up to 102 bytes": (0, ">i", 103),
     "total_size is 102, but the fields add up to 101 bytes": (96, ">h", 3),
     "topic_length -1": (93, ">b", -1),
-    "a part reaches 94 bytes after the record's end": (93, ">b", 100),
-    "a part reaches 10 bytes after the record's end": (36, ">i", BORN_HOST_V6 | STORE_HOST_V6),
-    "a part reaches 2147483634 bytes after the record's end": (84, ">i", (1 << 31) - 1),
+    "a field ends 94 bytes after the end of the record": (93, ">b", 100),
+    "a field ends 10 bytes after the end of the record": (36, ">i", BORN_HOST_V6 | STORE_HOST_V6),
+    "a field ends 2147483634 bytes after the end of the record": (84, ">i", (1 << 31) - 1),
     "physical_offset 1099511627777 in a record": (28, ">q", (1 << 40) + 1),
 }
 

@@ -143,7 +143,7 @@ def test_what_hdfs_denies_is_one_line_with_path_and_user(
     code, _, said = run("inspect", store)
 
     assert (ExitCode.FAILED, 1) == (code, len(said.strip().splitlines())), said
-    assert said.startswith(f"rmq-lake: {store}: HDFS denies it to user stranger: Permission denied")
+    assert said.startswith(f"rmq-lake: {store}: HDFS denies access to user stranger: Permission denied")
 
 
 def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:

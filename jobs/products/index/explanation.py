@@ -270,7 +270,7 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
-        return FileVerdict.RESTARTED, f"from entry {numbers} on, keys are indexed that the file already has"
+        return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes keys that it already has"
     if survivor.relation is FileRelation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
         return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"

@@ -50,7 +50,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         output = run.output
         spans = tuple(outcome.payload for outcome in outcomes)
         works = plan_entry_work(opening, run, KeySequence(output.scratch, spans, opening.from_offset))
-        written = run.workers.map(works, partial(write_entries, output=output), "making index entries")
+        written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         with output.new_file(INDEX_FILES, "headers") as file:

@@ -166,7 +166,8 @@ def determine_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> K
     return Known(
         WESTERNMOST_ZONE,
         ASSUMED,
-        "no index file shows the broker's time zone; in this zone, names sort before any that the broker gives next; "
+        "no index file shows the broker's time zone; in this zone, names sort before all names that the broker "
+        "will use next; "
         "to use the broker's own zone, pass --time-zone",
     )
 
@@ -190,7 +191,7 @@ def detect_rules(
         return None
     text = rules_text(rules, candidates)
     return Known(
-        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files have the content that {text} puts"
+        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files have the content of RocketMQ {text}"
     )
 
 

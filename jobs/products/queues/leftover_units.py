@@ -335,7 +335,7 @@ def classify_by_record(
     if own is None:
         other = record.units[0].queue
         wrong = tuple(name for name in ("topic", "queue_id") if getattr(other, name) != getattr(queue, name))
-        return DifferenceKind.FOREIGN, f"{unit.text}: a record of {other.topic} {other.queue_id}", wrong
+        return DifferenceKind.FOREIGN, f"{unit.text}: a record of {other.topic}/{other.queue_id}", wrong
     if own.queue_offset != unit.position and queue.kind is QueueKind.PLAIN:
         text = f"{unit.text}: the record of queue offset {own.queue_offset}"
         return DifferenceKind.DUPLICATE, text, ("queue_offset",)

@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, str] = {
 }
 # The commands that nothing on a broker's disk answers, by the reason.
 UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
-    "makes brokers, name servers or controllers change something": (
+    "changes brokers, name servers or controllers": (
         *("updateTopic", "updateTopicList", "updateTopicPerm", "updateStaticTopic", "remappingStaticTopic"),
         *("deleteTopic", "updateOrderConf", "updateSubGroup", "updateSubGroupList", "deleteSubGroup", "setConsumeMode"),
         *("cloneGroupOffset", "resetOffsetByTime", "resetOffsetByTimeOld", "skipAccumulatedMessage"),
@@ -75,7 +75,10 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
         *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
         *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
     ),
-    "asks for what the broker's process was started with, which broker.conf has": ("getBrokerConfig", "exportConfigs"),
+    ("asks for the settings with which the broker was started; see its broker.conf"): (
+        "getBrokerConfig",
+        "exportConfigs",
+    ),
     "asks for users and their rights, which rmq-lake does not read": ("getUser", "listUser", "getAcl", "listAcl"),
     "prints a file of compacted messages, which dump does": ("dumpCompactionLog",),
     "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (

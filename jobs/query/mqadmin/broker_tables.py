@@ -153,7 +153,7 @@ def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: 
             ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(config)}"
         )
     release = context.source.release
-    text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on -t TOPIC answers"
+    text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on, pass -t TOPIC"
     return Reason(ReasonKind.NO_ROUTE, text)
 
 

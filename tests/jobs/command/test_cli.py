@@ -83,7 +83,7 @@ _ON_A_WORKER = (
             ConnectionRefusedError(111, "Connection refused", "hdfs://node/store"),
             "hdfs://node/store: Connection refused",
         ),
-        (MemoryError("Unable to allocate 2 TiB"), "there is not enough memory: Unable to allocate 2 TiB"),
+        (MemoryError("Unable to allocate 2 TiB"), "out of memory: Unable to allocate 2 TiB"),
     ],
     ids=["damage", "setup", "file", "worker", "JVM", "refused", "memory"],
 )

@@ -152,7 +152,7 @@ def test_an_ingest_above_the_limit_succeeds_without_java(
     ended = run("ingest", golden("b551-base"), "--lake", tmp_path / "lake")
 
     assert ended.code is ExitCode.CLEAN
-    assert ended.err.count("Spark would divide the work") == 1
+    assert ended.err.count("Spark would use") == 1
 
 
 def test_bytes_are_counted_only_where_they_decide(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> 
     shutil.copy(lost, tour.rebuilt / lost.name)
     (tour.rebuilt / lost.name).write_bytes(lost.read_bytes()[:-1] + b"\1")
 
-    with pytest.raises(TourError, match="not the bytes"):
+    with pytest.raises(TourError, match="do not have the same bytes"):
         steps["compare"]()
 
 

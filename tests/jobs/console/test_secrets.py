@@ -78,7 +78,7 @@ def test_the_access_key_and_its_secret_come_from_the_same_source(home: Path, mon
 def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\n{SECRET}\n")
 
-    with pytest.raises(OSError, match="credentials: no AWS configuration") as caught:
+    with pytest.raises(OSError, match="credentials: not a valid AWS configuration file") as caught:
         read_environment_settings({"HOME": str(home)})
     assert SECRET not in str(caught.value)
 

@@ -322,7 +322,7 @@ def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> No
     grown(tmp_path)
     vacuumed(tmp_path, "messages")
 
-    with pytest.raises(FileNotFoundError, match="The next run brings its rows"):
+    with pytest.raises(FileNotFoundError, match="The next run will write these rows"):
         optimize(str(tmp_path / "lake"), SerialWorkers())
 
     run(tmp_path)

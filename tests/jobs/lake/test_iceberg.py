@@ -241,7 +241,7 @@ def test_a_table_of_another_program_is_not_changed(grown: Grown, register: Run, 
 
     assert ExitCode.FAILED == outcome.code
     assert 20 == outcome.document["messages"]
-    assert "rocketmq.messages is not one of rmq-lake's" in outcome.err
+    assert "rocketmq.messages was not created by rmq-lake" in outcome.err
     assert "next command with --iceberg" in outcome.err
     assert "Traceback" not in outcome.err
     assert [{"mine": 1}] == catalog().load_table(("rocketmq", "messages")).scan().to_arrow().to_pylist()

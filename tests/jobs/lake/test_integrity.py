@@ -113,7 +113,7 @@ def test_an_invalid_or_truncated_manifest_is_reported(change: dict[str, Any] | s
     newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
     text = change if isinstance(change, str) else json.dumps({**json.loads(newest.read_text()), **change})
     newest.write_text(text)
-    refused(broker, "written by a newer program" if "version" in change else "no manifest of a run")
+    refused(broker, "written by a newer release" if "version" in change else "not a valid manifest of a run")
 
 
 @pytest.mark.parametrize("name", ["more", "a b%20c"])

@@ -170,7 +170,7 @@ def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:
     answer = launch(checkout / "spark-submit.sh")
 
     assert 1 == answer.returncode
-    assert "was not made by spark-submit.sh" in answer.stderr
+    assert "was not created by spark-submit.sh" in answer.stderr
     assert ["precious"] == [path.name for path in (checkout / ".venv").iterdir()]
 
 

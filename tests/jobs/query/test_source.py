@@ -225,7 +225,7 @@ def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
 ) -> None:
     root, _, below = name.partition("/")
     tables = _unfinished(golden(root) / below, tmp_path, "4.2.0" if "b420" in name else "5.5.1")
-    named = [table["transactions without an end"] for table in tables]
+    named = [table["pending transactions"] for table in tables]
     ids = [{row[table.columns.index("id")] for row in table.rows} if table.rows else set() for table in named]
 
     assert ids[0] == ids[1]

@@ -176,7 +176,7 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
     before = state_of(store / folder)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
         damaged.write_bytes(change)
-        with pytest.raises(OSError, match="not the file that the manifest names"):
+        with pytest.raises(OSError, match="does not have the size and SHA-256 that the manifest states"):
             install(plan)
         assert state_of(store / folder) == before
 

@@ -207,9 +207,9 @@ def test_another_log_is_not_read_on(count: int, change: Callable[[Path], object]
         again = _reader(store)
         if is_available_now:
             again.prepareForTriggerAvailableNow()
-        with pytest.raises(CorruptData, match=f"{said}.*; a new checkpoint begins from scratch"):
+        with pytest.raises(CorruptData, match=f"{said}.*; to read the log from its start, use a new checkpoint"):
             again.latestOffset(end, EVERYTHING)
-    with pytest.raises(CorruptData, match=r"the log ends .*; a new checkpoint begins from scratch"):
+    with pytest.raises(CorruptData, match=r"the log ends .*; to read the log from its start, use a new checkpoint"):
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
 
 
@@ -272,7 +272,7 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
 )
 def test_a_checkpoint_of_another_source_is_reported(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
     reader = _reader(_write(tmp_path / "store", _records(3)))
-    with pytest.raises(CorruptData, match="names no place in a log"):
+    with pytest.raises(CorruptData, match="does not contain a position in a log"):
         reader.latestOffset(values, EVERYTHING)
 
 

@@ -121,7 +121,7 @@ def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
 
 
 ANSWERS = {
-    "Kerberos": (answer(401, b""), "AuthenticationException: it asks for Kerberos, which is not supported here"),
+    "Kerberos": (answer(401, b""), "AuthenticationException: it requires Kerberos, which is not supported here"),
     "no JSON": (answer(500, b"<html>"), "HTTP status 500: Internal Server Error"),
     "no exception": (answer(500, {"RemoteException": 1}), "HTTP status 500: Internal Server Error"),
     "trace": (refusing("IOException", "first\nat org.apache"), "IOException: first"),

@@ -135,7 +135,9 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
     outcome = run(verb, store if verb == "inspect" else segment)
 
     assert ExitCode.FAILED == outcome.code
-    assert f"{segment}: a link of user {SOMEBODY} to what user 0 owns is not followed" in outcome.err
+    assert (
+        f"{segment}: a symbolic link of user {SOMEBODY} to a file or directory of user 0 is not followed" in outcome.err
+    )
     assert "secret" not in outcome.out + outcome.err
 
 

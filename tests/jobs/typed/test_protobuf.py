@@ -102,27 +102,27 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("18 ff ff ff ff ff ff ff ff ff 01", {"i8": -1}),
         ("20 ff ff ff ff ff ff ff ff ff 01", {"u8": Decimal(2**64 - 1)}),
         ("18 ff ff ff ff ff ff ff ff ff 02", ("a number of more than 64 bits", "$.i8 at byte 1")),
-        ("28 80 80 80 80 08", ("a number is too large for int", "$.i4")),
-        ("58 80 80 80 80 10", ("a number is too large for a field of 32 bits", "$.u4")),
+        ("28 80 80 80 80 08", ("a number is out of range for int", "$.i4")),
+        ("58 80 80 80 80 10", ("a number is out of range for a 32-bit field", "$.u4")),
         ("40 02", ("not a valid boolean", "$.b")),
         ("18 01 18 02", ("a field occurs twice in one message", "$.i8 at byte 3")),
-        ("1d 00 00 00 00", ("another wire type than the field's", "$.i8 at byte 1")),
+        ("1d 00 00 00 00", ("a wire type that does not match the field", "$.i8 at byte 1")),
         ("4a 02 c3 28", ("invalid UTF-8", "$.s at byte 2")),
-        ("4a 05 61", ("cut off", "$.s at byte 2")),
-        ("09 00", ("cut off", "$.d at byte 1")),
-        ("80", ("cut off", "byte 1")),
-        ("4a ff ff ff ff ff ff ff ff 7f", ("cut off", "$.s at byte 10")),
-        ("a0 01 07", ("an enum has no such number", "$.k")),
+        ("4a 05 61", ("truncated", "$.s at byte 2")),
+        ("09 00", ("truncated", "$.d at byte 1")),
+        ("80", ("truncated", "byte 1")),
+        ("4a ff ff ff ff ff ff ff ff 7f", ("truncated", "$.s at byte 10")),
+        ("a0 01 07", ("an undeclared number of an enum", "$.k")),
         ("a0 01 fe ff ff ff ff ff ff ff ff 01", {"k": "OLD"}),
         ("aa 01 04 0a 02 68 69", {"who": {"name": "hi", "self": None}}),
         ("aa 01 02 12 00", {"who": {"name": "", "self": b""}}),
-        ("aa 01 03 0a 02 68 69", ("cut off", "$.who at byte 6")),
+        ("aa 01 03 0a 02 68 69", ("truncated", "$.who at byte 6")),
         ("b2 01 04 08 05 12 00 b2 01 00", {"m": [("5", ""), ("0", "")]}),
         ("b2 01 00 b2 01 02 08 00", ("a key occurs twice in one object", "$.m at byte 5")),
         ("ba 01 02 01 04 b8 01 06", {"r": [-1, 2, 3]}),
-        ("ba 01 02 01 80", ("cut off", "byte 5")),
+        ("ba 01 02 01 80", ("truncated", "byte 5")),
         ("d2 01 04 08 01 10 7b", ("a time more precise than a microsecond", "$.at")),
-        ("d2 01 04 08 01 10 e8 07", ("cut off", "$.at at byte 7")),
+        ("d2 01 04 08 01 10 e8 07", ("truncated", "$.at at byte 7")),
         ("d2 01 05 08 01 10 e8 07", {"at": dt.datetime(1970, 1, 1, 0, 0, 1, 1, dt.UTC)}),
         ("d2 01 06 10 80 94 eb dc 03", ("an invalid or out-of-range time", "$.at")),
         ("da 01 00", {"w": 0}),
@@ -130,13 +130,13 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("f0 01 00", {"o": 0}),
         ("c0 3e 01 c3 3e c3 3e c4 3e c4 3e", {"i8": 0}),
         ("c3 3e" * 101, ("nested deeper than 100", "byte 202")),
-        ("c3 3e cc 3e", ("no wire type", "byte 4")),
-        ("c7 3e", ("no wire type", "byte 2")),
-        ("c2 3e 05", ("cut off", "byte 3")),
+        ("c3 3e cc 3e", ("an invalid wire type", "byte 4")),
+        ("c7 3e", ("an invalid wire type", "byte 2")),
+        ("c2 3e 05", ("truncated", "byte 3")),
         ("00 00 00 00 07 02 02 18 05", {"i8": 5}),  # the second message of a file, by Confluent's header
-        ("00 00 00 00 07 00 18 05", ("another message of the registry's schema", "byte 5")),
-        ("00 00 00 00 07 fe ff ff ff 0f", ("cut off", "byte 10")),
-        ("00 00", ("cut off", "byte 2")),
+        ("00 00 00 00 07 00 18 05", ("the schema registry header refers to a different message", "byte 5")),
+        ("00 00 00 00 07 fe ff ff ff 0f", ("truncated", "byte 10")),
+        ("00 00", ("truncated", "byte 2")),
     ],
 )  # fmt: skip
 def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected: object) -> None:
@@ -173,7 +173,7 @@ def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
 
     refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
 
-    assert {2: Refusal("another message of the registry's schema", "byte 5")} == refused
+    assert {2: Refusal("the schema registry header refers to a different message", "byte 5")} == refused
 
 
 def _judged(body: bytes) -> Message | None:
@@ -231,7 +231,8 @@ _BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(
 _STRICTER = {
     "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object",
     "not a valid boolean",
-    "a number is too large for int", "a number is too large for a field of 32 bits", "an enum has no such number",
+    "a number is out of range for int", "a number is out of range for a 32-bit field",
+    "an undeclared number of an enum",
     "an invalid or out-of-range time", "a time more precise than a microsecond", "a number of more than 64 bits",
 }  # fmt: skip
 
@@ -266,7 +267,7 @@ def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
     assert (2, 1) == typed_and_dead(tmp_path / "lake")
     assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
     for old, new, says in (
-        ("shop.Order", "shop.Nothing", "descriptors: describes no message 'shop.Nothing'"),
+        ("shop.Order", "shop.Nothing", "descriptors: does not describe a message 'shop.Nothing'"),
         ("shop.Order", "shop.Other", "descriptors: "),
         ("shop.desc", "types.toml", "descriptors: not a descriptor set"),
     ):
