@@ -122,7 +122,7 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         return [str(element) for element in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_file(
-            (f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_shown(value)}"), ctx
+            f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_shown(value)}", ctx
         )
     return [str(value)] if takes_many and not isinstance(parameter.type, CommaSeparatedPathsType) else str(value)
 

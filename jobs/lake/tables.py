@@ -162,7 +162,7 @@ CONSUME_QUEUE = Table(
         required(
             "is_pre_blank",
             pa.bool_(),
-            ("whether the unit is padding before the first message of the queue's first file"),
+            "whether the unit is padding before the first message of the queue's first file",
         ),
         column("batch_count", pa.int16(), "number of messages in a BatchConsumeQueue unit; NULL in a plain queue"),
         required(

@@ -130,7 +130,7 @@ class AzureSettings(NamedTuple):
         return (
             f"with a key of {self.account}"
             if self.key
-            else (f"with the credentials of the Azure environment for {self.account}")
+            else f"with the credentials of the Azure environment for {self.account}"
         )
 
 

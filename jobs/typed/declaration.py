@@ -195,7 +195,7 @@ class _Declared:
         key = "schemas" if "schemas" in self._values else "schema_file"
         if self._values.keys() >= {"schemas", "schema_file"}:
             raise self._error(
-                key, ("cannot be combined with schema_file: either all bodies begin with a schema id, or none do")
+                key, "cannot be combined with schema_file: either all bodies begin with a schema id, or none do"
             )
         if key == "schema_file":
             files: dict[int | None, Path] = {None: self._path(key)}

@@ -262,7 +262,7 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
             at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:
             raise refused_at_byte(
-                (f"nested deeper than {_DEEPEST}") if wire_type == _GROUP else "an invalid wire type", at
+                f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "an invalid wire type", at
             )
         if not groups:
             return at

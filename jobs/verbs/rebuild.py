@@ -340,7 +340,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     if summary.lost_only:
         yield f"  kept {count_text(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
-            (f"  CONTRADICTION {path}: the file was kept, because the log record may be the wrong side")
+            f"  CONTRADICTION {path}: the file was kept, because the log record may be the wrong side"
             for path in summary.contradictions
         )
 

@@ -75,7 +75,7 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
         *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
         *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
     ),
-    ("asks for the settings with which the broker was started; see its broker.conf"): (
+    "asks for the settings with which the broker was started; see its broker.conf": (
         "getBrokerConfig",
         "exportConfigs",
     ),
