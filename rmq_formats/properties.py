@@ -31,7 +31,7 @@ def java_text(raw: bytes) -> str:
     return _SURROGATE.sub(_REPLACEMENT, raw).decode("utf-8", "replace")
 
 
-def java_long(value: int) -> int:
+def wrap_to_java_long(value: int) -> int:
     """Return *value* wrapped into 64 bits, as sums and differences of Java's `long` are."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 

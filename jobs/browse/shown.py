@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.requests import Request
 
-from jobs.console.amounts import round_duration
+from jobs.console.amounts import round_up_duration
 from jobs.console.lines import printable, printable_lines
 from jobs.console.result import Severity, worst_of
 from jobs.inspect.report import StoreReport
@@ -104,7 +104,7 @@ class Histogram(NamedTuple):
     @classmethod
     def empty(cls, begin: int, end: int, slots: int) -> "Histogram":
         """Return a histogram without messages, with about so many slots of a round length between two times."""
-        step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
+        step = round_up_duration(max(1, (end - begin) / max(slots - 1, 1)))
         start = begin // step * step
         return cls(start, step, [0] * ((end - start) // step + 1))
 

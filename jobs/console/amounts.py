@@ -45,9 +45,9 @@ def duration_text(seconds: float) -> str:
     return f"{whole // _HOUR:,} h {whole % _HOUR // _MINUTE} min"
 
 
-def round_duration(least: float) -> int:
-    """Return the shortest round number of milliseconds, seconds, minutes, … that is at least *least* milliseconds."""
-    return next((duration for duration in _ROUND_MS if duration >= least), _ROUND_MS[-1])
+def round_up_duration(least_ms: float) -> int:
+    """Return the shortest round number of milliseconds, seconds, minutes, … that is not less than *least_ms*."""
+    return next((duration for duration in _ROUND_MS if duration >= least_ms), _ROUND_MS[-1])
 
 
 def round_duration_text(milliseconds: int) -> str:

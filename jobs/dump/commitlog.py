@@ -114,7 +114,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
     """Yield the pieces from *start* on; if no piece begins there, first the damage up to the next record."""
     if start == segment.size:
         return
-    if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
+    if start == 0 or segment.stated_blank_size(start) is not None or any(records_from(segment, start)):
         yield from walk_segment(segment, final=is_final, start=start)
         return
     offset, boundary = segment.base_offset + start, 0  # the last record boundary before *start*

@@ -337,7 +337,7 @@ class _Run(NextRun):
         summary = self.summary
         self.state[COMMAND_KEY] = self.request.command
         seen = SeenQueues.from_state(self.state.get(SEEN_QUEUES_KEY, {}))
-        self.state[SEEN_QUEUES_KEY] = seen.merged_with_store(self.store, self.request.given_settings.conf)
+        self.state[SEEN_QUEUES_KEY] = seen.state_merged_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]

@@ -23,8 +23,8 @@ from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,
     Likeness,
-    QueueName,
     QueueState,
+    TierQueueName,
     identify_tier,
     queue_states,
     states_as_json,
@@ -59,7 +59,7 @@ _SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUAR
 class QueueRange(NamedTuple):
     """Some bytes of a queue's log, from a record on to the end of a segment."""
 
-    queue: QueueName
+    queue: TierQueueName
     generation: int
     range: Range
 
@@ -189,8 +189,10 @@ class _TierRun(NextRun):
         self.clock.end_step("reading and writing")
         return read
 
-    def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
-        of_queues: dict[QueueName, list[Outcome[QueueRange]]] = {}
+    def _noted(
+        self, read: Sequence[BundleRead], states: Mapping[TierQueueName, QueueState]
+    ) -> dict[TierQueueName, QueueState]:
+        of_queues: dict[TierQueueName, list[Outcome[QueueRange]]] = {}
         for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
         self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.seen.was_deleted])

@@ -101,7 +101,7 @@ class LogInspector:
         """Read the first records of a segment; return its right name if they belong at another offset."""
         if log.size == 0:
             self.problems.add_note(report.file, "is empty")
-        elif log.stated_end(0) is None:
+        elif log.stated_blank_size(0) is None:
             try:
                 record = log.record_at(0)
             except FormatError as error:

@@ -39,7 +39,7 @@ _IDENTITY = (  # together unique in a store
 )  # fmt: skip
 
 _FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
-QueueName: TypeAlias = tuple[str, int]  # topic and number
+TierQueueName: TypeAlias = tuple[str, int]  # topic and number
 
 
 class AmbiguousBrokerError(RequestError):
@@ -206,7 +206,7 @@ class QueueState(NamedTuple):
         return cls(*numbers, *(Fingerprint(*one) if one else None for one in (first, newest)))
 
     @property
-    def name(self) -> QueueName:
+    def name(self) -> TierQueueName:
         """Topic and number of the queue."""
         return self.topic, self.queue_id
 
@@ -221,7 +221,7 @@ class QueueState(NamedTuple):
         return Likeness.OTHER if is_older else Likeness.UNKNOWN
 
 
-def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
+def queue_states(known: KnownStore) -> dict[TierQueueName, QueueState]:
     """Return the state of each queue of a tier in the lake."""
     stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
     return {state.name: state for state in map(QueueState.of_json, stored)}

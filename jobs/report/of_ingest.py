@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.console.amounts import round_duration
+from jobs.console.amounts import round_up_duration
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.ingest.request import Summary
@@ -133,7 +133,7 @@ def _messages(read: _Read) -> Iterator[Part]:
     producers, keys, sizes = Counter[str](), Counter[str](), Counter[str]()
     limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]
     first, last = min((one["min"] for one in limits), default=0), max((one["max"] for one in limits), default=0)
-    step = round_duration((last - first + 1) / (_SLOTS - 1))
+    step = round_up_duration((last - first + 1) / (_SLOTS - 1))
     start = first // step * step
     times: dict[str, Counter[int]] = {}
     for batch in rows("topic", "born_host", "keys", "total_size", "store_timestamp"):

@@ -150,9 +150,9 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     written = first_unwritten(queue.name.kind, data)
     # The first unit read is the last known one. If it is not written, or points past *from_offset*, the queue was
     # truncated or rebuilt; if all units read are written, the end is farther on.
-    if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
+    if not 0 < written * queue.unit_size < len(data) or queue.decode_unit(data).physical_offset >= from_offset:
         return None
-    return _Seen(known, known - 1 + written, queue.decode(data, written - 1))
+    return _Seen(known, known - 1 + written, queue.decode_unit(data, written - 1))
 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:

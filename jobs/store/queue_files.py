@@ -106,10 +106,10 @@ class StoredQueue:
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
         """Return the unit at *position*; None if none is written there."""
-        unit = self.decode(self.read(position, position + 1))
+        unit = self.decode_unit(self.read(position, position + 1))
         return unit if unit.is_written else None
 
-    def decode(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
+    def decode_unit(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
         """Return the unit with this number in bytes from `read`."""
         return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
 
@@ -147,7 +147,7 @@ class StoredQueue:
         look = 1
         while position < end:
             data = self.read(position, min(position + look, end))
-            units = (self.decode(data, number) for number in range(len(data) // self.unit_size))
+            units = (self.decode_unit(data, number) for number in range(len(data) // self.unit_size))
             unit = next((unit for unit in units if unit.is_written), None)
             if unit is not None:
                 return unit

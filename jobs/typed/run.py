@@ -31,7 +31,7 @@ from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING_APPLICATION
 from jobs.typed.declaration import DeclarationError, TopicType, ValuesLostError, needs_rebuild
 from jobs.typed.formats import UnknownField
-from jobs.typed.task import TypedFile, type_file
+from jobs.typed.task import TypingResult, type_file
 from jobs.typed.typings import (
     EVERY_ROW,
     NEVER_TYPED,
@@ -228,7 +228,7 @@ def _typed(
     number = before.number + 1
     work = [file for file in list_snapshot_files(lake, snapshot) if _may_have_new(file, topics)]
     task = partial(type_file, lake, number, [(topic.type, topic.offsets) for topic in topics])
-    done = TypedFile.sum_of(workers.map(work, task, "typing bodies"))
+    done = TypingResult.sum_of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
     retried = _retried(request, partial(task, retries=True), workers)
@@ -244,7 +244,7 @@ def _typed(
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
     states = {**before.topics, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
-    changes = tuple(_changes(topics, TypedFile.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
+    changes = tuple(_changes(topics, TypingResult.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
@@ -258,19 +258,19 @@ def _typed(
     return summary
 
 
-def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypedFile], workers: Workers) -> TypedFile:
+def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypingResult], workers: Workers) -> TypingResult:
     """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:
-        return TypedFile()
-    found = TypedFile.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "retrying dead letters"))
+        return TypingResult()
+    found = TypingResult.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "retrying dead letters"))
     if found.rows:
         return found
     discard_files(request.lake, found.actions)
-    return TypedFile()
+    return TypingResult()
 
 
-def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: TypedFile) -> None:
+def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: TypingResult) -> None:
     """Raise `DeclarationError` if typed rows would become dead letters; the new files are deleted."""
     lost: dict[str, Counter[str]] = defaultdict(Counter)
     replaced = [(one.type.topic, store, end) for one in topics for store, end in one.replaced.items()]
@@ -310,7 +310,7 @@ def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
     return any(end >= topic.offsets.get(store, 0) for topic in topics)
 
 
-def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
+def _after(topic: _Topic, done: TypingResult, snapshot: DeltaTable) -> TopicState:
     before = topic.offsets
     ends = {store: max(before.get(store, 0), done.ends.get(store, 0)) for store in sorted({*before, *done.ends})}
     stores = {store: StoreState(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
@@ -318,7 +318,7 @@ def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
 
 
 def _changes(
-    topics: Sequence[_Topic], done: TypedFile, before: Typing, *, replaces_dead: bool
+    topics: Sequence[_Topic], done: TypingResult, before: Typing, *, replaces_dead: bool
 ) -> Iterable[TableChange]:
     """Yield the commits, typed tables first, so that a retyped message is always in at least one table."""
     dead_removed: list[ObsoleteRows] = []
@@ -337,10 +337,10 @@ def _changes(
         yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 
 
-def _summary(topic: _Topic, done: TypedFile, retried: TypedFile, before: Typing) -> TopicSummary:
+def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: Typing) -> TopicSummary:
     name = topic.type.topic
     reasons = done.reasons[name]
-    unknown = TypedFile.sum_of((done, retried)).unknown[name]
+    unknown = TypingResult.sum_of((done, retried)).unknown[name]
     return TopicSummary(
         name,
         ", ".join(topic.state.tables),

@@ -47,7 +47,7 @@ def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
 
 
 @dataclass
-class TypedFile:
+class TypingResult:
     """The result of typing files of messages: the new files by table, and counts."""
 
     actions: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
@@ -58,7 +58,7 @@ class TypedFile:
     ends: Counter[str] = field(default_factory=Counter)  # by store: where its messages in the file end
 
     @classmethod
-    def sum_of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
+    def sum_of(cls, files: Iterable["TypingResult"]) -> "TypingResult":
         """Return the sum of several results."""
         found = cls()
         for file in files:
@@ -75,11 +75,11 @@ class TypedFile:
 
 def type_file(
     lake: Lake, number: int, topics: Sequence[Topic], file: SnapshotFile, *, retries: bool = False
-) -> TypedFile:
+) -> TypingResult:
     """Type the messages of a file, or retry its dead letters, into new files of typing *number*."""
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
     needed: set[str] = set()
-    done = TypedFile()
+    done = TypingResult()
     for batch in read_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
         needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
         if not retries:  # a superseded row may be after the messages that are typed
@@ -99,7 +99,7 @@ def type_file(
     return done
 
 
-def _note_ends(done: TypedFile, rows: pa.RecordBatch) -> None:
+def _note_ends(done: TypingResult, rows: pa.RecordBatch) -> None:
     ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
     for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
         if one["store"] is not None and one["offset_max"] is not None:
@@ -116,7 +116,7 @@ class _Work:
     lake: Lake
     naming: FileNaming
     stack: ExitStack
-    done: TypedFile
+    done: TypingResult
     files: dict[str, TableFile] = field(default_factory=dict)
     readers: dict[str, Reader] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ from rmq_formats.kernels.text import (
     SEPARATOR_LIMIT,
     TABLE_FULL,
     TextTable,
-    copy_clean_text,
+    copy_as_java_text,
     find_byte_below,
     is_clean_text,
     is_text_at,
@@ -271,7 +271,7 @@ def fill_topics(
             if is_clean_text(buffer, topic, topic_end):
                 number = text_number(texts, buffer, topic, topic_end)
             else:
-                clean_end = copy_clean_text(buffer, topic, topic_end, scratch, nothing)
+                clean_end = copy_as_java_text(buffer, topic, topic_end, scratch, nothing)
                 number = text_number(texts, scratch, nothing, clean_end)
                 raw_end = topic_end
             if number == TABLE_FULL:
@@ -342,7 +342,7 @@ def _fill_properties(
         is_clean = is_clean_text(buffer, raw, raw_end)
         if not is_clean:
             source, start = names.scratch, as_int64(0)
-            end = copy_clean_text(buffer, raw, raw_end, source, start)
+            end = copy_as_java_text(buffer, raw, raw_end, source, start)
             spare -= end - (raw_end - raw)
             if spare < 0:
                 return MORE_ROOM, spare

@@ -71,7 +71,7 @@ def _is_followed(log: SegmentBytes, position: int) -> bool:
     """Return whether another record, or the end of the file, follows the record at *position*."""
     after = position + log.framing.header_size + log.record_at(position).total_size
     try:
-        return log.stated_end(after) is not None or log.record_at(after).total_size > 0
+        return log.stated_blank_size(after) is not None or log.record_at(after).total_size > 0
     except FormatError:
         return False
 

@@ -264,7 +264,7 @@ class SegmentBytes:
         """Return the piece from *position* to *end*, or to the end of the segment."""
         return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
 
-    def stated_end(self, position: int) -> int | None:
+    def stated_blank_size(self, position: int) -> int | None:
         """Return the size that an end of file at *position* states, which no broker checks; None without one."""
         head = self.read(position, BLANK.size)
         if len(head) < BLANK.size:
@@ -276,7 +276,7 @@ class SegmentBytes:
 
     def is_end_of_file(self, position: int, next_record: Callable[[int], int | None]) -> bool:
         """Return whether *position* has an end of file that states the remaining bytes, or that no record follows."""
-        stated = self.stated_end(position)
+        stated = self.stated_blank_size(position)
         if stated is None or stated == self.size - position:
             return stated is not None
         return next_record(position) is None
@@ -360,7 +360,9 @@ class SegmentBytes:
         if self.framing is Framing.DLEDGER:
             magic, magic_at = _DLEDGER_END_MAGIC, 0
         positions = (found - magic_at for found in self._find(magic, start + magic_at))
-        return next((position for position in positions if self.stated_end(position) == self.size - position), None)
+        return next(
+            (position for position in positions if self.stated_blank_size(position) == self.size - position), None
+        )
 
     def _find(self, wanted: bytes, start: int) -> Iterator[int]:
         for position, window in self._windows(start, len(wanted) - 1):

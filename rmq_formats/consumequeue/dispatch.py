@@ -32,8 +32,8 @@ from rmq_formats.properties import (
     TAGS,
     java_hash,
     java_integer,
-    java_long,
     parse_properties,
+    wrap_to_java_long,
 )
 from rmq_formats.release import NEWEST, Release, release_at
 
@@ -218,7 +218,7 @@ def compute_tags_code(
         if level is None:
             return None
         if level > 0:
-            return java_long(store_timestamp + delay_ms(level, delays_ms))
+            return wrap_to_java_long(store_timestamp + delay_ms(level, delays_ms))
     tags = properties.get(TAGS, "")
     return java_hash(tags) if tags else 0
 

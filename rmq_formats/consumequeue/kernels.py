@@ -15,7 +15,7 @@ from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, Transact
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, byte_at, read_i32, read_i64, same_bytes
-from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text, next_property, table_hash
+from rmq_formats.kernels.text import clean_text_size, copy_as_java_text, hash_text, next_property, table_hash
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, MAX_INT, TAGS
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagT
     known = cache[slot]
     if known >= 0 and same_bytes(buffer, start, end, text, ends[known], ends[known + 1]):
         return known, count
-    ends[count + 1] = copy_clean_text(buffer, start, end, text, ends[count])
+    ends[count + 1] = copy_as_java_text(buffer, start, end, text, ends[count])
     cache[slot] = count
     return count, count + 1
 

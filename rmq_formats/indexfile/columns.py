@@ -12,7 +12,7 @@ from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KEY_KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.kernels.integers import Bytes, as_int64, number_at
-from rmq_formats.kernels.text import clean_text_size, copy_clean_text
+from rmq_formats.kernels.text import clean_text_size, copy_as_java_text
 
 STORED_ENTRY = dtype_of(ENTRY)
 
@@ -99,4 +99,4 @@ def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], 
 def _copy(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], data: Bytes) -> None:
     to = as_int64(0)
     for i in range(starts.size):
-        to = copy_clean_text(buffer, number_at(starts, i), number_at(ends, i), data, to)
+        to = copy_as_java_text(buffer, number_at(starts, i), number_at(ends, i), data, to)

@@ -9,7 +9,7 @@ is never used, so that 0 can mean "none": a file for `index_num` entries has spa
 from typing import NamedTuple
 
 from rmq_formats.layout import Layout
-from rmq_formats.properties import MAX_INT, java_long
+from rmq_formats.properties import MAX_INT, wrap_to_java_long
 
 HEADER = Layout(
     ("begin_timestamp", "q", "store time of the first entry's message; without entries, the end of the previous file"),
@@ -113,4 +113,4 @@ def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
     """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
     if begin_timestamp <= 0:
         return 0
-    return min(max(java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)
+    return min(max(wrap_to_java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)

@@ -27,7 +27,7 @@ from rmq_formats.indexfile.layout import (
     decode_header,
 )
 from rmq_formats.layout import Content, Read
-from rmq_formats.properties import index_key_hash, java_long
+from rmq_formats.properties import index_key_hash, wrap_to_java_long
 
 
 class ChainEntry(NamedTuple):
@@ -78,7 +78,7 @@ class IndexReader:
             entry = self.entry(number)
             if entry.time_diff_s < 0:
                 return
-            yield ChainEntry(number, entry, java_long(header.begin_timestamp + entry.time_diff_s * 1000))
+            yield ChainEntry(number, entry, wrap_to_java_long(header.begin_timestamp + entry.time_diff_s * 1000))
             previous = entry.prev_entry
             if previous <= 0 or previous > header.index_count or previous == number:
                 return

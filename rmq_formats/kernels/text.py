@@ -98,7 +98,7 @@ def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
 
 @helper
 def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
-    """Return how many bytes `copy_clean_text` writes."""
+    """Return how many bytes `copy_as_java_text` writes."""
     if is_ascii(buffer, start, end):
         return end - start
     size = 0
@@ -114,7 +114,7 @@ def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
 
 
 @helper
-def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
+def copy_as_java_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
     """Write the UTF-8 of the text that Java reads; *target* has room for `clean_text_size`. Return the place after."""
     if is_ascii(source, start, end):
         return copy_bytes(source, start, end, target, to)

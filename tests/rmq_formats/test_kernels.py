@@ -74,7 +74,7 @@ _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
         text.is_ascii,
         text.is_clean_text,
         text.clean_text_size,
-        text.copy_clean_text,
+        text.copy_as_java_text,
         text.hash_text,
         text.hash_character,
     ),

@@ -50,7 +50,7 @@ class SeenQueues(NamedTuple):
         }
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
-    def merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
+    def state_merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in queue_file_sizes(store).items()}}
         if conf.consume_queue_size:

@@ -22,7 +22,7 @@ from jobs.query.mqadmin.broker_tables import (
     static_queue_offsets,
 )
 from jobs.query.mqadmin.java import hash_set_order
-from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic
+from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
     OffsetRange,
@@ -381,7 +381,7 @@ _COMMANDS: dict[str, Callable[[ParsedLine, Context], ExitCode]] = {
     "queryMsgByUniqueKey": _by_unique_key,
     "queryMsgByOffset": _by_offset,
     "queryMsgTraceById": _message_traces,
-    "printMsg": print_topic,
+    "printMsg": print_topic_messages,
     "printMsgByQueue": print_messages_of_queue,
     "consumeMessage": print_consumed_messages,
     "queryCq": _query_cq,

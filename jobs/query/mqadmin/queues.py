@@ -146,7 +146,7 @@ def _charset(line: ParsedLine, prints_body: str = "true") -> str | None:
     return charset if line.is_true("printBody", prints_body) else None
 
 
-def print_topic(line: ParsedLine, context: Context) -> ExitCode:
+def print_topic_messages(line: ParsedLine, context: Context) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
     source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):

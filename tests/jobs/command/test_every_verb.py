@@ -59,7 +59,7 @@ _EVERY = [
     pytest.param(text, marks=[pytest.mark.slow] if any(part in text for part in _MINUTES) else [])
     for text in [*COMMANDS, *ANSWERS]
 ]
-_RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?: \(.+ compiling, once\))?(?:, .+/s|, at once)?"
+_RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?: \(including .+ of one-time compilation\))?(?:, .+/s|, at once)?"
 _TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
 _AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
 

@@ -112,5 +112,5 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
 def test_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> None:
     taken(store)
 
-    with pytest.raises(NotInLakeError, match="has no run of the store"):
+    with pytest.raises(NotInLakeError, match="no run has ingested the store"):
         diff(DiffRequest(str(golden("b498-base")), Lake(str(store.parent / "lake"))), SerialWorkers())

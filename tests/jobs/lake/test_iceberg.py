@@ -249,7 +249,7 @@ def test_a_table_of_another_program_is_not_changed(grown: Grown, register: Run, 
     assert known == registered
     other = Grown(tmp_path / "other")
     other.run()
-    with pytest.raises(OSError, match=r"rocketmq\.consume_queue shows file://.*another namespace"):
+    with pytest.raises(OSError, match=r"rocketmq\.consume_queue belongs to file://.*another namespace"):
         Registrar(HERE).register(other.lake)
 
 

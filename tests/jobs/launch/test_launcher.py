@@ -50,7 +50,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a checkout whose environment is made: copy it before you change anything."""
     root = new_checkout(tmp_path_factory.mktemp("prepared"))
     first = launch(root / "spark-submit.sh")
-    assert "making .venv" in first.stderr
+    assert "creating .venv" in first.stderr
     assert told(first)
     return root
 
@@ -125,7 +125,7 @@ def test_two_simultaneous_launchers_create_one_environment(checkout: Path) -> No
     ended = [(*process.communicate(timeout=300), process.returncode) for process in running]
 
     assert [0, 0, 0] == [code for _, _, code in ended]
-    assert 1 == sum("making .venv" in err for _, err, _ in ended)
+    assert 1 == sum("creating .venv" in err for _, err, _ in ended)
 
 
 @pytest.mark.parametrize("seconds", some_often((0.1, 0.5, 1.0, 1.5), 0.5))

@@ -68,7 +68,7 @@ def test_segments_deleted_before_the_index_is_compared_are_not_a_finding(
 
 def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
     newest = segments_of(store)[-1]
-    with pytest.raises(FileNotFoundError, match="not by retention") as caught:
+    with pytest.raises(FileNotFoundError, match="retention did not delete it") as caught:
         verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
 
     assert caught.value.filename == str(newest)

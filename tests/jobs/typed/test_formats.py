@@ -103,7 +103,7 @@ def test_a_body_is_a_row_by_its_groups_or_refused(body: bytes, expected: object)
         (r"(?P<a>.)\1", "a int", "invalid escape"),
         ("(?P<a>(?:b{1000}){1000})", "a int", "repetition"),
         ("(?P<a>\ud800)", "a int", "surrogates"),
-        ("(?P<a>.)", "b int", "b int: of no group"),
+        ("(?P<a>.)", "b int", "b int: the pattern has no such group"),
         ("(?P<a>.)", "a array<int>", "a array<int>: the pattern has no such group, or the type is not a scalar"),
     ],
 )
