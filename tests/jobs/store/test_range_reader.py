@@ -257,16 +257,18 @@ def test_the_number_of_threads_is_the_width_of_the_workers() -> None:
 
 def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:
     """The second item fails first; the third, which would never end, is stopped by its next check."""
-    second_failed, stopped, begun = Event(), Event(), list[int]()
+    second_failed, third_begun, stopped, begun = Event(), Event(), Event(), list[int]()
 
     def work(number: int) -> None:
         begun.append(number)
         if number == 0:
             assert second_failed.wait(10)
+            assert third_begun.wait(10)
             raise OSError("the first item")
         if number == 1:
             second_failed.set()
             raise OSError("the second item")
+        third_begun.set()
         try:
             while True:
                 raise_if_stopped()
