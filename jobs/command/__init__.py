@@ -44,7 +44,7 @@ _ALL = (
     ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, without a running broker."),
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
      "Run the same command to open the pages again."),
-    ("export", "jobs.verbs.export:export", True, "Export messages with decompressed bodies."),
+    ("export", "jobs.verbs.export:export", True, "Export messages, and decompress their bodies."),
     ("type", "jobs.verbs.type:type_bodies", True, "Turn the bodies of topics into typed tables.", _EXACT),
     ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
      "Every table is complete; run the same command again to continue."),

@@ -211,7 +211,7 @@ def verb(
 _CONFIG = {
     "config": option(
         "FILE",
-        "TOML with defaults of options, by their names; a table [VERB] applies only to that verb.",
+        "A TOML file with default values by option name; a table [VERB] applies only to that verb.",
         FILE,
         is_eager=True,
         expose_value=False,

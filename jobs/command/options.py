@@ -234,7 +234,7 @@ report_option = option("DIR", "Write report.json and report.html into DIR.", OUT
 label_option = option("NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake.")
 max_rate_option = option(
     "BYTES",
-    "Read STORE with at most BYTES per second over all tasks, and do not fill the page cache.",
+    "Read STORE at no more than BYTES per second across all tasks, and do not fill the page cache.",
     POSITIVE_INTEGER,
 )
 hash_slots_option = option("N", "maxHashSlotNum of the index files.", click.IntRange(1, _MOST))

@@ -87,7 +87,7 @@ def export(  # noqa: PLR0913 - one argument an option
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Write messages with decompressed bodies into FILE.
+    Write messages into FILE, with their bodies decompressed.
 
     A --where condition is a boolean expression on the columns of the table `messages`; docs/tables.md has examples. In
     the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not valid text). A

@@ -106,7 +106,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     release: str | None = releases_option,
-    acknowledge: bool = flag("Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4."),
+    acknowledge: bool = flag("Acknowledge what earlier runs found; until then every run ends with 3 or 4."),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     step_bytes: int | None = option(
         "BYTES",

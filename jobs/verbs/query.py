@@ -211,7 +211,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     """
     Print the messages of a topic that have the given key, as queryMsgByKey does.
 
-    A time without a zone is in --time-zone, which defaults to this machine's zone.
+    A time without a zone is interpreted in --time-zone, which defaults to this machine's zone.
     """
     window = options.time_window(since, until)
     kind, most = _KINDS[key_type], limit or None
@@ -429,7 +429,7 @@ def decode_id(
     as_json: bool = json_option,
     output: str = output_option,
 ) -> ExitCode:
-    """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
+    """Decode an id as an offset id (host, port, offset) or as a unique key (IP, process, time, counter)."""
     from jobs.query.mqadmin.text import id_readings
 
     printer = _closing_printer(Printer(time_zone, _output_form(output, as_json=as_json)))
