@@ -105,7 +105,7 @@ def released(folder: Path) -> Released:
             shutil.copy(ROOT / name, made.checkout / name)
     fill_cache(made.home / ".cache" / "rocketmq-lake" / "jars")
     ended = made.run(["./spark-submit.sh", "--version"], made.checkout, PIP_CACHE_DIR=pip_cache())
-    if ended.code or "once …" not in ended.err:
+    if ended.code or "creating .venv" not in ended.err:
         raise OSError(f"the launcher made no environment: {ended.err}")
     return made
 
