@@ -27,7 +27,7 @@ topic with several types has a table `typed/TOPIC.TYPE` for each.
 _VIEWS = """\
 ### Views
 
-The views are plain SQL over these tables that works in Spark and DuckDB, one file each in `jobs/lake/views`.
+Each view is a file of SQL in `jobs/lake/views` that works in Spark and DuckDB.
 `catalog LAKE` prints statements for them as well.
 
 | view | one row is | reads |
