@@ -58,7 +58,7 @@ def _compare_places(ctx: click.Context) -> None:
 def _refused(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str) -> click.BadParameter:
     is_same = _real(value) == _real(store)
     if _is_lake(param) and is_same:
-        return click.BadParameter(f"{value!r} {_not_a_lake(store)}", ctx, param)
+        return click.BadParameter(_not_a_lake(value, store), ctx, param)
     where = "is the same place as" if is_same else "is inside"
     reason = f"{value!r} {where} the store {store!r}. {_OUTSIDE}"
     return click.BadParameter(reason, ctx, param)
@@ -102,7 +102,8 @@ def _names(directory: Path) -> Iterator[str]:
         return
 
 
-_Lacks = Callable[[Path], str | None]
+# Returns the problem of a directory that must exist, as a sentence on the location that the user named.
+_Lacks = Callable[[Path, str], str | None]
 
 
 def check_places(ctx: click.Context) -> None:
@@ -112,19 +113,18 @@ def check_places(ctx: click.Context) -> None:
         path = Path(local_path(location))
         try:
             os.scandir(path).close()
-            problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path)
+            problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path, location)
         except NotADirectoryError:
-            shown = (
-                f"is a file, but a store is a directory. To print the file:\n{tool_command()} dump {quote(location)}"
-            )
-            problem = "is a file; a lake is a directory of tables" if lacks is _lacks_tables else shown
+            kind = "; a lake is a directory of tables"
+            if lacks is not _lacks_tables:
+                kind = f", but a store is a directory. To print the file:\n{tool_command()} dump {quote(location)}"
+            problem = f"{location!r} is a file{kind}"
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
         except OSError as error:  # mostly ENOENT; it becomes the refusal
-            problem = error.strerror or str(error)
+            problem = f"{location}: {error.strerror or error}"
         if problem is not None:
-            text = f"{location!r} {problem}" if problem.startswith("is ") else f"{location}: {problem}"
-            raise click.BadParameter(text, ctx, param)
+            raise click.BadParameter(problem, ctx, param)
 
 
 def skip_place_check(option: str, ctx: click.Context) -> None:
@@ -132,7 +132,7 @@ def skip_place_check(option: str, ctx: click.Context) -> None:
     ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one[2] is None or one[2].name != option]
 
 
-def _lacks_store(root: Path) -> str | None:
+def _lacks_store(root: Path, location: str) -> str | None:
     """Return a problem if none of the first files below *root* has a name that a broker would give it."""
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
@@ -145,32 +145,32 @@ def _lacks_store(root: Path) -> str | None:
     if pending:
         return None
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
-        return f"not a store root, but a folder of the store {str(root.parent)!r}"
-    if _lacks_tables(root) is None:
-        return "is a lake, not a store: pass the directory that has commitlog, consumequeue and index"
+        return f"{location}: not a store root, but a folder of the store {str(root.parent)!r}"
+    if _lacks_tables(root, location) is None:
+        return f"{location!r} is a lake, not a store: pass the directory that has commitlog, consumequeue and index"
     inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
     hint = "" if inner is None else f"; the store is {str(inner)!r}"
-    return f"not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
+    return f"{location}: not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
 
 
-def _lacks_tables(root: Path) -> str | None:
+def _lacks_tables(root: Path, location: str) -> str | None:
     """Return a problem if no directory below *root* is a Delta table."""
     if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
-        return _not_a_lake(str(root))
-    return "not a lake: it has no Delta tables"
+        return _not_a_lake(location, str(root))
+    return f"{location}: not a lake: it has no Delta tables"
 
 
-def _not_a_lake(store: str) -> str:
+def _not_a_lake(location: str, store: str) -> str:
     ingest = f"{tool_command()} ingest {quote(store)} --lake LAKE"
-    return f"is a broker store, not a lake. Create a lake from it with:\n{ingest}"
+    return f"{location!r} is a broker store, not a lake. Create a lake from it with:\n{ingest}"
 
 
-def _lacks_both(root: Path) -> str | None:
-    if _lacks_tables(root) is None or _lacks_store(root) is None:
+def _lacks_both(root: Path, location: str) -> str | None:
+    if _lacks_tables(root, location) is None or _lacks_store(root, location) is None:
         return None
-    return "neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
+    return f"{location}: neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
 
 
 class LocationType(click.ParamType[str]):
@@ -189,9 +189,9 @@ class LocationType(click.ParamType[str]):
         """
         Set the requirements for the place.
 
-        *lacks* returns the problem of a directory that must exist; None: it need not exist. *is_guarded*: a store, or a
-        lake that a store is restored from, into which nothing is written. *is_writable*: files can be written at such a
-        place. *is_output*: this command writes there; existing files there are from its earlier runs.
+        Without *lacks*, the place need not exist. *is_guarded*: a store, or a lake that a store is restored from, into
+        which nothing is written. *is_writable*: files can be written at such a place. *is_output*: this command writes
+        there; existing files there are from its earlier runs.
         """
         self._lacks = lacks
         self._is_writable = is_writable or is_output
@@ -297,7 +297,7 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
 
 STORE_FILE = LocationType(is_guarded=True)
 STORE = LocationType(_lacks_store, is_guarded=True)
-LOG_DIRECTORY = LocationType(lambda _: None, is_guarded=True)
+LOG_DIRECTORY = LocationType(lambda *_: None, is_guarded=True)
 LAKE = LocationType(_lacks_tables, is_guarded=True)
 STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
 # The answer may be written into a folder of it; a lake is only at places where one can be written.

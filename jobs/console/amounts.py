@@ -64,6 +64,11 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun[:-1]}ies" if is_ies else f"{number:,} {noun}s"
 
 
+def is_or_are(number: int) -> str:
+    """Return the verb for a number of things."""
+    return "is" if number == 1 else "are"
+
+
 _MS = 1000
 _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)", re.ASCII)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -65,8 +64,7 @@ class Condition:
 
 def parse_condition(text: str) -> Condition:
     """Return a condition; raise `UnsupportedFormat` if *text* is not a boolean expression on the columns."""
-    if find_spec("datafusion") is None:
-        raise SetupError("--where needs datafusion: pip install 'rocketmq-lake[where]'")
+    context = _context()
     tokens = ["'s'" if token[0] == "'" else token for token in _TOKEN.findall(text)]
     if _REFUSED_TEXT.search(_TOKEN.sub(lambda found: _without_content(found[0]), text)):
         raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
@@ -75,7 +73,6 @@ def parse_condition(text: str) -> Condition:
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
     columns = tuple(name for name in (*COLUMNS, BODY_TEXT) if name in named) or ("physical_offset",)
-    context = _context()
     with _explained():
         expression = _parse(Condition(text, (*COLUMNS, BODY_TEXT)))
         _refuse_queries(expression)
@@ -91,10 +88,14 @@ def _without_content(token: str) -> str:
 
 @cache
 def _context() -> "SessionContext":
-    from datafusion import SessionConfig, SessionContext
+    try:
+        from datafusion import SessionConfig, SessionContext
 
-    context = SessionContext(SessionConfig().with_target_partitions(1))  # so that rows keep their order
-    context.enable_spark_functions()  # length(body), json_tuple, hour and others
+        context = SessionContext(SessionConfig().with_target_partitions(1))  # so that rows keep their order
+        context.enable_spark_functions()  # length(body), json_tuple, hour and others
+    except (ImportError, AttributeError) as error:  # missing, damaged or too old
+        remedy = "pip install --upgrade 'rocketmq-lake[where]'"
+        raise SetupError(f"--where needs datafusion 55 or newer: {remedy} ({error})") from error
     return context
 
 

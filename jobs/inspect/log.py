@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.dump.file import DumpFile
 from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
@@ -92,7 +92,7 @@ class LogInspector:
                 else:
                     report.end, report.end_offset = "sealed", log.base_offset + end
             for place in file.unreadable:
-                text = f"{place.size:,} bytes cannot be read: {place.reason}"
+                text = f"{count_text(place.size, 'byte')} cannot be read: {place.reason}"
                 self.problems.add_damage(report.file, text, segment.base_offset + place.position)
 
     def _look_at_head(
@@ -160,7 +160,7 @@ class LogInspector:
             for offset in walked.wrong:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
-            text = f"{piece.size:,} bytes are not a valid record: {piece.reason}"
+            text = f"{count_text(piece.size, 'byte')} {is_or_are(piece.size)} not a valid record: {piece.reason}"
             self.problems.add_damage(report.file, text, piece.offset)
         elif piece.is_lost:
             self.problems.add_gap(report.file, piece.reason, piece.offset)
@@ -185,9 +185,9 @@ class LogInspector:
                 if position is None
                 else "the file was truncated"
             )
-            self.problems.add_gap(
-                location, f"{hole.end - hole.start:,} bytes of the log are missing: {why}", hole.start
-            )
+            size = hole.end - hole.start
+            text = f"{count_text(size, 'byte')} of the log {is_or_are(size)} missing: {why}"
+            self.problems.add_gap(location, text, hole.start)
 
     def _sum_up(self) -> None:
         report = self._report

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.console.lines import printable
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
@@ -83,10 +83,12 @@ def _log(report: StoreReport) -> Iterator[str]:
     records = "" if log.records is None else f", {count_text(log.records, 'record')}"
     yield f"{count_text(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
     yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
-    if log.waiting_bytes:
-        yield f"the last {log.waiting_bytes:,} bytes are not a complete record yet; the broker may still be writing it"
-    if log.left_over_bytes:
-        yield f"{log.left_over_bytes:,} bytes after the end are left over from before a truncation"
+    if waiting := log.waiting_bytes:
+        size = f"{count_text(waiting, 'byte')} {is_or_are(waiting)}"
+        yield f"the last {size} not a complete record yet; the broker may still be writing it"
+    if left_over := log.left_over_bytes:
+        size = f"{count_text(left_over, 'byte')} after the end {is_or_are(left_over)}"
+        yield f"{size} left over from before a truncation"
     yield from _shortened([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
         yield f"{records_of_topic:>12,}  {printable(topic)}"

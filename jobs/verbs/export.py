@@ -146,7 +146,7 @@ def export(  # noqa: PLR0913 - one argument an option
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
     target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file was written"
-    lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
+    lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *left_out_lines(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
         for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):
             log_message(line)
@@ -178,7 +178,7 @@ def _described(summary: "ExportSummary", out: Path) -> dict[str, object]:
     }
 
 
-def _left_out(summary: "ExportSummary") -> list[str]:
+def left_out_lines(summary: "ExportSummary") -> list[str]:
     """Return lines on messages that are not in the file, or not as their producers sent them."""
     count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
@@ -186,7 +186,8 @@ def _left_out(summary: "ExportSummary") -> list[str]:
         lines.append(f"  left as stored: {count_text(count, 'body')} (--max-body-size limits each body):")
         lines += _places(summary.undecoded, count)
     if damaged:
-        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and were left out:")
+        size = count_text(summary.damaged_bytes, "byte")
+        lines.append(f"  DAMAGE {size} of the log cannot be exported (not an intact message):")
         lines += _places(damaged, len(damaged))
     if gaps:
         lines.append("  GAP the log is not complete:")

@@ -13,7 +13,7 @@ from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.storage.locations import normalise_location
@@ -198,8 +198,8 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
             f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
         if topic.accepted:
-            are = "is" if topic.accepted == 1 else "are"
-            lines.append(f"    {count_text(topic.accepted, 'earlier dead letter')} {are} now typed")
+            earlier = count_text(topic.accepted, "earlier dead letter")
+            lines.append(f"    {earlier} {is_or_are(topic.accepted)} now typed")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

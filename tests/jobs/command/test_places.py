@@ -1,5 +1,6 @@
 """No option of any verb writes into a store, not even through a link; new options with paths are included."""
 
+import errno
 import json
 import os
 import re
@@ -146,6 +147,19 @@ def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_
     assert outcome.code is ExitCode.USAGE
     assert "Choose a location outside the store" in outcome.err
     assert not list((tmp_path / "store" / "index").iterdir())
+
+
+def test_the_words_of_a_system_error_do_not_change_the_form_of_the_message(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise OSError(errno.EUCLEAN, "is unclean")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    outcome = run("inspect", tmp_path)
+
+    assert outcome.code is ExitCode.USAGE
+    assert f"{tmp_path}: is unclean" in outcome.err
 
 
 def test_directories_next_to_a_store_are_not_inside_it(store: Path, tmp_path: Path) -> None:

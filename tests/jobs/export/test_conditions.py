@@ -1,10 +1,12 @@
 """A condition chooses the rows that DuckDB chooses, and can do nothing but that."""
 
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -13,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from jobs.console.rows import RowFormat
+from jobs.export import condition as conditions
 from jobs.export.condition import Condition, parse_condition
 from jobs.export.export import ExportRequest, PartTask, export, plan_export
 from jobs.export.items import COLUMNS, SCHEMA, LakeItem
+from jobs.launch.engine import SetupError
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.segment import Piece
@@ -279,3 +283,16 @@ def test_a_body_that_cannot_be_decoded_is_reported_for_every_row_that_the_condit
 def test_the_time_zone_of_the_machine_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     assert [1200] == _matching(parse_condition("store_time = '2026-11-21 00:00:00'"))
+
+
+@pytest.mark.parametrize("names", [None, (), ("SessionConfig", "SessionContext")])
+def test_a_missing_or_old_datafusion_is_named_with_the_remedy(
+    names: Sequence[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = None if names is None else ModuleType("datafusion")
+    for name in names or ():
+        monkeypatch.setattr(module, name, lambda *_: object(), raising=False)
+    monkeypatch.setitem(sys.modules, "datafusion", module)
+    conditions._context.cache_clear()  # noqa: SLF001 - the context of earlier tests
+    with pytest.raises(SetupError, match=r"^--where needs datafusion 55 or newer: pip install .*\[where\]'"):
+        parse_condition("topic = 'T1'")

@@ -18,6 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.export.export import ExportSummary
+from jobs.export.items import ExportDefect
+from jobs.verbs.export import left_out_lines
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import ROOT, Run, without_spark
@@ -187,3 +190,10 @@ def test_an_export_keeps_the_folder_of_a_running_one_and_other_files(
     assert ExitCode.CLEAN == run("export", "--store", places["--store"], "--out", tmp_path / "file").code
     assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
     os.close(running)
+
+
+def test_one_damaged_byte_is_not_printed_as_a_plural() -> None:
+    damaged = [ExportDefect("b", 7, 1, "overwritten")]
+    summary = ExportSummary(0, 0, 0, [], damaged_bytes=1, damaged=damaged, gaps=[])
+
+    assert "  DAMAGE 1 byte of the log cannot be exported (not an intact message):" in left_out_lines(summary)

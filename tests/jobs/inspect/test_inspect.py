@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.inspect.report import IndexReport, LogReport, QueuesReport, SegmentReport, StateReport, StoreReport
+from jobs.inspect.text import report_text
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
 from rmq_formats.release import Release
@@ -219,6 +221,17 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
     assert "4,096 bytes cannot be read: Input/output error" in outcome.out
     assert 0 < outcome.document["log"]["records"] < whole
     assert outcome.document["log"]["segments"][1]["end"] == "sealed"
+
+
+def test_one_byte_is_not_printed_as_a_plural(store: Path, run: Run) -> None:
+    first = segments_of(store)[0]
+    os.truncate(first, first.stat().st_size - 1)
+    log = LogReport([SegmentReport("0", 0, 1)], waiting_bytes=1, left_over_bytes=1)
+    text = report_text(StoreReport("", log, QueuesReport(), IndexReport(), StateReport(), ()))
+
+    assert "1 byte of the log is missing: the file was truncated" in run("inspect", store).out
+    assert "the last 1 byte is not a complete record yet" in text
+    assert "1 byte after the end is left over from before a truncation" in text
 
 
 @pytest.mark.parametrize("name", ["b420-expired", "b551-expired", "b551-types"])
