@@ -125,7 +125,7 @@ def drawn_order() -> Mapping[str, int]:
     return {name.strip("/"): row for row, names in enumerate(filter(None, found)) for name in names[1].split()}
 
 
-def test_packages_import_from_the_lines_above_their_own_and_in_no_circle() -> None:
+def test_packages_import_only_from_lower_layers() -> None:
     order = drawn_order()
     arrows: dict[str, set[str]] = {name: set() for name in order}
     for name in of("jobs"):
@@ -148,7 +148,7 @@ def test_light_commands_import_without_spark_and_numba() -> None:
     assert "" == answer.stderr
 
 
-def test_rows_of_a_lake_are_read_in_one_place() -> None:
+def test_rows_of_a_lake_are_read_in_one_module() -> None:
     may = {"jobs.lake.snapshot_files", "jobs.lake.delta_log", "jobs.storage"}
     readers = {name for name in of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
     sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
@@ -186,7 +186,7 @@ def is_explained(lines: list[str], number: int) -> bool:
     return bool(reason) or above.startswith("#")
 
 
-def test_every_swallowed_error_has_its_reason_on_the_spot() -> None:
+def test_every_swallowed_error_has_a_reason_next_to_it() -> None:
     """The reason names the error that is expected there, and who reports the others."""
     texts = {name: path.read_text(encoding="utf-8") for name, path in modules().items()}
 

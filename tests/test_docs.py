@@ -54,7 +54,7 @@ def documented_table(name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_every_layout_has_its_table() -> None:
+def test_every_layout_has_a_documented_table() -> None:
     for name, layout in LAYOUTS.items():
         if not VARIANTS.search(name):
             head, _, *rows = documented_table(name)
@@ -62,20 +62,20 @@ def test_every_layout_has_its_table() -> None:
             assert rows == [[*map(str, _CELLS(row))] for row in layout.describe_fields()]
 
 
-def test_every_switch_stands_in_the_table_of_releases() -> None:
+def test_every_switch_is_in_the_table_of_releases() -> None:
     rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behaviour |")[2], re.MULTILINE)
 
     assert [(name, values) for name, values, _ in rows] == [(name, switch_text(name)) for name in SWITCHES]
 
 
-def test_every_bit_of_the_flag_stands_in_its_table() -> None:
+def test_every_bit_of_sys_flag_is_in_its_table() -> None:
     rows = re.findall(r"^\| 0x([0-9A-F]+) \| (\w+) \|", FORMATS, re.MULTILINE)
 
     assert [int(bits, 16) for bits, _ in rows] == [getattr(log_layout, name) for _, name in rows]
     assert sum(int(bits, 16) for bits, _ in rows) == 0x7FF  # bits 0 to 10, each once
 
 
-def test_links_inside_the_documentation_lead_somewhere() -> None:
+def test_links_in_the_documentation_have_targets() -> None:
     dead = [(str(page.relative_to(ROOT)), target) for page in PAGES for target in _dead_links(page)]
 
     assert [] == dead
@@ -92,8 +92,8 @@ def _dead_links(page: Path) -> Iterator[str]:
             yield target
 
 
-def test_a_module_that_a_page_names_exists() -> None:
-    """A move of tests once rewrote some paths of the guarantees to files that do not exist, or prove something else."""
+def test_modules_named_in_pages_exist() -> None:
+    """A move of tests once changed paths in the guarantees to files that did not exist."""
     named = [
         (page, path)
         for page in PAGES
@@ -104,7 +104,7 @@ def test_a_module_that_a_page_names_exists() -> None:
     assert [] == [one for one in named if not any((above / one[1]).is_file() for above in (ROOT, ROOT / "tests"))]
 
 
-def test_what_language_models_read_names_every_page() -> None:
+def test_llms_txt_lists_every_page() -> None:
     named = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")))
     pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")}
 

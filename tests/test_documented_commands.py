@@ -59,8 +59,8 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_in_another_language_shows_commands_that_its_original_runs(page: Path) -> None:
-    """A test runs those of the original. Sections may differ between languages."""
+def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None:
+    """The commands of the original are run by the test above. Sections may differ between languages."""
     original, translated = ({(bare(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page))
 
     assert translated
@@ -74,7 +74,7 @@ _QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}
 
 
 @pytest.mark.parametrize("code", ExitCode)
-def test_cron_mails_and_a_pod_fails_where_somebody_should_look(tmp_path: Path, code: ExitCode) -> None:
+def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCode) -> None:
     """The page's own scripts, with a launcher that says a line on each stream and ends with each code."""
     launcher, wrapper = tmp_path / "spark-submit.sh", tmp_path / "ingest-from-cron"
     launcher.write_text(f"#!/bin/sh\necho data\necho trouble >&2\nexit {int(code)}\n")
@@ -92,7 +92,7 @@ def test_cron_mails_and_a_pod_fails_where_somebody_should_look(tmp_path: Path, c
     assert told[0] == ended.returncode
 
 
-def test_systemd_takes_for_a_success_what_nobody_has_to_look_at() -> None:
+def test_systemd_fails_only_for_problems() -> None:
     unit = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read_string(_UNITS["rocketmq-lake.service"])

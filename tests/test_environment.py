@@ -31,7 +31,7 @@ def locked(name: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
-def test_every_package_of_a_lock_has_one_version_and_its_hashes(name: str) -> None:
+def test_locked_packages_have_one_version_and_hashes(name: str) -> None:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     named = {line.partition("==")[0] for line in lines if re.match(r"^[\w.-]+\S*==", line)}
 
@@ -39,7 +39,7 @@ def test_every_package_of_a_lock_has_one_version_and_its_hashes(name: str) -> No
     assert named
 
 
-def test_developers_have_what_users_have() -> None:
+def test_developers_have_the_same_versions_as_users() -> None:
     developers = locked("requirements-dev.lock")
 
     assert {
@@ -74,7 +74,7 @@ def instructions() -> list[tuple[str, str]]:
 @pytest.mark.released
 @pytest.mark.campaign  # an environment of its own, and its first compilation: minutes; `make test-released` has it
 @pytest.mark.timeout(1800)
-def test_what_the_instructions_make_runs_without_a_network(tmp_path: Path) -> None:
+def test_the_container_image_runs_without_a_network(tmp_path: Path) -> None:
     offline = without_network()
     image, store = tmp_path / "image", unpack("b533-base", tmp_path)
     image.mkdir()
@@ -116,7 +116,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some_often(PROGRAMS, "ingest", "verify", "query-lake"))
-def test_a_benchmark_runs_and_states_how_it_was_made(name: str, tmp_path: Path) -> None:
+def test_every_benchmark_runs_and_states_its_environment(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = run(command(name, "tiny"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 

@@ -35,14 +35,14 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_is_red_on_a_healthy_store(folder: Path, verb: str) -> None:
+def test_no_verb_reports_a_problem_of_a_healthy_store(folder: Path, verb: str) -> None:
     assert said(verb, unpack(STORE, folder / verb), NO_FAULT, folder).code is ExitCode.CLEAN
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
 @pytest.mark.parametrize("every", some_often((1, 4), 4))
-def test_the_page_is_what_comes_out_now_and_verify_is_never_green_on_damage(folder: Path, every: int) -> None:
+def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: int) -> None:
     rows = list(matrix(folder, every))
     green = [fault for fault, cells in rows if not fault.unseen and cells["verify"].code is ExitCode.CLEAN]
     text = (ROOT / "docs" / "internals" / "faults.md").read_text()
@@ -53,7 +53,7 @@ def test_the_page_is_what_comes_out_now_and_verify_is_never_green_on_damage(fold
 
 
 @pytest.mark.parametrize("past", on_any_worker([*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)]))
-def test_what_went_wrong_once_stays_right(past: str) -> None:
+def test_random_cases_that_failed_before_pass(past: str) -> None:
     what, _, draw = past.partition(" ")
     assert judged(Draw.parsed(draw), JUDGES[what]) == []
 
@@ -74,7 +74,7 @@ def _check(what: str, seed: int, most: int = 4) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", on_any_worker(range(33)))
-def test_draws_break_no_rule(seed: int) -> None:
+def test_random_faults_break_no_rule(seed: int) -> None:
     _check("faults", seed)
 
 
@@ -88,6 +88,6 @@ def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("most", range(1, 5))
 @pytest.mark.parametrize(("what", "first", "count"), [("faults", 1000, 2000), ("repairs", 510_000, 500)])
-def test_thousands_of_draws_break_no_rule(what: str, first: int, count: int, most: int) -> None:
+def test_thousands_of_random_faults_break_no_rule(what: str, first: int, count: int, most: int) -> None:
     for seed in range(first * most, first * most + count):
         _check(what, seed, most)

@@ -65,7 +65,7 @@ def _play(stage: Stage) -> None:
 
 
 @on_releases(*_RELEASES, in_every_run="4.9.8")
-def test_a_brokers_tables_are_printed_as_a_live_broker_prints_them(
+def test_tables_of_a_store_are_printed_as_by_a_live_broker(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns, order and fields of the release; the output is empty where that of mqadmin is."""
@@ -109,7 +109,7 @@ def _play_compacted(stage: Stage, *, is_killed: bool) -> None:
 
 @on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1", in_every_run="5.5.0")
 @pytest.mark.parametrize("is_killed", [False, True], ids=["clean stop", "killed"])
-def test_copies_are_those_that_the_broker_serves(version: str, tmp_path: Path, *, is_killed: bool) -> None:
+def test_compacted_messages_are_those_that_the_broker_serves(version: str, tmp_path: Path, *, is_killed: bool) -> None:
     """Each has its unit, and is the record of the log; a broker that starts again serves as many."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play_compacted(stage, is_killed=is_killed)
@@ -216,7 +216,7 @@ def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
 
 
 @on_releases(*_TRACED_RELEASES, in_every_run="5.5.0")
-def test_traces_are_printed_as_a_live_mqadmin_prints_them(
+def test_traces_are_printed_as_by_mqadmin(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns, order of groups, and nothing where its decoder fails; real clients' traces are among them."""
@@ -408,10 +408,9 @@ _SEED = 20
 
 
 @pytest.mark.parametrize(("version", "count"), [_IN_EVERY_RUN, *_MANY])
-def test_random_lines_are_answered_as_a_live_broker_answers_them(
+def test_random_queries_are_answered_as_by_a_live_broker(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], version: str, count: int
 ) -> None:
-    """With times, limits, charsets and collisions; what differs would have to have a name here, and nothing has."""
     stage = stage_of(version, tmp_path, _SEED, count)
 
     assert len(stage.asked) == count

@@ -222,7 +222,7 @@ _HISTORIES = (
     "name",
     [pytest.param(one, marks=pytest.mark.campaign if at else pytest.mark.oracle) for at, one in enumerate(_HISTORIES)],
 )
-def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
+def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
     """Without bridges the store stays refused, or is as it was; with them every whole message is kept."""
     wanted = _GEOMETRY.wanted_with_conf(broker.driver.release)
     for bridges in (False, True):
@@ -479,7 +479,7 @@ def _received(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("writer", RELEASES)
-def test_no_consumer_receives_anything_for_a_bridge(writer: str, tmp_path: Path) -> None:
+def test_consumers_receive_nothing_for_a_bridge(writer: str, tmp_path: Path) -> None:
     with running(writer) as driver:
         (tmp_path / "home").mkdir()
         healthy = tmp_path / "healthy"

@@ -42,7 +42,7 @@ _TOLD_LATE = "checkpoint_index_time"  # a full index file is flushed by a thread
 
 
 @pytest.mark.parametrize("times", ["running", "standing"])
-def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
+def test_files_of_brokers_killed_at_any_moment_are_explained(
     tmp_path: Path, verdict: Verdict, release: str, times: str
 ) -> None:
     """
@@ -70,9 +70,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
         verdict(release, "killed at random moments", f"explained: {', '.join(sorted(seen))}")
 
 
-def test_a_broker_killed_before_the_first_entry_of_a_file_indexes_all_messages_once_more(
-    tmp_path: Path, release: str
-) -> None:
+def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_path: Path, release: str) -> None:
     """Its next start treats the file of zeros as an index without messages; the new entries are not duplicates."""
     store = tmp_path / "store"
     for life in range(2):
@@ -159,10 +157,8 @@ _MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for
 @pytest.mark.parametrize(
     "writer", [pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in NEWEST_OF_TWO_LINES]
 )
-def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
-    tmp_path: Path, verdict: Verdict, writer: str
-) -> None:
-    """And the next message of each queue gets the number after the last one."""
+def test_brokers_skip_blanks_and_keep_other_queue_offsets(tmp_path: Path, verdict: Verdict, writer: str) -> None:
+    """The next message of each queue gets the offset after the last one."""
     store = tmp_path / "store"
     with real_store(writer, store) as opened:
         opened.put_all(_MESSAGES)
@@ -209,10 +205,8 @@ def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: s
     assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
 
 
-def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_broker(
-    tmp_path: Path, release: str
-) -> None:
-    """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
+def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: Path, release: str) -> None:
+    """The file `abort` exists: if the checkpoint is not advanced, the broker deletes the newest files again."""
     store = tmp_path / "store"
     kill(release, store, islice(some_messages("killed"), 400), 150)
     for path in list_index_files(store)[2:]:
@@ -228,7 +222,7 @@ def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_br
         assert opened.not_found(records(store)) == []
 
 
-def test_a_supplement_is_loaded_and_its_keys_are_found(tmp_path: Path, release: str) -> None:
+def test_brokers_load_a_supplement_and_find_its_keys(tmp_path: Path, release: str) -> None:
     """The log begins in the middle of a lost file: its remaining entries are written to a file of their own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:

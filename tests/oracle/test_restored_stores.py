@@ -80,7 +80,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Pa
     assert _going_on() == (life.left, life.more)
 
 
-def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(tmp_path: Path, release: str) -> None:
+def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path: Path, release: str) -> None:
     """A message in the newest file is missing: those after it are lost once a broker has started."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:

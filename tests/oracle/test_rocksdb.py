@@ -36,7 +36,7 @@ pytestmark = pytest.mark.since("5.2.0")  # before, the setting moves the topics 
 
 
 @pytest.mark.parametrize("target", ["files", "rocksdb"])
-def test_a_broker_serves_from_converted_queues_and_goes_on(
+def test_brokers_serve_converted_queues_and_continue_them(
     tmp_path: Path, verdict: Verdict, release: str, target: str
 ) -> None:
     """Every message of every queue under its own offset; the next ones come after them, as we predict."""
@@ -68,8 +68,8 @@ def test_a_broker_serves_from_converted_queues_and_goes_on(
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
 
-def test_consumers_get_past_the_numbers_of_lost_messages(tmp_path: Path, verdict: Verdict, release: str) -> None:
-    """A broker gives nothing from a number without a row on, so lost messages have rows that lead to none."""
+def test_consumers_skip_the_queue_offsets_of_lost_messages(tmp_path: Path, verdict: Verdict, release: str) -> None:
+    """A broker returns nothing after a queue offset without a row, so lost messages have rows without a message."""
     store = tmp_path / "store"
     with real_broker(release, store) as broker:
         _make_topics(broker)
@@ -92,7 +92,7 @@ def test_consumers_get_past_the_numbers_of_lost_messages(tmp_path: Path, verdict
     verdict(release, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
 
 
-def test_a_queue_whose_messages_have_expired_goes_on_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
+def test_a_queue_of_expired_messages_continues_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
     """The log says nothing of it any more; its consumers are at its end."""
     store, count = tmp_path / "store", 7
     with real_broker(release, store) as broker:
@@ -163,7 +163,7 @@ _MADE_AGAIN_SINCE = (5, 3, 3)
 _LIMIT = "commitLogRecoverMaxNum"
 
 
-def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(tmp_path: Path, release: str) -> None:
+def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Path, release: str) -> None:
     """The database is damaged and an index file lost: the file comes back, then the command is run as it is printed."""
     store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
     with real_broker(release, store, settings=settings) as broker:

@@ -45,14 +45,13 @@ def played(plays: Plays, release: str, scenario: str) -> Played:
 
 
 @pytest.mark.scenarios(*SCENARIOS)
-def test_every_piece_of_a_log_is_a_message_that_comes_out_again_as_it_went_in(played: Played) -> None:
-    """Nothing that a broker wrote is damage, and `encode` is the inverse of `decode`."""
+def test_every_piece_of_a_log_is_a_message_that_is_encoded_unchanged(played: Played) -> None:
     assert len(played.log) > 0
     assert unfaithful(played.store) == []
 
 
 @pytest.mark.scenarios(*_EQUAL)
-def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(played: Played, verdict: Verdict) -> None:
+def test_rebuilt_queues_and_index_files_equal_those_of_the_broker(played: Played, verdict: Verdict) -> None:
     """Byte for byte, by the readable modules and by the compiled ones."""
     verdict(played.stage.release, played.scenario.name, _equal(played))
 
@@ -60,9 +59,7 @@ def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(played: Pl
 @pytest.mark.oracle
 @pytest.mark.campaign
 @pytest.mark.parametrize("upgrade", UPGRADES, ids=lambda upgrade: upgrade.name)
-def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_message_on(
-    plays: Plays, verdict: Verdict, upgrade: Scenario
-) -> None:
+def test_a_store_of_two_releases_follows_the_rules_of_each(plays: Plays, verdict: Verdict, upgrade: Scenario) -> None:
     """One index file may mix two ways of counting slots, or hold tags only in its second half."""
     first, second = upgrade.name.split("-")[1:3]
     verdict(f"{first}, then {second}", "verdict", _equal(plays(upgrade, upgrade.since)))
@@ -75,10 +72,8 @@ def _equal(played: Played) -> str:
 
 
 @pytest.mark.scenarios("killed")
-def test_after_a_crash_queues_are_equal_and_every_index_file_follows_from_the_one_before(
-    played: Played, verdict: Verdict
-) -> None:
-    """The broker throws the unfinished index file away and puts the straddling message again: later ones shift."""
+def test_queues_are_equal_and_index_files_explained_after_a_crash(played: Played, verdict: Verdict) -> None:
+    """The broker deletes the unfinished index file and repeats the message between two files, so entries shift."""
     verdicts = explain_index(played.store, played.log, played.writer)
 
     assert played.disk.queues == by_scalar(played.log, played.writer).queues
@@ -87,7 +82,7 @@ def test_after_a_crash_queues_are_equal_and_every_index_file_follows_from_the_on
 
 
 @pytest.mark.scenarios("expired")
-def test_of_a_shortened_log_all_that_it_still_proves_is_equal(played: Played, verdict: Verdict) -> None:
+def test_files_of_a_shortened_log_are_equal_where_messages_remain(played: Played, verdict: Verdict) -> None:
     """Queues and the first index file may name deleted messages; entries that point into the log are equal to ours."""
     start = played.log[0].physical_offset
     made = by_scalar(played.log, played.writer)
@@ -104,7 +99,7 @@ def _summed(verdicts: list[str]) -> str:
 
 
 @pytest.mark.scenarios("edges")
-def test_a_broker_that_finds_a_log_alone_makes_what_we_make_or_nothing(
+def test_a_broker_rebuilds_the_same_files_from_a_log_or_nothing(
     played: Played, tmp_path: Path, verdict: Verdict
 ) -> None:
     """After a clean stop: some releases dispatch the whole log again, the others begin at its end."""
@@ -127,7 +122,7 @@ def _makes_lost_files_again(release: str) -> bool:
 
 
 @pytest.mark.scenarios("edges", "clock", "restarted")
-def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
+def test_brokers_serve_rebuilt_files_and_continue_them_as_predicted(
     played: Played, tmp_path: Path, verdict: Verdict
 ) -> None:
     """Load, read every queue, look up keys, append: afterwards all files are again those that the log gives."""
@@ -151,7 +146,7 @@ def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
 
 
 @pytest.mark.scenarios("everyday", in_matrix_only=True)
-def test_consumers_and_mqadmin_are_served_from_our_files(played: Played, tmp_path: Path, verdict: Verdict) -> None:
+def test_consumers_and_mqadmin_are_served_from_rebuilt_files(played: Played, tmp_path: Path, verdict: Verdict) -> None:
     """A consumer reads every message of its topic; mqadmin prints the same as with the broker's own files."""
     stage, store = played.stage, played.copy(tmp_path)
     install_ours(store, played.log, played.writer)
@@ -188,10 +183,10 @@ def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
 
 
 @pytest.mark.scenarios("everyday")
-def test_our_answers_and_body_files_are_those_of_mqadmin(
+def test_answers_and_body_files_equal_those_of_mqadmin(
     played: Played, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], verdict: Verdict
 ) -> None:
-    """Same text for hits; for misses mqadmin prints nothing, and we say why. Bodies are decompressed."""
+    """If nothing is found, mqadmin prints nothing, and we print the reason. Bodies are decompressed."""
     stage = played.stage
     differing = differing_answers(stage, capfdbinary, bodies=tmp_path)
     written = {path for asked in stage.asked for path in re.findall(rf"{BODIES}(\S+)", asked.printed.stdout)}

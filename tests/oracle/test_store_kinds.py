@@ -179,7 +179,7 @@ class Answers(NamedTuple):
 
 
 @pytest.mark.parametrize("cell", _PLAYED)
-def test_what_is_read_from_a_store_is_what_its_broker_answers(tmp_path: Path, verdict: Note, cell: Cell) -> None:
+def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict: Note, cell: Cell) -> None:
     """After a clean stop, the stopped broker's answers count; after a kill, those of its next start."""
     store, copy, lake = (tmp_path / name for name in ("store", "copy", "lake"))
     with real_broker(cell.release, store, settings=cell.settings) as broker:
@@ -225,7 +225,7 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(tmp_path: Path, ve
 
 
 @pytest.mark.parametrize(("writer", "kind"), _REFUSED)
-def test_a_broker_refuses_to_let_rocksdb_number_queues(tmp_path: Path, verdict: Note, writer: str, kind: Kind) -> None:
+def test_brokers_refuse_queue_offsets_from_rocksdb(tmp_path: Path, verdict: Note, writer: str, kind: Kind) -> None:
     """Double write wants light queues in RocksDB; where RocksDB is in charge, these want files to number them."""
     is_refused = kind.is_refused_by(writer)
     for settings in [kind.settings_on(writer)] * is_refused + [dict(kind.settings)] * kind.needs_light_in_rocksdb(
@@ -242,7 +242,7 @@ def test_a_broker_refuses_to_let_rocksdb_number_queues(tmp_path: Path, verdict: 
 
 
 @pytest.mark.parametrize("cell", _STUCK)
-def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_beside_files(
+def test_a_broker_with_light_queues_in_rocksdb_and_files_dispatches_nothing(
     tmp_path: Path, verdict: Note, cell: Cell
 ) -> None:
     """5.4.0, with double write: all messages are in the log, and we see that it was dispatched nowhere."""

@@ -327,7 +327,7 @@ def _told(source: Source, note: Note) -> Story:
     [pytest.param("5.5.0", 1, 50, marks=pytest.mark.campaign)]
     + [pytest.param(release, 2 + number, 200, marks=pytest.mark.campaign) for number, release in enumerate(_RELEASES)],
 )
-def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count: int, tmp_path: Path) -> None:
+def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, count: int, tmp_path: Path) -> None:
     """Sent, in batches, delayed, timed, in transactions, retried, popped, dead, traced; half of them before a kill."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         notes = Lives(stage, seed, count).play()

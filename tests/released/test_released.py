@@ -51,7 +51,7 @@ def _scenes() -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize("scene", _scenes())
-def test_every_command_of_a_page_runs_as_a_user_types_it(scene: list[Shown], user: Released, tmp_path: Path) -> None:
+def test_every_command_of_a_page_runs_as_typed_by_a_user(scene: list[Shown], user: Released, tmp_path: Path) -> None:
     """Each runs in its own process, in the order of the page, with the exit code and output that the page shows."""
     world = world_of(scene, tmp_path)
     for shown in scene:
@@ -74,10 +74,8 @@ def _run(shown: Shown, world: World, user: Released) -> Outcome:
     return user.run(["bash", "-c", shown.text], world.folder)
 
 
-def test_a_spark_submit_of_the_users_own_runs_a_verb_and_the_next_one_needs_no_network(
-    user: Released, tmp_path: Path
-) -> None:
-    """As Livy, EMR and operators of schedulers call it; the script's own folder has an `inspect`, and so has Python."""
+def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
+    """As called by Livy, EMR and operators of schedulers. The folder of the script and Python have an `inspect`."""
     world = world_of(scenes()[0], tmp_path)
 
     def ingest(lake: str, *launcher: str | Path) -> Outcome:
@@ -127,7 +125,7 @@ _OTHER_PYSPARK = "pyspark==4.2.1"
 
 
 @pytest.mark.campaign
-def test_the_first_change_goes_as_contributing_says(tmp_path: Path) -> None:
+def test_the_first_change_of_contributing_works(tmp_path: Path) -> None:
     shown_there = [shown for shown in commands(ROOT / "CONTRIBUTING.md") if shown.section == "Your first change"]
     clone = ["git", "clone", "--quiet", str(ROOT), str(tmp_path / "rocketmq-lake")]
     subprocess.run(clone, check=True)

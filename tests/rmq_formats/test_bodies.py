@@ -50,14 +50,14 @@ def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: StoreOf) -> N
 
 @pytest.mark.parametrize("sys_flag", [LEGACY, ZLIB, LZ4, ZSTD])
 @given(body=st.binary(min_size=1, max_size=200))
-def test_garbage_is_a_format_error_and_nothing_else(sys_flag: int, body: bytes) -> None:
+def test_garbage_raises_only_format_errors(sys_flag: int, body: bytes) -> None:
     with suppress(CorruptData):
         decode_body(body, sys_flag)
 
 
 @pytest.mark.parametrize(("codec", "sys_flag"), [("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)])
 @pytest.mark.parametrize("size", [1000, 3_000_000])
-def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(codec: str, sys_flag: int, size: int) -> None:
+def test_the_size_limit_of_bodies_is_inclusive(codec: str, sys_flag: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     stream = zlib.compress(body) if codec == "zlib" else _stream(body, codec)
     assert decode_body(stream, sys_flag, limit=size) == body
@@ -72,7 +72,7 @@ def test_a_stream_that_is_cut_off_is_corrupt(codec: str, sys_flag: int) -> None:
         decode_body(stream[:-5], sys_flag)
 
 
-def test_an_unknown_compression_type_is_named() -> None:
+def test_an_unknown_compression_type_is_reported() -> None:
     with pytest.raises(UnsupportedFormat, match="type 5"):
         decode_body(b"x", 0x501)
 
@@ -87,7 +87,7 @@ _SENT_ENDS = {
 
 
 @pytest.mark.parametrize("end", _SENT_ENDS)
-def test_a_sending_is_read_as_its_release_wrote_it(end: str) -> None:
+def test_send_traces_are_parsed_as_written_by_each_release(end: str) -> None:
     (trace,) = decode_traces(f"{_SENT}{end}\x02".encode())
 
     assert trace == Trace(
@@ -96,7 +96,7 @@ def test_a_sending_is_read_as_its_release_wrote_it(end: str) -> None:
     )  # fmt: skip
 
 
-def test_a_consumption_has_its_time_and_group_where_the_release_wrote_them() -> None:
+def test_consume_traces_have_time_and_group_if_the_client_wrote_them() -> None:
     """Clients up to 4.7.1, of 4.9.1, and those of a cloud write neither."""
     body = "SubAfter\x01R\x01ID\x013\x01false\x01k\x014\x02SubAfter\x01R\x01ID\x013\x01true\x01k\x010\x011700\x01G\x02"
     bare, full = decode_traces(body.encode())
@@ -106,7 +106,7 @@ def test_a_consumption_has_its_time_and_group_where_the_release_wrote_them() -> 
     assert (full.event_timestamp, full.client_group, full.is_success) == (1700, "G", True)
 
 
-def test_other_kinds_have_fields_of_their_own() -> None:
+def test_other_kinds_of_traces_have_their_own_fields() -> None:
     ended = f"EndTransaction{_SENT[3:-6]}\x012\x01TX\x01ROLLBACK_MESSAGE\x01true"
     lines = ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01null", ended, "Recall\x015\x01R\x01G\x01T\x01ID\x01true")
     taken, ended_trace, recalled = decode_traces(LINE_END.join(lines).encode())
@@ -129,15 +129,15 @@ def test_other_kinds_have_fields_of_their_own() -> None:
         ("Pub", "event_timestamp is missing"),
     ],
 )
-def test_a_line_that_mqadmin_cannot_decode_says_where(line: str, error: str) -> None:
+def test_undecodable_trace_lines_are_reported_with_the_field(line: str, error: str) -> None:
     (trace,) = decode_traces(line.encode())
 
     assert trace.error == error
     assert trace.client_group in {"producers", "G", None}
 
 
-def test_the_line_after_one_that_is_unreadable_is_read() -> None:
-    """Empty lines, and ones of a kind that no client knows, are none."""
+def test_trace_lines_after_an_undecodable_one_are_read() -> None:
+    """Empty lines and lines of an unknown kind are skipped."""
     body = f"\x02\x02Other\x01x\x02Pub\x01x\x02{_SENT}\x01true\x02"
 
     assert [trace.error is None for trace in decode_traces(body.encode())] == [False, True]
@@ -146,11 +146,11 @@ def test_the_line_after_one_that_is_unreadable_is_read() -> None:
 @given(body=st.binary(max_size=300) | st.lists(st.sampled_from([*TraceKind, FIELD_END, LINE_END, "7", "é"])).map(
     lambda parts: "".join(parts).encode()
 ))  # fmt: skip
-def test_any_bytes_are_lines_or_none(body: bytes) -> None:
+def test_any_bytes_are_parsed_as_trace_lines(body: bytes) -> None:
     assert {type(trace.kind) for trace in decode_traces(body)} <= {TraceKind}
 
 
-def test_a_body_of_many_lines_is_read_a_line_at_a_time() -> None:
+def test_trace_lines_are_parsed_lazily() -> None:
     body = f"{_SENT}\x02".encode() + b"\x01\x02" * 1_000_000
 
     assert next(decode_traces(body)).message_id == "ID"
@@ -171,7 +171,7 @@ _BODIES = st.lists(
 
 
 @given(bodies=_BODIES)
-def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
+def test_trace_columns_equal_the_parsed_lines(bodies: list[bytes]) -> None:
     expected = [
         (body, number, trace)
         for body, stored in enumerate(bodies)

@@ -104,9 +104,7 @@ PARSERS = st.sampled_from(PropertyParser)
 
 @given(some=ANY_RECORDS, parser=PARSERS)
 @settings(max_examples=200)
-def test_a_row_holds_what_the_decoder_reads_and_gives_its_record_back(
-    some: list[MessageRecord], parser: PropertyParser
-) -> None:
+def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageRecord], parser: PropertyParser) -> None:
     rows = rows_of(some, parser)
     assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
         {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
@@ -120,7 +118,7 @@ def test_a_row_holds_what_the_decoder_reads_and_gives_its_record_back(
             assert record_from_row(row | {"topic_raw": None}).topic_raw != record.topic_raw
 
 
-def test_a_body_that_is_not_what_was_written_is_no_row() -> None:
+def test_records_with_a_wrong_body_crc_have_no_row() -> None:
     some = placed([a_record(bytes([i]) * 9) for i in range(5)])
     some[2] = some[2]._replace(body=b"x" * 9)
     some[4] = some[4]._replace(body_crc=-1)
@@ -146,7 +144,7 @@ def test_bodies_can_be_left_out() -> None:
 
 
 @given(some=st.lists(st.builds(a_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
-def test_a_topic_is_asked_for_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
+def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
     asked: list[str] = []
 
     def takes(topic: str) -> bool:
@@ -158,7 +156,7 @@ def test_a_topic_is_asked_for_once_and_others_are_not_decoded(some: list[Message
     assert sorted(asked) == sorted({record.topic for record in some})
 
 
-def test_thousands_of_topics_can_be_chosen_from() -> None:
+def test_topics_can_be_selected_among_thousands() -> None:
     some = [a_record(topic=f"topic-{i}") for i in range(2500)]
     assert [row["topic"] for row in rows_of(some, takes=lambda topic: topic.endswith("99"))] == [
         f"topic-{i}" for i in range(99, 2500, 100)
@@ -167,7 +165,7 @@ def test_thousands_of_topics_can_be_chosen_from() -> None:
 
 @given(raw=st.lists(st.sampled_from([b"\xff", b"a", b"\xed\xa0\x80"]), max_size=40).map(b"".join))
 @example(raw=b"\xff" * 127)
-def test_a_malformed_topic_is_text_and_its_bytes_are_kept(raw: bytes) -> None:
+def test_a_malformed_topic_is_replaced_and_its_bytes_are_kept(raw: bytes) -> None:
     some = [a_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), a_record(topic="�")]
     some = [record._replace(total_size=len(encode_record(record))) for record in some]
     rows = rows_of(some)
@@ -177,7 +175,7 @@ def test_a_malformed_topic_is_text_and_its_bytes_are_kept(raw: bytes) -> None:
 
 @pytest.mark.parametrize("count", [8191, 10_000])
 @pytest.mark.parametrize("parser", PropertyParser)
-def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParser) -> None:
+def test_a_record_may_have_thousands_of_properties(count: int, parser: PropertyParser) -> None:
     """As many as fit, distinct or one name again and again; the last value stands where the name first stood."""
     distinct = "".join(f"{i:x}\x01{i % 7}\x02" for i in range(count))[:32767].encode()
     repeated = b"\x02".join([b"n\x01v"] * (count * 3 // 5) + [b"last\x01w", b"n\x01end"])[-32767:]
@@ -189,7 +187,7 @@ def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParse
 
 
 @pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
-def test_as_many_distinct_texts_as_there_are_records(size: int) -> None:
+def test_every_record_may_have_different_texts(size: int) -> None:
     some = [
         a_record(topic=f"topic-{i}", born_host=Host(i.to_bytes(4), i), store_host=Host(i.to_bytes(16), -i),
                  properties={f"name-{i}": f"value-{i}"})
@@ -202,7 +200,7 @@ def test_as_many_distinct_texts_as_there_are_records(size: int) -> None:
     assert batch.column("properties").to_pylist() == [[(f"name-{i}", f"value-{i}")] for i in range(size)]
 
 
-def test_text_that_grows_when_it_is_cleaned_has_room() -> None:
+def test_malformed_text_may_grow_when_it_is_replaced() -> None:
     """Each malformed byte becomes three; nothing is cut."""
     raw = b"KEYS\x01" + b"\xff" * 32_000
     some = [a_record(properties=raw) for _ in range(3)]
@@ -211,7 +209,7 @@ def test_text_that_grows_when_it_is_cleaned_has_room() -> None:
         assert record_from_row(row) == record
 
 
-def test_more_bytes_than_arrows_offsets_can_say_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_bytes_than_arrow_offsets_allow_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_formats.commitlog.columns._LARGEST", 99)
     with pytest.raises(LimitExceeded, match="100 bytes of bodies"):
         message_batch(grouped([a_record(b"x" * 100)]), PropertyParser.SCAN)
@@ -225,7 +223,7 @@ def test_a_batch_owns_its_bytes() -> None:
     assert batch.to_pylist() == before
 
 
-def test_rows_of_engines_that_give_maps_come_back_too() -> None:
+def test_records_are_restored_from_rows_with_properties_as_maps() -> None:
     record = a_record(properties={"a": "b", "c": "d"})
     (row,) = rows_of([record])
     assert record_from_row(row | {"properties": dict(row["properties"])}) == record
@@ -254,7 +252,7 @@ def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatc
 
 
 @given(st.lists(records(), max_size=5), st.sampled_from(PropertyParser))
-def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: PropertyParser) -> None:
+def test_any_record_is_restored_from_its_row(some: list[MessageRecord], parser: PropertyParser) -> None:
     good = [record for record in some if has_right_body_crc(record)]
 
     assembled = assemble_records(batch_of(good, parser))
@@ -266,10 +264,9 @@ def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: P
 @pytest.mark.sample(18)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(
+def test_broker_records_are_restored_from_parquet_by_every_engine(
     name: str, engine: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The table is the log: engines that are not ours read it, and every byte follows from what they give."""
     some = [stored.record for stored in stored_records(golden(name)) if has_right_body_crc(stored.record)]
     pq.write_table(pa.Table.from_batches([batch_of(some)]), tmp_path / "rows.parquet")
 
@@ -304,8 +301,7 @@ def test_a_slice_of_a_batch_has_its_own_records() -> None:
         ("properties_raw", pa.array([b"x"], pa.binary())),
     ],
 )
-def test_a_row_that_contradicts_itself_is_no_record(column: str, value: pa.Array) -> None:
-    """Somebody changed the table, or left bodies out: such a row is named, and no byte is made of it."""
+def test_inconsistent_rows_are_reported_and_not_encoded(column: str, value: pa.Array) -> None:
     batch = batch_of([a_record(body=b"body", topic="topic", properties=b"a\x01b\x02")])
 
     assembled = assemble_records(changed(batch, column, value))
@@ -313,8 +309,7 @@ def test_a_row_that_contradicts_itself_is_no_record(column: str, value: pa.Array
     assert ([], [0]) == (parts(assembled), list(assembled.incomplete_offsets))
 
 
-def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
-    """An export that left a column out cannot become a log again."""
+def test_a_missing_column_is_reported_by_name() -> None:
     batch = batch_of([a_record()])
 
     with pytest.raises(CorruptData, match="without the column store_host"):

@@ -18,9 +18,7 @@ def double(value: int) -> int:
     return 2 * value
 
 
-def test_without_a_writable_directory_there_is_a_warning_and_everything_works(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Numba itself raises at import where it can write nothing."""
     occupied = tmp_path / "file"
     occupied.write_text("a file has no children")
@@ -32,7 +30,7 @@ def test_without_a_writable_directory_there_is_a_warning_and_everything_works(
     assert compiled.inlined(double)(21) == 42
 
 
-def test_the_first_directory_that_can_be_written_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_first_writable_directory_is_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")
 
@@ -48,9 +46,7 @@ def test_the_first_directory_that_can_be_written_is_taken(monkeypatch: pytest.Mo
     assert not (tmp_path / "third").exists()
 
 
-def test_numbas_own_variable_comes_first_and_the_users_cache_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = Path(compiled.__file__).parent / "__pycache__"
     monkeypatch.setattr(compiled.config, "CACHE_DIR", str(tmp_path / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -69,10 +65,10 @@ def test_numbas_own_variable_comes_first_and_the_users_cache_last(
     assert list(compiled._candidates()) == [package, tmp_path / "named", last]  # noqa: SLF001
 
 
-def test_what_was_compiled_at_installation_serves_a_user_who_cannot_write_there(
+def test_code_compiled_at_installation_is_copied_for_other_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A service's user, or a container's, compiled for 30 seconds at each start."""
+    """The user of a service or container compiled for 30 seconds at each start."""
     installed, own = tmp_path / "installed", tmp_path / "own"
     there = installed / f"compiled-{compiled._stamp()}" / "scan"  # noqa: SLF001
     there.mkdir(parents=True)
@@ -98,7 +94,7 @@ def test_what_was_compiled_at_installation_serves_a_user_who_cannot_write_there(
     }
 
 
-def test_a_directory_of_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_directories_of_other_users_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Cached code is run: in /tmp anybody may have made a directory of this name."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / "rocketmq-lake-12345"]))
@@ -108,10 +104,8 @@ def test_a_directory_of_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatc
         assert compiled._find_cache() is None  # noqa: SLF001
 
 
-def test_code_is_not_used_again_when_what_it_was_built_from_has_changed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A function keeps the code of those it calls, and the offsets it was compiled with."""
+def test_cached_code_is_not_used_after_its_sources_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiled function contains the functions that it calls, and the offsets with which it was compiled."""
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "kernels").mkdir()
@@ -133,7 +127,7 @@ def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch,
     assert compiled.config.CACHE_DIR == "theirs"
 
 
-def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
+def test_the_first_use_is_recognised_by_an_empty_cache(tmp_path: Path) -> None:
     code = (
         "from tests.rmq_formats.test_compiled import *; print(compiled.CACHE_WAS_EMPTY); compiled.compiled(double)(21)"
     )
@@ -166,7 +160,7 @@ ingest(IngestRequest(sys.argv[1], sys.argv[2]), SerialWorkers())"""
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
-def test_after_it_an_ingest_of_all_tables_compiles_nothing(tmp_path: Path) -> None:
+def test_an_ingest_after_the_warm_up_compiles_nothing(tmp_path: Path) -> None:
     store = unpack("b551-base", tmp_path)
     warmed, used = (
         set(

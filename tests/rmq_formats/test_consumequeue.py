@@ -81,11 +81,11 @@ def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, ma
         ({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX", []),  # the broker's parser throws, and the record is refused
     ],
 )
-def test_a_tags_code_is_a_hash_or_a_time_of_delivery(properties: dict[str, str], topic: str, codes: list[int]) -> None:
+def test_a_tags_code_is_a_hash_or_a_delivery_time(properties: dict[str, str], topic: str, codes: list[int]) -> None:
     assert tags_code_of(properties, topic) == codes
 
 
-def test_delay_levels_come_from_the_brokers_configuration_and_start_at_1() -> None:
+def test_delay_levels_are_configured_and_start_at_1() -> None:
     """`messageDelayLevel` defines them, and the log does not have it; a level that it lacks waits one second."""
     assert tags_code_of({"DELAY": "2"}, "SCHEDULE_TOPIC_XXXX", delay_levels="2s 1d") == [86_401_000]
     assert parse_delay_levels("\N{ARABIC-INDIC DIGIT THREE}s") == (3000,)  # as `Long.parseLong` reads it
@@ -94,20 +94,20 @@ def test_delay_levels_come_from_the_brokers_configuration_and_start_at_1() -> No
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "1s  5s"])
-def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
+def test_invalid_delay_levels_are_rejected(text: str) -> None:
     with pytest.raises(CorruptData, match="messageDelayLevel"):
         parse_delay_levels(text)
 
 
 @pytest.mark.parametrize(("transaction", "count"), [(0, 1), (4, 0), (8, 1), (12, 0)])
-def test_prepared_and_rolled_back_records_have_no_unit(transaction: int, count: int) -> None:
+def test_prepared_and_rolled_back_records_have_no_units(transaction: int, count: int) -> None:
     assert len(units_of(a_record(sys_flag=transaction))) == count
 
 
 MULTI = {"INNER_MULTI_DISPATCH": "%LMQ%a,b", "INNER_MULTI_QUEUE_OFFSET": "5,6", "TAGS": "TagA"}
 
 
-def test_multi_dispatch_gives_a_unit_in_each_queue_of_the_list() -> None:
+def test_multi_dispatch_adds_a_unit_to_each_listed_queue() -> None:
     """Light queues have the id 0, others that of the record; place, size and tags are the record's."""
     record = a_record(queue_id=3, queue_offset=8, properties=MULTI)
 
@@ -144,7 +144,7 @@ def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, c
         (" ", "1", []),
     ],
 )
-def test_multi_dispatch_lists_are_read_as_the_broker_reads_them(names: str, offsets: str, queues: list[str]) -> None:
+def test_multi_dispatch_lists_are_parsed_as_by_brokers(names: str, offsets: str, queues: list[str]) -> None:
     """Lists of different length are ignored, and nothing is dispatched after an offset that is no number."""
     record = a_record(properties={"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
 
@@ -183,28 +183,26 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
         ({"INNER_BASE": "0", "INNER_NUM": "32768"}, 0),  # no short of Java's
     ],
 )
-def test_a_record_of_a_batch_topic_has_a_unit_where_it_has_base_and_count(
-    properties: dict[str, str], count: int
-) -> None:
+def test_records_of_batch_topics_have_units_if_base_and_count_are_valid(properties: dict[str, str], count: int) -> None:
     assert len(units_of(a_record(properties=properties), batch_topics=frozenset({"T"}))) == count
 
 
 @pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
-def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:
+def test_topics_that_are_not_valid_folder_names_are_unsafe(topic: str, safe: bool) -> None:
     name = QueueName(QueueKind.PLAIN, topic, 0)
 
     assert name.path == f"consumequeue/{topic}/0"
     assert name.is_safe is safe
 
 
-def test_the_release_of_a_record_is_the_last_that_began_before_it() -> None:
+def test_the_release_of_a_record_is_the_last_one_that_started_before_it() -> None:
     old = Release.of("4.9.0")
     rules = QueueRules(((0, old), (100, NEW)))
 
     assert [rules.release_at(offset) for offset in (-1, 0, 99, 100, 101)] == [old, old, old, NEW, NEW]
 
 
-def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
+def test_a_queue_ends_at_the_first_unwritten_unit() -> None:
     unit = UNIT.pack(5, 6, 7)
 
     assert list(walk_units(unit + UNIT.pack(5, 0, 7) + unit)) == [Unit(5, 6, 7)]
@@ -215,7 +213,7 @@ def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
     ("offset", "size", "base_offset", "count", "is_written"),
     [(0, 1, 0, 1, True), (-1, 1, 0, 1, False), (0, 0, 0, 1, False), (0, 1, -1, 1, False), (0, 1, 0, 0, False)],
 )
-def test_a_batch_unit_is_written_as_a_broker_says(
+def test_batch_units_are_recognised_as_written_as_by_brokers(
     offset: int, size: int, base_offset: int, count: int, is_written: bool
 ) -> None:
     data = BATCH_UNIT.pack(offset, size, 7, 8, base_offset, count, -1, 0)
@@ -234,14 +232,13 @@ def test_a_bitmap_is_part_of_its_extension_unit() -> None:
 
 
 @given(st.integers(0, (1 << 62)))
-def test_an_address_is_never_taken_for_a_hash(offset: int) -> None:
-    """It lies below every 32-bit number."""
+def test_extension_addresses_are_never_mistaken_for_hashes(offset: int) -> None:
     assert Unit(0, 1, EXT_ADDRESS_BASE + offset).has_ext_address
     assert not Unit(0, 1, -(1 << 31)).has_ext_address
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_are_decoded_as_units_or_rejected(data: bytes) -> None:
     assert len(list(walk_units(data))) <= len(data) // UNIT.size
     for decode in (decode_unit, decode_batch_unit, decode_ext_unit):
         try:

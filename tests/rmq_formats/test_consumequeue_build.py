@@ -93,17 +93,17 @@ MULTI_LOGS = st.lists(
 
 
 @given(MULTI_LOGS, RULES, st.booleans())
-def test_units_of_further_queues_are_those_of_the_scalar_module(
+def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
     log: list[MessageRecord], rules: QueueRules, lmq: bool
 ) -> None:
-    """The first record that names a queue goes the scalar way, the next one need not."""
+    """The first record that names a queue is read by the scalar code, later ones by the compiled code."""
     rules = replace(rules, lmq=lmq)
 
     assert unpacked(pack_units(group_of(log), rules, with_tags=True)) == in_queues(log, rules)
 
 
 @given(LOGS, RULES, st.data())
-def test_units_are_those_of_the_scalar_module_however_records_are_grouped(
+def test_units_equal_those_of_the_scalar_module_for_any_grouping(
     log: list[MessageRecord], rules: QueueRules, data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
@@ -129,7 +129,7 @@ def test_only_records_between_two_offsets_are_collected(
 
 
 @given(LOGS, RULES)
-def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], rules: QueueRules) -> None:
+def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: QueueRules) -> None:
     packed = pack_units(group_of(log), rules, with_tags=True)
     by_offset = {
         record.physical_offset: parse_properties(
@@ -145,14 +145,14 @@ def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], 
 @pytest.mark.parametrize(
     "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649", "٣"]
 )
-def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
+def test_delays_are_parsed_as_by_the_scalar_module(delay: str) -> None:
     log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
     assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1)])
-def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, repeats: int) -> None:
+def test_one_record_may_have_more_units_than_the_table_has_rows(prefix: str, queues: int, repeats: int) -> None:
     names = ",".join(f"{prefix}{n}" for n in range(queues))
     offsets = ",".join("0" * queues)
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
@@ -168,7 +168,7 @@ def a_first() -> ExpectedUnit:
     return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
 
 
-def test_batches_that_are_built_already_add_nothing() -> None:
+def test_repeated_batches_add_no_units() -> None:
     unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
     builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
 
@@ -176,8 +176,8 @@ def test_batches_that_are_built_already_add_nothing() -> None:
     assert builder.skipped_count == 1
 
 
-def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
-    """Tables begin small; a text that was seen before the table grew keeps its number."""
+def test_tables_of_queues_and_tags_grow() -> None:
+    """A text that was stored before its table grew keeps its number."""
     log = placed(a_record(topic=f"{n % 700:0127d}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
     packed = pack_units(group_of(log), QueueRules(), with_tags=True)
 
@@ -189,17 +189,15 @@ def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
     assert found == {record.physical_offset: f"tag{n % 1100}" * 40 for n, record in enumerate(log)}
 
 
-def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
+def test_more_records_than_table_rows_are_collected_completely() -> None:
     log = placed(a_record(b"", queue_offset=n) for n in range(5000))
 
     assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 @pytest.mark.parametrize("most", [0, 2, 1 << 16])
-def test_a_range_has_its_own_queues_whatever_ranges_of_the_thread_had(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Queues that were met before are known; of a log of garbage not without an end."""
+def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread remembers the queues of earlier ranges, up to a limit."""
     monkeypatch.setattr(collect, "_MOST_MET", most)
     records = [a_record(b"", topic=topic, queue_id=number) for topic in ("B", "A", "C") for number in (1, 0)]
     for some in ([0, 1, 2, 0], [5, 4], [3, 1, 5], [2]):
@@ -244,7 +242,7 @@ def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
 
 
 @given(sequences(QueueKind.PLAIN), st.sampled_from(RELEASES), st.sampled_from(RELEASES), st.data())
-def test_appended_files_are_those_of_the_scalar_queue(
+def test_appended_files_equal_those_of_the_scalar_queue(
     units: list[ExpectedUnit], old: Release, new: Release, data: st.DataObject
 ) -> None:
     """Blanks, gaps, repeats, drops, a change of release; in slices of any size."""
@@ -259,7 +257,7 @@ def test_appended_files_are_those_of_the_scalar_queue(
 
 
 @given(sequences(QueueKind.BATCH), st.data())
-def test_appended_batch_files_are_those_of_the_scalar_queue(units: list[ExpectedUnit], data: st.DataObject) -> None:
+def test_appended_batch_files_equal_those_of_the_scalar_queue(units: list[ExpectedUnit], data: st.DataObject) -> None:
     scalar = BatchConsumeQueue(92)
     for unit in units:
         scalar.append(unit, RELEASES[-1])
@@ -270,7 +268,7 @@ def test_appended_batch_files_are_those_of_the_scalar_queue(units: list[Expected
 
 
 @given(sequences(QueueKind.PLAIN), st.data())
-def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
+def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
     units: list[ExpectedUnit], data: st.DataObject
 ) -> None:
     scalar = ConsumeQueueExt(110)
@@ -314,7 +312,7 @@ FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
         ("4.5.1", [(0, 100, 10)], (1, 101, 1), SKIPPED, 1),
     ],
 )
-def test_a_unit_is_appended_dropped_or_taken_for_built(
+def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
     release: str, there: list[tuple[int, int, int]], unit: tuple[int, int, int], expected: tuple[int, int], files: int
 ) -> None:
     builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.of(release)),))
@@ -332,7 +330,7 @@ def test_a_unit_is_appended_dropped_or_taken_for_built(
 @pytest.mark.parametrize(
     ("lost", "blanks"), [(((10, 1010),), 6), (((10, 300), (700, 1010)), 6), (((10, 300),), 0), (((1020, 9000),), 0)]
 )
-def test_units_are_blanks_for_as_many_records_as_the_log_can_have_lost(
+def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     lost: tuple[tuple[int, int], ...], blanks: int
 ) -> None:
     """Of three units, one is before the loss, one after it at offset 7, and one follows; a file has five of them."""

@@ -97,7 +97,7 @@ def written_logs(draw: st.DrawFn) -> Written:
 
 
 @given(written_logs())
-def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
+def test_packed_keys_equal_those_of_the_scalar_model(log: Written) -> None:
     records, rules = log
     expected = [
         (index_key_hash(key.text), record.physical_offset, record.store_timestamp)
@@ -109,7 +109,7 @@ def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
 
 
 @given(logs(), releases)
-def test_places_name_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
+def test_positions_lead_to_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
     rules = make_rules((0, release))
     group = group_of(records, BASE)
     data = bytes(group.buffer)
@@ -139,7 +139,7 @@ def built(
 
 
 @given(written_logs(), st.integers(1, 12), times)
-def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
+def test_built_files_equal_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
     records, rules = log
     previous: IndexHeader | None = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     writer = IndexWriter(GEOMETRY, rules, previous)
@@ -155,7 +155,7 @@ def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: 
 
 
 @pytest.mark.parametrize("cut", [511, 512, 513, 2_000])
-def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int) -> None:
+def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> None:
     """Slots that several of them share, and a release that counts slots otherwise from one of them on."""
     geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
     rules = make_rules((0, Release.of("4.2.0")), (77_000, NEWEST))
@@ -170,7 +170,7 @@ def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int
     assert built(keys, rules, cut, None, geometry)[0] == scalar.encode()
 
 
-def test_the_difference_wraps_as_in_java() -> None:
+def test_time_differences_overflow_as_in_java() -> None:
     """A store time far below zero gives the largest difference, not the smallest."""
     times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
     records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
@@ -182,26 +182,26 @@ def test_the_difference_wraps_as_in_java() -> None:
     assert built(packed(records, rules), rules, 3, IndexHeader(0, 5, 0, 0, 0, 12))[0] == scalar.encode()
 
 
-def test_keys_before_an_offset_are_left_out() -> None:
+def test_keys_before_the_start_offset_are_skipped() -> None:
     records = placed([a_record(topic="T")] * 5, BASE)
     offsets = [record.physical_offset for record in records]
 
     assert packed(records, make_rules((0, OLDEST)), offsets[3])["physical_offset"].tolist() == offsets[3:]
 
 
-def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
+def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
     record = a_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
     records = placed([record] * 3, BASE)
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
-def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
+def test_too_many_keys_for_a_file_are_rejected() -> None:
     with pytest.raises(ValueError, match="13 keys for 11 entries"):
         built(np.zeros(13, PACKED_KEY), make_rules((0, NEWEST)), 13, None)
 
 
 @given(logs(), st.integers(0, 12), releases)
-def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
+def test_copied_entries_and_further_keys_give_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
 ) -> None:
     rules = make_rules((0, release))
@@ -220,7 +220,7 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     assert bytes(data) == whole
 
 
-def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_release() -> None:
+def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
     """The second part leaves the file's begin alone; slots are counted as the release at the entry's offset counts."""
     rules = make_rules((0, Release.of("4.7.0")), (BASE + 4, Release.of("4.7.1")))
     scalar = IndexFile.created(GEOMETRY)
@@ -242,7 +242,7 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
 
 
 @given(written_logs(), st.integers(0, 12), times)
-def test_a_builder_that_continues_from_slots_builds_the_same_entries(log: Written, cut: int, end: int) -> None:
+def test_a_builder_resumed_from_slots_builds_the_same_entries(log: Written, cut: int, end: int) -> None:
     records, rules = log
     previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))
@@ -255,7 +255,7 @@ def test_a_builder_that_continues_from_slots_builds_the_same_entries(log: Writte
     assert (whole.tobytes(), one.finish()) == (parts.tobytes(), second.finish())
 
 
-def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
+def test_too_many_entries_for_a_file_are_not_copied() -> None:
     builder = FileBuilder(GEOMETRY, RuleTable.from_rules(make_rules((0, NEWEST))), lambda *_: None)
     with pytest.raises(ValueError, match="12 entries, room for 11"):
         builder.add_entries(np.zeros(12 * 20, np.uint8), IndexHeader())
@@ -270,7 +270,7 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
     assert written[GEOMETRY.entry_position(1)][:4] == bytes(4)
 
 
-def test_rows_of_entries_name_slot_and_key() -> None:
+def test_entry_rows_have_slot_and_key() -> None:
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
     (block,) = pack_keys(group_of([record], 0), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)
@@ -300,13 +300,13 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
-def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
+def test_intact_chains_have_no_broken_links_for_any_block_size(hashes: list[int], block: int) -> None:
     with patch.object(chains, "BLOCK", block):
         assert list(find_broken_links(reading(chained_file(hashes)), CHAINED)) == []
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
-def test_an_entry_that_points_elsewhere_is_reported(wrong: int) -> None:
+def test_an_entry_with_a_wrong_link_is_reported(wrong: int) -> None:
     data = chained_file([1, 9, 17, 25, 33])
     position = CHAINED.entry_position(4) + 16
     set_int(data, position, wrong)
@@ -315,7 +315,7 @@ def test_an_entry_that_points_elsewhere_is_reported(wrong: int) -> None:
     assert list(find_broken_links(reading(data), CHAINED)) == expected
 
 
-def test_a_slot_that_points_elsewhere_is_named() -> None:
+def test_a_slot_with_a_wrong_link_is_reported() -> None:
     data = chained_file([1, 9, 2])
     set_int(data, CHAINED.slot_position(1), 1)
     set_int(data, CHAINED.slot_position(5), 3)
@@ -326,7 +326,7 @@ def test_a_slot_that_points_elsewhere_is_named() -> None:
     ]
 
 
-def test_a_count_beyond_the_file_reads_no_further() -> None:
+def test_an_entry_count_beyond_the_file_does_not_extend_the_check() -> None:
     data = chained_file([1, 9, 2])
     set_int(data, 36, (1 << 31) - 1)
 
@@ -358,7 +358,7 @@ def changed(position: int, value: int) -> bytearray:
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
-def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
+def test_a_different_entry_is_reported_with_number_and_field(size: int) -> None:
     at = COMPARED.entry_position(6)
     comparison = compared(changed(at + 15, 200), small_file(), size)
 
@@ -369,14 +369,14 @@ def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
     assert comparison.bits == (200 ^ 25).bit_count()
 
 
-def test_a_slot_that_differs_is_named_by_its_number() -> None:
+def test_a_different_slot_is_reported_with_its_number() -> None:
     comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
 
     (difference,) = comparison.differences
     assert (*difference[:3], difference.found) == (IndexFilePart.SLOT, 3, "newest_entry", 99)
 
 
-def test_all_header_fields_that_differ_are_named_first() -> None:
+def test_different_header_fields_are_reported_first() -> None:
     data = changed(15, 1)
     data[39] = 77
     data[COMPARED.entry_position(2)] = 1
@@ -387,7 +387,7 @@ def test_all_header_fields_that_differ_are_named_first() -> None:
 
 
 @pytest.mark.parametrize("after", [b"", bytes(5 * 20)], ids=["cut short", "zeroed"])
-def test_what_is_zero_or_lacking_in_the_real_file_is_counted(after: bytes) -> None:
+def test_zeroed_and_missing_entries_are_counted(after: bytes) -> None:
     comparison = compared(small_file()[: COMPARED.entry_position(5)] + after, small_file())
 
     assert comparison.first[IndexFilePart.ENTRY].number == 5
@@ -395,7 +395,7 @@ def test_what_is_zero_or_lacking_in_the_real_file_is_counted(after: bytes) -> No
 
 
 @given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))
-def test_any_changed_byte_is_found_once(position: int, value: int, size: int) -> None:
+def test_any_changed_byte_is_reported_once(position: int, value: int, size: int) -> None:
     expected = small_file()
     comparison = compared(changed(position, value), expected, size)
     is_entry_0 = COMPARED.entry_position(0) <= position < COMPARED.entry_position(1)

@@ -56,18 +56,18 @@ def a_message(sys_flag: int = 0, **properties: str) -> MessageRecord:
         (1000, -(1 << 63), (1 << 31) - 1),  # wraps to a huge positive number
     ],
 )
-def test_seconds_are_java_integers(begin: int, time: int, expected: int) -> None:
+def test_time_differences_are_computed_as_in_java(begin: int, time: int, expected: int) -> None:
     """Wrapped at 64 bits, truncated toward zero, clamped to 0 and 2^31 - 1."""
     assert time_diff_s(begin, time) == expected
 
 
-def test_only_a_rollback_is_not_indexed() -> None:
+def test_only_rollbacks_are_not_indexed() -> None:
     left_out = [kind for kind in TransactionType if not index_keys(a_message(sys_flag=kind, UNIQ_KEY="u"), NEWEST)]
 
     assert left_out == [TransactionType.ROLLBACK]
 
 
-def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
+def test_index_keys_are_unique_key_words_and_tags_in_this_order() -> None:
     """Duplicates stay, empty words go; tags from 5.4.0 on, under a text of their own."""
     record = a_message(KEYS=" dup  dup x ", TAGS="a||b", UNIQ_KEY="U")
 
@@ -100,7 +100,7 @@ def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, p
         data[at + 16 : at + 20] = prev_entry.to_bytes(4, "big", signed=True)
 
 
-def test_times_are_compared_without_their_milliseconds() -> None:
+def test_lookups_compare_times_in_seconds() -> None:
     """An entry knows seconds since the file's begin: a message counts as up to 999 ms older than it is."""
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 12_999)))
 
@@ -109,8 +109,8 @@ def test_times_are_compared_without_their_milliseconds() -> None:
     assert offsets_in(reader, 12_001, 20_000) == []
 
 
-def test_the_walk_ends_at_the_first_entry_before_the_begin() -> None:
-    """Entries are in the order of time as far as the broker knows; a clock that went back hides what lies after."""
+def test_a_lookup_ends_at_the_first_entry_before_its_begin() -> None:
+    """Entries are assumed to be in order of time; if the clock went back, later entries are not found."""
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 30_000), ("T#a", 3, 11_000), ("T#a", 4, 31_000)))
 
     assert offsets_in(reader, 20_000, 40_000) == [4]
@@ -129,14 +129,14 @@ def test_the_walk_ends_at_the_first_entry_before_the_begin() -> None:
         (5001, 9000, False),
     ],
 )
-def test_a_file_is_asked_when_its_times_touch_the_wanted_ones(begin: int, end: int, *, expected: bool) -> None:
+def test_a_file_is_searched_if_its_times_overlap(begin: int, end: int, *, expected: bool) -> None:
     """IndexFile#isTimeMatched, both edges included."""
     reader = a_reader(a_file(("T#a", 1, 1000), ("T#a", 2, 5000)))
 
     assert reader.header.matches_time(begin, end) is expected
 
 
-def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing() -> None:
+def test_empty_files_and_invalid_slots_have_no_hits() -> None:
     """A slot beyond the count, or any slot of a file whose count is 1, is not followed."""
     assert offsets_in(a_reader(a_file())) == []
     assert offsets_in(a_reader(b"")) == []
@@ -148,7 +148,7 @@ def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing
         assert offsets_in(a_reader(data)) == []
 
 
-def test_a_slot_that_points_to_entry_0_is_empty_even_if_the_bytes_there_look_like_an_entry() -> None:
+def test_a_slot_that_points_to_entry_0_is_empty() -> None:
     """Entry 0 is never used: a slot of zeros is empty, regardless of the bytes of entry 0."""
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000))
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
@@ -174,9 +174,7 @@ def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
     ("number", "change"),
     [*((3, {"prev_entry": previous}) for previous in (-1, 5, (1 << 31) - 1, 3)), (2, {"time_diff_s": -1})],
 )
-def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself_or_has_a_negative_time(
-    number: int, change: dict[str, int]
-) -> None:
+def test_a_chain_ends_at_an_invalid_link_or_negative_time(number: int, change: dict[str, int]) -> None:
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
     set_entry(data, number, **change)
 
@@ -184,7 +182,7 @@ def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself_or_has_a_negati
 
 
 @pytest.mark.parametrize("back_to", [1, 2, 3, 7, 18])
-def test_an_endless_chain_ends_with_what_was_found_and_a_word_about_it(back_to: int) -> None:
+def test_a_circular_chain_ends_with_an_error_after_its_hits(back_to: int) -> None:
     """A broker would follow the circle for ever."""
     for bottom in range(2, 20):
         data = a_file(*(("T#a", number, 1000) for number in range(1, 20)))
@@ -218,7 +216,7 @@ def index_bytes(data: Buffer, size: int | None = None) -> Content:
     return Content(len(data) if size is None else size, reading(data))
 
 
-def test_the_length_and_count_of_a_full_file_show_its_geometry() -> None:
+def test_length_and_count_of_a_full_file_determine_its_geometry() -> None:
     assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
     assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
     for count in (1, -5, 10_000):
@@ -227,12 +225,12 @@ def test_the_length_and_count_of_a_full_file_show_its_geometry() -> None:
 
 @pytest.mark.parametrize("entries", [1, 7, 19])
 @pytest.mark.parametrize("wrong", [Geometry(13, 19), Geometry(3, 21), Geometry(68, 8), Geometry(9, 20)])
-def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, wrong: Geometry) -> None:
+def test_entries_fit_only_one_geometry(entries: int, wrong: Geometry) -> None:
     assert fits_geometry(index_bytes(numbered_file(entries)), GEOMETRY)
     assert not fits_geometry(index_bytes(numbered_file(entries)), wrong)
 
 
-def test_a_file_without_entries_contradicts_nothing() -> None:
+def test_a_file_without_entries_fits_any_geometry() -> None:
     assert fits_geometry(index_bytes(numbered_file(0)), TINY)
     assert find_stated_geometry([index_bytes(numbered_file(0))]) is None
     assert find_geometries(index_bytes(numbered_file(0))) == []
@@ -250,7 +248,7 @@ def test_the_geometry_of_a_damaged_file_is_found(lost: str) -> None:
     assert find_stated_geometry([index_bytes(data)]) == StatedGeometry(geometry, 1)
 
 
-def test_most_full_files_decide_and_the_entries_confirm() -> None:
+def test_the_geometry_of_most_full_files_is_confirmed_by_their_entries() -> None:
     """A count that was damaged supposes what no entry confirms; a file that is not full supposes nothing true."""
     full, other, damaged = numbered_file(19), numbered_file(19, TINY), numbered_file(19)
     damaged[36:40] = (21).to_bytes(4)
@@ -260,14 +258,14 @@ def test_most_full_files_decide_and_the_entries_confirm() -> None:
     assert find_stated_geometry([index_bytes(numbered_file(7))]) is None
 
 
-def test_files_of_the_default_size_are_those_of_the_default() -> None:
+def test_files_of_default_size_have_the_default_geometry() -> None:
     size = DEFAULT_GEOMETRY.file_size
 
     assert find_stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
     assert find_stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
-def test_entries_reveal_another_geometry_with_the_default_file_size() -> None:
+def test_entries_show_a_different_geometry_of_the_same_file_size() -> None:
     """With twice the slots and a million entries fewer, the length is the same to the byte."""
     geometry = Geometry(10_000_000, 19_000_000)
     assert geometry.file_size == DEFAULT_GEOMETRY.file_size
@@ -286,13 +284,13 @@ def test_entries_reveal_another_geometry_with_the_default_file_size() -> None:
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
-def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
+def test_one_given_number_determines_the_other(slots: int | None, entries: int | None) -> None:
     assert find_stated_geometry([index_bytes(numbered_file(7))], slots, entries) == StatedGeometry(GEOMETRY, 1)
     assert find_stated_geometry([index_bytes(numbered_file(7))], 9, None) is None
     assert find_stated_geometry([index_bytes(numbered_file(7))], None, 1 << 20) is None
 
 
-def test_a_file_that_cannot_be_read_says_nothing() -> None:
+def test_unreadable_files_are_ignored() -> None:
     def read(position: int, length: int) -> bytes:
         raise OSError(errno.EIO, f"{length} bytes at {position}")
 
@@ -305,7 +303,7 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
 
 
 @given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
-def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, index_num: int) -> None:
+def test_the_geometry_of_a_partial_file_is_found_by_trying(entries: int, slots: int, index_num: int) -> None:
     geometry = Geometry(slots, index_num)
     data = numbered_file(entries, geometry)
 
@@ -315,7 +313,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_files_of_every_broker_show_their_geometry(golden: StoreOf, name: str) -> None:
+def test_geometries_of_broker_files_are_found(golden: StoreOf, name: str) -> None:
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
     told = find_stated_geometry(files)
 

@@ -112,8 +112,8 @@ def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
 @example(b"\xe2\xc0\x80\xe2\x82\xc0")
 @example(b"\xed\xa0\xc0")
 @example(b"\xf0\xc0\xf0\x90\xc0\xf0\x90\x80\xc0")
-def test_text_is_what_java_reads(raw: bytes) -> None:
-    """Malformed input becomes as many replacement characters as in Java, and is told from text that holds them."""
+def test_texts_are_decoded_as_by_java(raw: bytes) -> None:
+    """Malformed input is replaced as in Java, and distinguished from text that contains replacement characters."""
     buffer, start, end = _text_at_an_offset(raw)
     expected = java_text(raw).encode()
     assert _CLEAN_SIZE(buffer, start, end) == len(expected)
@@ -127,7 +127,7 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
 @given(_TEXT_BYTES, _TEXT_BYTES)
 @example(b"topic" * _ROW, b"key" * _ROW + b"\xc3\xa9")
 @example(b"topic", "\N{GRINNING FACE}".encode())
-def test_a_hash_continues_from_the_text_before(first: bytes, second: bytes) -> None:
+def test_a_hash_can_continue_that_of_another_text(first: bytes, second: bytes) -> None:
     """An index key is hashed as topic, separator and key, without building the text."""
     for around in (0, _ROW):
         left, right = _text_at_an_offset(first, around), _text_at_an_offset(second, around)
@@ -155,7 +155,7 @@ def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, st
 @example(raw=b"a\x01b\x02" * _ROW + b"c\x01" + b"d" * _ROW)
 @example(raw=b"a\x01\x02b\x01c")
 @example(raw=b"a\x01b\x01\x01\x02\x01c\x02d\x01\x02e\x02\x02f\x01g\x01h")
-def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, raw: bytes) -> None:
+def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyParser, raw: bytes) -> None:
     expected = parse_properties(raw, parser)
     for around in (0, _ROW):
         found = _properties(raw, parser, around)
@@ -171,14 +171,14 @@ def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
-def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
+def test_bytes_are_equal_only_if_all_are(left: bytes, right: bytes) -> None:
     assert bool(_SAME(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
     assert _SAME(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
 
 
 @given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 @example(bytes(range(17)), 0, 0, 0)
-def test_a_copy_is_the_same_bytes_however_close_the_ends_are(data: bytes, before: int, after: int, room: int) -> None:
+def test_copies_are_exact_at_any_distance_from_the_ends(data: bytes, before: int, after: int, room: int) -> None:
     source = as_bytes(b"\x77" * before + data + b"\x77" * after)
     for copy in _COPIES:
         target = np.full(before + len(data) + room, 0x5A, np.uint8)
@@ -235,7 +235,7 @@ def _guarded_bytes(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
 @given(segment=hostile_segments(), size=st.sampled_from([100, 300, 1 << 16]))
 @ANY_NUMBER_OF_TIMES
-def test_every_buffer_may_end_at_a_page_without_access(
+def test_no_buffer_is_read_or_written_beyond_its_end(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
     shim = SimpleNamespace(**{**vars(np), "empty": _page_guarded})
@@ -248,9 +248,7 @@ def test_every_buffer_may_end_at_a_page_without_access(
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
 @given(some=st.lists(records(), min_size=1, max_size=4))
 @ANY_NUMBER_OF_TIMES
-def test_records_may_stand_at_the_very_end_of_their_buffer(
-    monkeypatch: pytest.MonkeyPatch, some: list[MessageRecord]
-) -> None:
+def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch, some: list[MessageRecord]) -> None:
     monkeypatch.setattr(columns, "_room", _page_guarded_room)
     raw = b"".join(map(encode_record, some))
     buffer = at_a_guarded_page(len(raw))

@@ -17,13 +17,13 @@ ROOT = Path(rmq_formats.__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", rmq_formats.__all__)
-def test_every_public_name_is_that_of_the_module_that_declares_it(name: str) -> None:
+def test_public_names_are_those_of_their_modules(name: str) -> None:
     value = getattr(rmq_formats, name)
 
     assert getattr(importlib.import_module(value.__module__), name) is value
 
 
-def test_the_names_are_in_order_and_complete() -> None:
+def test_public_names_are_sorted_and_complete() -> None:
     own = {
         name for name, value in vars(rmq_formats).items() if getattr(value, "__module__", "").startswith("rmq_formats.")
     }
@@ -32,14 +32,14 @@ def test_the_names_are_in_order_and_complete() -> None:
     assert own <= {*rmq_formats.__all__}
 
 
-def test_the_example_is_true() -> None:
+def test_the_example_of_the_package_works() -> None:
     outcome = doctest.testmod(rmq_formats)
 
     assert outcome.attempted > 5
     assert outcome.failed == 0
 
 
-def test_the_scalar_names_need_the_standard_library_alone() -> None:
+def test_scalar_names_need_only_the_standard_library() -> None:
     heavy = ("numba", "numpy", "pyarrow", "pyspark", "llvmlite")
     names = [name for name in rmq_formats.__all__ if name not in {"message_batch", "scan"}]
     program = f"import sys; sys.modules.update(dict.fromkeys({heavy})); from rmq_formats import {', '.join(names)}"
@@ -53,7 +53,7 @@ KINDS = (NeedMoreData, CorruptData, LimitExceeded, UnsupportedFormat, NotAStore)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[FormatError]) -> None:
+def test_errors_can_be_pickled(kind: type[FormatError]) -> None:
     error = kind("body_crc 1, computed 2", 4711, "commitlog/00000000000000000000")
 
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
@@ -62,14 +62,14 @@ def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[Forma
     assert (arrived.reason, arrived.offset, arrived.file) == (error.reason, error.offset, error.file)
 
 
-def test_naming_the_file_keeps_kind_fact_and_offset() -> None:
+def test_an_error_keeps_its_kind_and_offset_when_a_file_is_added() -> None:
     named = NeedMoreData("short", 7).in_file("log")
 
     assert type(named) is NeedMoreData
     assert str(named.in_file("outer")) == "log: short at offset 7"
 
 
-def test_a_file_is_read_once_a_block_and_gives_the_same_bytes() -> None:
+def test_files_are_read_in_blocks_without_changing_the_bytes() -> None:
     data = bytes(range(100))
     reads: list[tuple[int, int]] = []
 

@@ -87,10 +87,9 @@ def scanned_growing(file: GrowingFile, size: int, framing: Framing) -> list[Piec
 )
 @example(bodies=[b"a", b"b"], framing=Framing.PLAIN, sealed=False, written=0, steps=[0, 0, 0, 3000])
 @example(bodies=[b"a"], framing=Framing.PLAIN, sealed=True, written=0, steps=[0, 0, 0, 3000])
-def test_what_a_broker_writes_meanwhile_is_not_damage(  # noqa: PLR0913, PLR0917 - a segment, and a broker's steps
+def test_bytes_that_a_broker_is_writing_are_not_damage(  # noqa: PLR0913, PLR0917 - a segment, and a broker's steps
     reads: _Reads, bodies: list[bytes], framing: Framing, sealed: bool, written: int, steps: list[int]
 ) -> None:
-    """Whatever the moment at which each page is read: the log has records, and an end that is open or sealed."""
     raw = log_of([a_record(body, properties=b"KEYS\x01k\x02") for body in bodies], _BASE, framing)
     raw += a_blank(200, framing) if sealed else bytes(200)
 
@@ -101,8 +100,7 @@ def test_what_a_broker_writes_meanwhile_is_not_damage(  # noqa: PLR0913, PLR0917
 
 
 @pytest.mark.parametrize("reads", [walked, scanned_growing])
-def test_bytes_that_no_broker_fills_are_still_damage(reads: _Reads) -> None:
-    """Zeros in place of a record that others follow: a second look at them finds none."""
+def test_zeros_in_place_of_a_record_are_damage(reads: _Reads) -> None:
     some = [a_record(bytes([65 + number]) * 90) for number in range(5)]
     raw = bytearray(log_of(some, _BASE))
     raw[some[0].total_size : 2 * some[0].total_size] = bytes(some[0].total_size)
@@ -116,7 +114,7 @@ _SIZE = a_record(b"x" * 60).total_size
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
-def test_records_that_queues_prove_are_not_leftovers_if_the_clock_was_set_back(is_proven: bool) -> None:
+def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_proven: bool) -> None:
     """An older record after damage in an open segment is a leftover, unless queues point past the damage."""
     whole = log_of([a_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
     raw = whole[:_SIZE] + bytes(_SIZE) + whole[2 * _SIZE :] + bytes(100)  # the second record is zeroed
@@ -196,15 +194,14 @@ def test_terms_distinguish_leftovers_from_the_log(case: str) -> None:
         assert scanned(raw, Framing.DLEDGER, start=start, final=final, window=window) == pieces
 
 
-def test_a_bad_sector_says_no_term() -> None:
+def test_a_bad_sector_has_no_term() -> None:
     segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
 
     assert segment.term_before(200) == LOWEST_TERM
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("deleted"), PermissionError("denied"), OSError("a network")])
-def test_a_file_that_cannot_be_reached_is_no_damage(error: OSError) -> None:
-    """Whoever reads must know: a deleted file, a denial and a network that fails say nothing of the bytes."""
+def test_unavailable_files_are_not_damage(error: OSError) -> None:
     segment = SegmentBytes(_failing(error), 4096, BASE, Framing.DLEDGER)
 
     with pytest.raises(type(error)):
@@ -222,7 +219,7 @@ _TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM,
 
 
 @given(terms=st.lists(_TERMS, max_size=6), data=st.data(), window=WINDOWS, final=st.booleans())
-def test_the_compiled_walk_knows_the_same_leftovers(
+def test_scan_finds_the_same_leftovers_as_the_scalar_walk(
     terms: list[int], data: st.DataObject, window: int, final: bool
 ) -> None:
     size = len(entries([0]))
@@ -259,7 +256,7 @@ START = BRIDGED + len(FIRST)
         (500, [LostMessage(START, 300, "T1", 3, 7), LostMessage(START + 200, 300, "T1", 3, 8)], 1),  # they overlap
     ],
 )
-def test_a_broker_reads_past_a_bridge_that_our_readers_treat_as_a_hole(
+def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
     size: int, lost: Sequence[LostMessage], tiles: int
 ) -> None:
     over = build_bridge(START, START + size, lost, 9)
@@ -278,7 +275,7 @@ def test_a_broker_reads_past_a_bridge_that_our_readers_treat_as_a_hole(
 
 
 @pytest.mark.parametrize("size", [8, 60, 99, 100, 4096])
-def test_a_hole_up_to_the_end_of_a_segment_ends_in_a_blank(size: int) -> None:
+def test_a_bridge_to_the_end_of_a_segment_ends_with_a_blank(size: int) -> None:
     segment = FIRST + build_bridge_to_segment_end(START, START + size, [], 9)
 
     stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
@@ -288,7 +285,7 @@ def test_a_hole_up_to_the_end_of_a_segment_ends_in_a_blank(size: int) -> None:
 
 
 @pytest.mark.parametrize("field", ["flag", "body", "properties"])
-def test_a_message_that_is_only_nearly_a_bridge_is_a_message(field: str) -> None:
+def test_messages_that_resemble_a_bridge_are_messages(field: str) -> None:
     flag = int.from_bytes(b"LOST") - (field == "flag")
     body = b"\0\1" if field == "body" else b"\0\0"
     properties = b"A\1B" if field == "properties" else b""

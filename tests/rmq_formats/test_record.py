@@ -62,7 +62,7 @@ BY_HAND = b"".join(
 )
 
 
-def test_every_field_of_a_record_is_where_it_belongs() -> None:
+def test_every_field_of_a_record_is_decoded() -> None:
     record = decode_record(BY_HAND)
 
     assert record == MessageRecord(
@@ -93,9 +93,7 @@ def test_every_field_of_a_record_is_where_it_belongs() -> None:
 
 
 @given(records(), st.binary(max_size=20), st.binary(max_size=20))
-def test_a_record_decodes_to_what_was_encoded_wherever_it_stands(
-    record: MessageRecord, before: bytes, behind: bytes
-) -> None:
+def test_encoded_records_are_decoded_at_any_position(record: MessageRecord, before: bytes, behind: bytes) -> None:
     assert decode_record(before + encode_record(record) + behind, len(before)) == record
 
 
@@ -118,7 +116,7 @@ def test_a_topic_too_long_for_its_version_cannot_be_encoded(topic: str, magic_co
         encode_record(a_record(topic=topic, magic_code=magic_code))
 
 
-def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
+def test_negative_lengths_of_body_and_properties_mean_empty() -> None:
     record = a_record(body=b"", properties=b"")._replace(body_length=-1, properties_length=-5)
 
     decoded = decode_record(encode_record(record))
@@ -145,7 +143,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("reason", WRONG)
-def test_a_record_that_contradicts_itself_is_corrupt(reason: str) -> None:
+def test_inconsistent_records_are_corrupt(reason: str) -> None:
     position, code, value = WRONG[reason]
     raw = bytearray(BY_HAND + bytes(5000))
     struct.pack_into(code, raw, position, value)
@@ -164,15 +162,14 @@ def test_a_record_cut_short_needs_more_data() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"no record at all, but as long as one's head is", BY_HAND[:60], BY_HAND[:20]])
-def test_an_error_names_the_position_where_no_offset_is_given(raw: bytes) -> None:
+def test_an_error_has_the_position_if_no_offset_is_given(raw: bytes) -> None:
     with pytest.raises(FormatError) as caught:
         decode_record(b"ten bytes." + raw, 10)
 
     assert caught.value.offset == 10
 
 
-def test_a_record_is_not_searched_before_the_buffer() -> None:
-    """A negative position would be read from the end."""
+def test_a_negative_position_is_rejected() -> None:
     with pytest.raises(NeedMoreData):
         decode_record(BY_HAND, -102)
 
@@ -210,7 +207,7 @@ def test_the_property_crc_covers_everything_before_it() -> None:
 
 
 @given(st.data())
-def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObject) -> None:
+def test_damaged_inner_batches_are_decoded_or_rejected(data: st.DataObject) -> None:
     body = encode_inner_batch([InnerMessage(1, b"first", b"a\x01b"), InnerMessage(2, b"", b"")])
     damaged = data.draw(mutations(body))
     try:
@@ -232,7 +229,7 @@ def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObj
         ((22, 0, 0, 0, 0), -1),
     ],
 )
-def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int, ...], properties_length: int) -> None:
+def test_inconsistent_inner_messages_are_corrupt(numbers: tuple[int, ...], properties_length: int) -> None:
     body = struct.pack(">iiiii", *numbers) + struct.pack(">h", properties_length)
 
     with pytest.raises(CorruptData, match="inner message of"):
@@ -241,7 +238,7 @@ def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int,
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_every_record_of_a_broker_is_its_own_bytes_and_no_changed_one(golden: StoreOf, name: str) -> None:
+def test_broker_records_are_encoded_unchanged_and_are_intact(golden: StoreOf, name: str) -> None:
     stored = list(stored_records(golden(name)))
 
     assert stored
@@ -251,11 +248,11 @@ def test_every_record_of_a_broker_is_its_own_bytes_and_no_changed_one(golden: St
 
 
 @pytest.mark.parametrize("name", golden_stores("types-crc"))
-def test_every_property_crc_of_a_broker_is_right(golden: StoreOf, name: str) -> None:
+def test_property_crcs_of_brokers_are_right(golden: StoreOf, name: str) -> None:
     assert {has_right_property_crc(record) for record, _ in stored_records(golden(name))} == {True}
 
 
-def test_no_bit_of_a_record_with_a_crc_over_all_of_it_changes_unseen() -> None:
+def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
     raw = encode_record(with_property_crc(a_record(b"body", properties=b"KEYS\x01k\x02")))
     kinds = Counter(
         _change(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]) for at in range(len(raw)) for bit in range(8)
@@ -285,7 +282,7 @@ def _change(raw: bytes) -> int | None:
 
 
 @pytest.mark.parametrize("name", golden_stores("types"))
-def test_inner_batches_of_a_broker_hold_as_many_messages_as_they_say(golden: StoreOf, name: str) -> None:
+def test_inner_batches_of_brokers_have_the_stated_number_of_messages(golden: StoreOf, name: str) -> None:
     """The outer record's INNER_NUM counts them; before 5.0.0 there are none."""
     batches = [
         record
@@ -300,7 +297,7 @@ def test_inner_batches_of_a_broker_hold_as_many_messages_as_they_say(golden: Sto
         assert encode_inner_batch(messages) == record.body
 
 
-def test_a_wrong_body_is_noticed_but_an_empty_one_is_not_checked() -> None:
+def test_wrong_bodies_are_detected_but_empty_ones_are_not_checked() -> None:
     record = a_record(b"hello")
 
     assert has_right_body_crc(record)

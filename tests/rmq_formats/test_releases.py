@@ -40,25 +40,25 @@ from tests.support.stores import names, stored_records
         ("5.0.0-preview", (5, 0, 0, -3)),
     ],
 )
-def test_versions_are_read_in_every_spelling_that_rocketmq_uses(text: str, expected: tuple[int, ...]) -> None:
+def test_versions_are_parsed_in_every_spelling_of_rocketmq(text: str, expected: tuple[int, ...]) -> None:
     assert Version.parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "5", "5.3", "five", "5.3.3.1", "5.3.99999999"])
-def test_anything_else_is_no_version(text: str) -> None:
+def test_other_texts_are_rejected_as_versions(text: str) -> None:
     with pytest.raises(UnsupportedFormat, match=r"5\.3\.3"):
         Version.parse(text)
 
 
-def test_versions_sort_by_age() -> None:
-    """5.0.0 was announced three times before it was released."""
+def test_versions_are_ordered_by_age() -> None:
+    """5.0.0 had three preview releases."""
     ages = ["4.9.8", "5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA", "5.0.0", "5.0.1", "5.1.0"]
 
     assert sorted(set(ages), key=Version.parse) == ages
     assert [str(Version.parse(age)) for age in ages] == ages
 
 
-def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
+def test_every_switch_has_a_first_value_and_changes_in_order() -> None:
     for steps in SWITCHES.values():
         oldest, *later = steps
         versions = [Version.parse(since) for since in later]
@@ -75,8 +75,8 @@ def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
         (PropertyParser.SCAN, ("4.9.1", "4.9.8", "5.0.0-ALPHA", "5.5.1")),
     ],
 )
-def test_the_parser_changed_twice(parser: PropertyParser, versions: Sequence[str]) -> None:
-    """The first preview of 5.0.0 was older than 4.9.1 in this."""
+def test_the_property_parser_changed_twice(parser: PropertyParser, versions: Sequence[str]) -> None:
+    """The first preview of 5.0.0 still had the old parser."""
     assert {version: Release.of(version).property_parser for version in versions} == dict.fromkeys(versions, parser)
 
 
@@ -86,7 +86,7 @@ def test_an_unpublished_version_behaves_like_the_newest_release_before_it() -> N
     assert Release.of("6.0.0").indexes_tags is True
 
 
-def test_rules_must_ascend() -> None:
+def test_rules_must_be_in_ascending_order() -> None:
     assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 50) is OLDEST
     assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 200) is NEWEST
     with pytest.raises(CorruptData, match="ascend"):
@@ -99,7 +99,7 @@ def span(era: Era) -> tuple[int, str, str]:
     return era.first_offset, str(era.lowest), str(era.highest)
 
 
-def test_marks_narrow_down_each_other() -> None:
+def test_several_marks_narrow_the_range_of_releases() -> None:
     """No separator at the end: 4.9.1 to 4.9.8, or 5.0.0 to 5.1.4; a region: 5.0.0 and later."""
     marks = [
         Mark("no separator", "trailing_separator", (False,), 100),
@@ -113,7 +113,7 @@ def test_marks_narrow_down_each_other() -> None:
     assert era.undecided_switches(["two_byte_topic_length", "indexes_tags"]) == ["two_byte_topic_length"]
 
 
-def test_a_mark_that_contradicts_those_before_it_begins_an_era() -> None:
+def test_a_contradicting_mark_starts_a_new_era() -> None:
     """The store was written by 4.7.0 or older, then by 5.4.0 or newer."""
     eras = detect_eras(
         [
@@ -127,8 +127,8 @@ def test_a_mark_that_contradicts_those_before_it_begins_an_era() -> None:
     assert [mark.reason for mark in eras[1].marks] == ["tags"]
 
 
-def test_a_file_speaks_for_the_last_writer_only() -> None:
-    """A checkpoint has no offset; one that contradicts the newest records (a copy of two stores?) is not believed."""
+def test_a_file_is_evidence_only_of_the_last_release() -> None:
+    """A checkpoint has no offset, and is ignored if it contradicts the newest records (a copy of two stores)."""
     old = Mark("every put", "hash_slot_count", (HashSlotCount.EVERY_PUT,), 200)
     new = Mark("tags", "indexes_tags", (True,), 500)
     file = Mark("checkpoint", "checkpoint_fields", (6,))
@@ -157,13 +157,13 @@ MARKED = [
 
 
 @pytest.mark.parametrize(("record", "lowest", "highest"), MARKED)
-def test_a_record_gives_its_broker_away(record: MessageRecord, lowest: str, highest: str) -> None:
+def test_records_show_the_release_of_their_broker(record: MessageRecord, lowest: str, highest: str) -> None:
     (era,) = detect_eras(record_marks(record))
 
     assert span(era) == (0, lowest, highest)
 
 
-def test_a_damaged_record_gives_nothing_away() -> None:
+def test_damaged_records_are_no_evidence_of_a_release() -> None:
     """A changed bit or zeros at the end read as properties that another release writes or leaves out."""
     properties = b"CLUSTER\x01DefaultCluster\x02KEYS\x01k1\x02"
     record = with_property_crc(a_record(properties=properties))
@@ -174,7 +174,7 @@ def test_a_damaged_record_gives_nothing_away() -> None:
     assert not list(record_marks(a_record(properties=properties[:-4] + bytes(4))))
 
 
-def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
+def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> None:
     (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 
     assert {str(release) for release in era.candidates} >= {"4.0.0", "4.2.0", "5.4.0", "5.5.1"}
@@ -192,7 +192,7 @@ def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
         ("config/topics.json", "4.0.0"),
     ],
 )
-def test_files_came_with_releases(path: str, lowest: str) -> None:
+def test_files_show_the_oldest_possible_release(path: str, lowest: str) -> None:
     (era,) = detect_eras(file_marks([classify(path)]))
 
     assert span(era) == (0, lowest, "5.5.1")
@@ -208,7 +208,7 @@ def test_files_came_with_releases(path: str, lowest: str) -> None:
         (Checkpoint(1, 2, 3, 0, 0, 6), "5.5.0", "checkpoint field dispatched_offset"),
     ],
 )
-def test_fields_of_the_checkpoint_came_with_releases(
+def test_checkpoint_fields_show_the_oldest_possible_release(
     checkpoint: Checkpoint, lowest: str | None, reason: str | None
 ) -> None:
     mark = checkpoint_mark(checkpoint)
@@ -217,7 +217,7 @@ def test_fields_of_the_checkpoint_came_with_releases(
     assert (mark and mark.reason) == reason
 
 
-def test_abort_names_a_process_since_the_fifth_line() -> None:
+def test_the_abort_file_has_a_process_id_since_5_0_0() -> None:
     mark = abort_mark(b"4711")
 
     assert abort_mark(b"") is None
@@ -235,7 +235,7 @@ def test_abort_names_a_process_since_the_fifth_line() -> None:
         (0, 1, False, None),
     ],
 )
-def test_an_index_file_counts_its_slots_by_one_rule_or_the_other(
+def test_the_slot_count_of_an_index_file_shows_its_counting_rule(
     slots: int, count: int, shared: bool, expected: HashSlotCount | None
 ) -> None:
     """Where no two entries share a slot, both rules count the same."""
@@ -285,8 +285,8 @@ def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name
         ("b551-base", "5.5.0", "5.5.1"),
     ],
 )
-def test_an_ordinary_store_tells_its_release_line(golden: StoreOf, name: str, lowest: str, highest: str) -> None:
-    """Good enough for every rule that changes bytes of queues; the index says the rest."""
+def test_ordinary_stores_show_their_release_line(golden: StoreOf, name: str, lowest: str, highest: str) -> None:
+    """This decides every rule about the bytes of queues; index files decide the rest."""
     (era,) = detect_eras(marks_of(golden(name)))
 
     assert span(era)[1:] == (lowest, highest)
@@ -313,14 +313,14 @@ MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queu
         ("5.5.0", True, MIDDLE._replace(dispatched_offset=250), 950, 200),  # or the offset
     ],
 )
-def test_where_a_start_begins_to_read(
+def test_a_broker_start_recovers_from_the_right_segment(
     release: str, has_abort: bool, checkpoint: Checkpoint, reach: int, expected: int
 ) -> None:
     assert expected == find_start_segment(LOG, Release.of(release), checkpoint, reach, has_abort=has_abort)
 
 
-def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill() -> None:
-    """From 5.4.0 on after a clean stop, too; ten segments are tried, and then the tenth is taken."""
+def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None:
+    """From 5.4.0 on, also after a clean stop; at most ten segments are tried."""
     log = [*LOG[:5], SegmentStart(500, None), *LOG[6:]]
     long = [SegmentStart(base, None) for base in range(0, 2000, 100)]
 
@@ -342,7 +342,9 @@ def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill()
         ("5.1.3", True, False, True),
     ],
 )
-def test_which_files_are_refused(release: str, longer: bool, empty_last: bool, empty_middle: bool) -> None:
+def test_some_releases_refuse_wrong_file_sizes(
+    release: str, longer: bool, empty_last: bool, empty_middle: bool
+) -> None:
     files = (
         WrongLengthFile("longer", 112, 100, is_last=False),
         WrongLengthFile("empty", 0, 100, is_last=True),

@@ -70,7 +70,7 @@ def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str,
     }
 
 
-def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
+def test_a_unit_row_has_the_fields_of_a_unit_and_the_store_time() -> None:
     key, value = map(bytes.fromhex, _UNIT)
     queue = QueuePrefix("Tx", 0)
 
@@ -80,21 +80,21 @@ def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "T\x01x", "Тема", "%LMQ%$Lite$a"])
-def test_a_topic_may_hold_anything_for_its_length_is_known(topic: str) -> None:
+def test_a_topic_may_contain_separators(topic: str) -> None:
     queue = QueuePrefix(topic, 1 << 20)
 
     assert decode_prefix(queue.encoded) == queue
     assert decode_bound_row(encode_bound_key(queue, is_max=False), bytes(16)) == QueueBound(queue, False, 0, 0)  # noqa: FBT003
 
 
-def test_a_row_of_max_names_the_last_unit() -> None:
+def test_the_max_row_of_a_queue_points_to_its_last_unit() -> None:
     key, value = map(bytes.fromhex, _MAX)
 
     assert decode_bound_row(key, value) == QueueBound(QueuePrefix("Tx", 0), True, 0x8193, 1)  # noqa: FBT003
     assert encode_bound_key(QueuePrefix("Tx", 0), is_max=True) == key
 
 
-def test_the_checkpoints_row_says_how_far_the_log_was_dispatched() -> None:
+def test_the_checkpoint_row_has_the_dispatched_offset() -> None:
     key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
 
     assert decode_bound_row(key, (52145).to_bytes(8, "big")) == 52145
@@ -115,19 +115,19 @@ def test_the_checkpoints_row_says_how_far_the_log_was_dispatched() -> None:
         bytes.fromhex("000000020154780100000000000001"),
     ],
 )
-def test_a_key_of_other_bytes_is_no_queues(key: bytes) -> None:
+def test_malformed_queue_keys_are_rejected(key: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_prefix(key)
 
 
-def test_a_value_that_is_too_short_is_said_to_be() -> None:
+def test_a_truncated_value_is_reported() -> None:
     key, value = map(bytes.fromhex, _MAX)
     with pytest.raises(NeedMoreData):
         decode_bound_row(key, value[:-1])
 
 
-def test_every_index_row_is_a_key_of_the_message_it_names(tmp_path: Path) -> None:
-    """All keys, tags and unique keys of all messages, a key that a message has twice once."""
+def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
+    """Every key, tag and unique key of each message has one row; a repeated key has one row, too."""
     store = unpack_feature("b551-indexrocks", tmp_path)
     rows = rows_of(store, "default")
     messages = messages_of(store)
@@ -150,13 +150,13 @@ def test_every_index_row_is_a_key_of_the_message_it_names(tmp_path: Path) -> Non
     assert progress == {LAST_OFFSET_KEY: newest, LAST_TIME_KEY: messages[newest][0].store_timestamp}
 
 
-def test_a_key_with_the_separator_is_split_from_both_ends() -> None:
+def test_a_key_may_contain_the_separator() -> None:
     key = bytes(8) + b"@T@K@a@b@U1@" + (7).to_bytes(8, "big")
 
     assert decode_index_row(key, (5).to_bytes(8, "big")) == IndexRow(0, "T", KeyKind.KEY, "a@b", "U1", 7, 5)
 
 
-def test_hours_of_the_index_follow_each_other_up_to_the_last() -> None:
+def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
     """Rows of progress are of no hour; a row's key may end after its hour."""
     hour = bytes.fromhex("0000019aa4f02700")
 
@@ -168,7 +168,7 @@ def test_hours_of_the_index_follow_each_other_up_to_the_last() -> None:
     assert key_after_hour(b"\xff" * 8) is None
 
 
-def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp_path: Path) -> None:
+def test_pending_transactions_are_half_messages_without_op_message(tmp_path: Path) -> None:
     store = unpack_feature("b551-transrocks", tmp_path)
     rows = rows_of(store, "trans")
     messages = messages_of(store)
@@ -188,14 +188,14 @@ def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp
         assert one.check_times == 0
 
 
-def test_a_transactions_topic_may_hold_the_separator() -> None:
+def test_the_topic_of_a_transaction_may_contain_the_separator() -> None:
     row = decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8))
 
     assert row == PendingTransaction(0, "a@b", "id", 0, 0)
 
 
-def test_a_timers_row_leads_to_the_record_that_waits(tmp_path: Path) -> None:
-    """Under its unique key, at its time rounded down, which is the time that the producer asked for."""
+def test_a_timer_row_points_to_its_waiting_record(tmp_path: Path) -> None:
+    """It has the unique key, and the requested time rounded down to seconds."""
     store = unpack_feature("b551-timerrocks", tmp_path)
     rows = rows_of(store, "timer")
     messages = messages_of(store)
@@ -238,7 +238,7 @@ _BOUND = bytes.fromhex("0000000201547801")
         ),
     ],
 )
-def test_other_bytes_are_no_row(decode: Callable[[bytes, bytes], object], value: int, keys: list[bytes]) -> None:
+def test_malformed_rows_are_rejected(decode: Callable[[bytes, bytes], object], value: int, keys: list[bytes]) -> None:
     for key in keys:
         with pytest.raises(CorruptData):
             decode(key, bytes(value))
@@ -258,7 +258,7 @@ _KEYS = st.one_of(
 
 @given(st.lists(st.tuples(_KEYS, st.sampled_from([bytes(8), bytes(3)])), max_size=8))
 @example([(b"", bytes(8)), (bytes(17), bytes(8)), (bytes(8) + b"@@@@" + bytes(8), bytes(8))])
-def test_places_of_many_rows_are_those_of_each(rows: list[tuple[bytes, bytes]]) -> None:
+def test_hashed_keys_equal_those_of_the_scalar_module(rows: list[tuple[bytes, bytes]]) -> None:
     expected = []
     for key, value in rows:
         with suppress(FormatError):  # not a row of an index
@@ -285,7 +285,7 @@ def numbers(parts: list[NDArray[np.void]]) -> list[int]:
 
 
 @given(_TOPICS, st.integers(-(1 << 31), (1 << 31) - 1), st.lists(st.tuples(_I64, _I64, _I64, _I64), max_size=5))
-def test_keys_and_values_are_those_of_the_scalar_module(
+def test_keys_and_values_equal_those_of_the_scalar_module(
     topic: str, queue_id: int, rows: list[tuple[int, int, int, int]]
 ) -> None:
     queue = QueuePrefix(topic, queue_id)
@@ -297,7 +297,7 @@ def test_keys_and_values_are_those_of_the_scalar_module(
 
 
 @given(st.lists(_I64 | st.integers(0, 5), max_size=12))
-def test_of_equal_numbers_the_last_counts_and_keys_are_in_order(found: list[int]) -> None:
+def test_the_last_of_equal_queue_offsets_wins_and_keys_are_sorted(found: list[int]) -> None:
     units = packed([(number, place) for place, number in enumerate(found)])
     kept = newest_by_queue_offset(units)
     queue = QueuePrefix("T", 0)
@@ -308,7 +308,7 @@ def test_of_equal_numbers_the_last_counts_and_keys_are_in_order(found: list[int]
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=12), st.data())
-def test_first_last_and_highest_do_not_depend_on_how_units_are_cut(found: list[int], data: st.DataObject) -> None:
+def test_first_last_and_highest_unit_do_not_depend_on_batches(found: list[int], data: st.DataObject) -> None:
     units = packed([(number, place * _SIZE) for place, number in enumerate(found)])
     cut = data.draw(st.integers(0, len(found)))
     builder = RowBuilder()
@@ -322,7 +322,7 @@ def test_first_last_and_highest_do_not_depend_on_how_units_are_cut(found: list[i
     assert builder.overwritten == sum(number <= max(found[:at]) for at, number in enumerate(found) if at)
 
 
-def test_only_as_many_numbers_as_the_log_can_have_lost_get_rows() -> None:
+def test_at_most_as_many_rows_are_added_as_the_log_can_have_lost() -> None:
     lost = [(1000, 1000 + 3 * MIN_RECORD_SIZE)]
     few, many, no_loss = (RowBuilder(lost), RowBuilder(lost), RowBuilder())
 
@@ -332,7 +332,7 @@ def test_only_as_many_numbers_as_the_log_can_have_lost_get_rows() -> None:
     assert (few.blanks, many.blanks, no_loss.blanks) == (3, 0, 0)
 
 
-def test_rows_of_lost_records_lead_to_the_start_of_the_segment_before() -> None:
+def test_rows_of_lost_records_point_to_the_previous_segment() -> None:
     for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000), ((400, 2000), 400)):
         builder = RowBuilder([(500, 1900)], segments)
         _, blanks, _ = builder.append(packed([(0, 0), (2, 2500)]))

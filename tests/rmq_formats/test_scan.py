@@ -106,7 +106,7 @@ def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
     block=st.sampled_from([None, 1, 16, 100]),
 )
 @settings(max_examples=200)
-def test_a_scan_is_the_walk_for_every_window(
+def test_scan_finds_the_same_pieces_as_the_scalar_walk(
     segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None, block: int | None
 ) -> None:
     raw, framing = segment
@@ -118,7 +118,7 @@ def test_a_scan_is_the_walk_for_every_window(
 
 @given(segment=segments(), window=WINDOWS, final=st.booleans(), cuts=st.lists(st.integers(0, 1500), max_size=3))
 @settings(max_examples=200)
-def test_ranges_that_chain_give_the_pieces_of_the_whole(
+def test_consecutive_ranges_give_the_same_pieces_as_one_scan(
     segment: tuple[bytes, Framing], window: int, final: bool, cuts: list[int]
 ) -> None:
     raw, framing = segment
@@ -145,7 +145,7 @@ def test_ranges_that_chain_give_the_pieces_of_the_whole(
     block=st.sampled_from([1, 16, 100]),
 )
 @settings(max_examples=200)
-def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
+def test_a_range_without_a_known_boundary_starts_at_the_first_valid_record(
     segment: tuple[bytes, Framing], window: int, start: int, end: int, block: int
 ) -> None:
     raw, framing = segment
@@ -163,8 +163,8 @@ def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
-def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, expected: int) -> None:
-    """What is after it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""
+def test_records_after_a_recent_one_are_not_settled(limit: int, expected: int) -> None:
+    """The order of the log is kept. An IPv6 host moves the position of the store time."""
     times = [STORED, STORED - 5, STORED + 9, STORED]
     hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
     log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
@@ -174,7 +174,7 @@ def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, exp
     assert count_settled(group.buffer, group.positions, limit, 1 << 62) == expected
 
 
-def test_a_time_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
+def test_a_store_time_in_the_future_does_not_delay_later_records() -> None:
     raw = log_of([a_record(store_timestamp=time) for time in (STORED, STORED + 1000, STORED, STORED + 5)], BASE)
     (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
     assert isinstance(group, RawRecords)
@@ -198,7 +198,7 @@ LENGTHS = st.sampled_from([-(1 << 31), -1, 0, 1, 6, 90, 91, 127, 128, 255, (1 <<
 @pytest.mark.parametrize("magic_code", [MAGIC_V1, MAGIC_V2])
 @pytest.mark.parametrize("framing", Framing)
 @given(at=st.integers(0, 120), size=st.sampled_from([1, 2, 4]), value=LENGTHS)
-def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
+def test_wrong_lengths_are_rejected_as_by_the_decoder(
     magic_code: int, framing: Framing, at: int, size: int, value: int
 ) -> None:
     record = a_record(b"x" * 9, magic_code=magic_code)
@@ -207,7 +207,7 @@ def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
     assert scanned(bytes(raw), framing) == list(walk(bytes(raw), BASE, framing))
 
 
-def test_an_entry_header_must_state_its_records_size() -> None:
+def test_a_dledger_header_must_state_the_size_of_its_record() -> None:
     record = placed([a_record()], BASE, Framing.DLEDGER)[0]
     raw = bytearray(framed(record, Framing.DLEDGER) + bytes(60))
     for name, value in (("size", record.total_size + 8), ("body_length", record.total_size + 8 - DLEDGER_ENTRY.size)):
@@ -218,7 +218,7 @@ def test_an_entry_header_must_state_its_records_size() -> None:
     assert "around a record" in found[0].reason
 
 
-def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
+def test_a_failed_read_is_retried_block_by_block() -> None:
     raw, _ = _log_of_some_blocks()
 
     def read(position: int, length: int) -> bytes:
@@ -230,7 +230,7 @@ def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, None])
-def test_a_read_that_fails_for_another_reason_than_the_disk_is_no_damage(number: int | None) -> None:
+def test_only_disk_errors_count_as_damage(number: int | None) -> None:
     raw, _ = _log_of_some_blocks()
     asked = 0
 
@@ -308,7 +308,7 @@ def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_af
 
 
 @pytest.mark.parametrize("bad", [1, 3])
-def test_an_unreadable_block_where_nothing_is_written_yet_does_not_hide_what_waits(bad: int) -> None:
+def test_an_unreadable_block_in_unwritten_space_leaves_the_tail_waiting(bad: int) -> None:
     """Zeros that cannot all be seen are not called unwritten, and the records before them are read."""
     some = placed([a_record(b"a" * 1000) for _ in range(2)], BASE)
     raw = a_segment(some, 4 * BLOCK, BASE)
@@ -317,7 +317,7 @@ def test_an_unreadable_block_where_nothing_is_written_yet_does_not_hide_what_wai
 
 
 @given(segment=segments(), shorter=st.integers(1, 1500), window=WINDOWS, final=st.booleans())
-def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
+def test_a_file_truncated_during_a_scan_is_scanned_to_its_new_end(
     segment: tuple[bytes, Framing], shorter: int, window: int, final: bool
 ) -> None:
     raw, framing = segment
@@ -331,7 +331,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     assert found == expected
 
 
-def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
+def test_a_large_record_does_not_enlarge_later_groups() -> None:
     some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
     raw = log_of(some, BASE)
     for group in scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
@@ -339,7 +339,7 @@ def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
         assert int(group.sizes[:-1].sum()) <= 512
 
 
-def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
+def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
     wanted: list[int] = []
     record = a_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
     raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
@@ -350,7 +350,7 @@ def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
     assert max(wanted) <= 256
 
 
-def test_a_group_stays_what_it_is_until_the_next_one() -> None:
+def test_groups_remain_valid_after_the_scan() -> None:
     raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
     groups = list(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
     assert len(groups) > 1
@@ -359,8 +359,8 @@ def test_a_group_stays_what_it_is_until_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("is_left_early", [False, True])
-def test_a_scan_that_is_over_leaves_no_buffer(is_left_early: bool) -> None:
-    """Each range left its buffer until Python looked for cycles, which it seldom does where little is made."""
+def test_a_finished_scan_releases_its_buffer(is_left_early: bool) -> None:
+    """Each range kept its buffer until the garbage collector looked for cycles."""
     raw = log_of([a_record(), a_record()], BASE)
     gc.disable()
     try:
@@ -375,13 +375,12 @@ def test_a_scan_that_is_over_leaves_no_buffer(is_left_early: bool) -> None:
         gc.enable()
 
 
-def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
-    """Twenty digits name larger numbers than a record can."""
+def test_offsets_beyond_64_bits_are_rejected() -> None:
     with pytest.raises(CorruptData, match="64-bit offset"):
         list(scan(reading(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
 
 
-def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
+def test_zeros_after_a_live_log_are_read_only_once() -> None:
     raw = a_segment([a_record()], 1 << 20)
     counted: list[int] = []
 
@@ -392,7 +391,7 @@ def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
 @example([(0, 27), (1, 28), (2, 35), (3, 36)])
-def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) -> None:
+def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[int, int]]) -> None:
     raw = log_of([a_record(b"body" * number) for number in range(4)], BASE)
     found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)
     (records,) = (item for item in found if not isinstance(item, Piece))
@@ -414,10 +413,9 @@ def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) ->
 @pytest.mark.parametrize("framing", Framing)
 @pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
 @pytest.mark.parametrize("final", [False, True])
-def test_whether_the_newest_record_is_whole_is_told_by_what_lies_behind_the_range(
+def test_bytes_after_a_range_decide_whether_its_last_record_is_complete(
     framing: Framing, behind: str, final: bool
 ) -> None:
-    """A record that looks torn at the end of a range is one only if nothing follows in the next."""
     torn = a_record()._replace(body=bytes(len(a_record().body)))
     raw = log_of([a_record(), torn], BASE, framing)
     end = len(raw)

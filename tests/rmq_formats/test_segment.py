@@ -118,7 +118,7 @@ FINAL = {
     + [(raw, framing, True, letters) for raw, framing, letters in FINAL.values()],
     ids=[*CASES, *FINAL],
 )
-def test_a_segment_has_these_pieces(raw: bytes, framing: Framing, final: bool, expected: str) -> None:
+def test_a_walk_splits_a_segment_into_pieces(raw: bytes, framing: Framing, final: bool, expected: str) -> None:
     pieces = list(walk(raw, 0, framing, final=final))
 
     assert kinds(pieces) == [LETTERS[letter] for letter in expected]
@@ -129,15 +129,15 @@ def test_a_segment_has_these_pieces(raw: bytes, framing: Framing, final: bool, e
 
 
 @pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
-def test_a_blank_that_states_other_bytes_than_are_left_ends_the_segment_if_no_record_follows(stated: int) -> None:
-    """No broker checks the size, and a file that was cut in its blank holds all the same."""
+def test_a_blank_with_a_wrong_size_ends_the_segment_if_no_record_follows(stated: int) -> None:
+    """No broker checks the size, and a file that was truncated in its blank is still complete."""
     assert kinds(list(walk(log_of([ONE]) + BLANK.pack(stated, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
 
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("stated", [-5, 8, TWO.total_size, 4096, (1 << 31) - 1])
-def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: int, final: bool) -> None:
-    """Every broker's states them: this one is a record whose magic was changed, or worse."""
+def test_a_blank_with_a_wrong_size_does_not_hide_records(stated: int, final: bool) -> None:
+    """Every blank of a broker has the right size, so this one is probably a record with a changed magic code."""
     raw = damaged(a_segment([ONE, TWO, THREE], sealed=True), ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
 
     pieces = list(walk(raw, 0, final=final))
@@ -160,7 +160,7 @@ def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: i
     ],
     ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
 )
-def test_the_first_bytes_show_the_framing_of_a_segment(segment: bytes, expected: Framing) -> None:
+def test_first_bytes_determine_the_framing_of_a_segment(segment: bytes, expected: Framing) -> None:
     assert detect_framing(segment) is expected
 
 
@@ -168,7 +168,7 @@ def test_the_first_bytes_show_the_framing_of_a_segment(segment: bytes, expected:
     ("field", "value", "reason"),
     [("magic", 2, "entry header says magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
 )
-def test_an_entry_header_must_fit_its_record(field: str, value: int, reason: str) -> None:
+def test_a_dledger_header_must_match_its_record(field: str, value: int, reason: str) -> None:
     """Its CRCs are always 0, but its sizes and its place can be checked."""
     raw = bytearray(a_segment([ONE, TWO], framing=DLEDGER))
     width = 8 if field == "pos" else 4
@@ -181,7 +181,7 @@ def test_an_entry_header_must_fit_its_record(field: str, value: int, reason: str
     assert reason in pieces[0].reason
 
 
-def test_a_record_that_is_being_written_waits() -> None:
+def test_a_partially_written_record_is_waiting() -> None:
     """The broker copies it front to back (and the first bytes of its size are zeros); the file after is zeros."""
     for size in range(4, TWO.total_size):
         raw = (log_of([ONE, TWO])[: ONE.total_size + size]).ljust(4096, b"\0")
@@ -193,22 +193,21 @@ def test_a_record_that_is_being_written_waits() -> None:
         assert END_BY_LAST_PIECE[pieces[-1].kind] is SegmentEnd.OPEN, size
 
 
-def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
+def test_the_last_record_is_complete_if_its_body_and_end_are_written() -> None:
     assert is_fully_written(ONE)
     assert not is_fully_written(ONE._replace(properties_raw=b"KEYS\x01order\0"))
     assert not is_fully_written(ONE._replace(body=b"onE"))
 
 
-def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
-    """A walk that begins in the middle hears how new the log was there."""
+def test_a_walk_from_the_middle_uses_the_given_store_time_to_find_leftovers() -> None:
     raw = damaged(a_segment([ONE, TWO]), 0)
 
     assert kinds(list(walk(raw, 0, store_timestamp=STORED))) == [DAMAGE, RECORD, UNWRITTEN]
     assert kinds(list(walk(raw, 0, store_timestamp=STORED + 1))) == [WAITING]
 
 
-def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
-    """A gigabyte of zeros, or a corrupt size, is no reason to hold a gigabyte."""
+def test_a_walk_reads_at_most_one_record_or_window_per_call() -> None:
+    """Neither a gigabyte of zeros nor a corrupt size may allocate a gigabyte."""
     calls: list[int] = []
     raw = bytearray(a_segment([ONE], size=3 << 20))
     raw[ONE.total_size : ONE.total_size + 8] = (2 << 20).to_bytes(4, "big") + b"\xda\xa3\x20\xa8"
@@ -219,8 +218,7 @@ def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
     assert max(calls) <= (1 << 20) + 3
 
 
-def test_a_walk_reads_no_hole_of_a_file() -> None:
-    """A segment that something made a terabyte long has nothing in it after its records."""
+def test_a_walk_skips_holes_of_sparse_files() -> None:
     calls: list[int] = []
     raw = a_segment([ONE], size=4096)
     log = SegmentBytes(noting(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
@@ -237,7 +235,7 @@ def test_records_are_found_across_windows(shift: int) -> None:
     assert kinds(list(walk(raw, 0))) == [DAMAGE, RECORD, UNWRITTEN]
 
 
-def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
+def test_a_walk_ends_where_a_file_was_truncated_meanwhile() -> None:
     raw = a_segment([ONE, TWO])
     shrunk = SegmentBytes(reading(raw[: ONE.total_size]), 4096, 0)
 
@@ -266,7 +264,7 @@ def test_every_log_is_walked_record_by_record(
 
 
 @given(st.data(), FRAMINGS, st.booleans())
-def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:
+def test_pieces_cover_a_segment_with_any_damage(data: st.DataObject, framing: Framing, final: bool) -> None:
     whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
     raw = data.draw(mutations(whole))
     segment = SegmentBytes.from_buffer(raw, 1000, framing)
@@ -283,7 +281,7 @@ def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, fr
 
 
 @given(st.data(), FRAMINGS)
-def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: Framing) -> None:
+def test_records_before_damage_are_never_lost(data: st.DataObject, framing: Framing) -> None:
     whole = a_segment([ONE, TWO, THREE], 700, framing=framing, sealed=True)
     raw = data.draw(mutations(whole))
     first = next((i for i, (old, new) in enumerate(zip(whole, raw, strict=False)) if old != new), len(raw))
@@ -311,8 +309,8 @@ def test_the_log_of_a_broker_is_contiguous_and_undamaged(golden: StoreOf, name: 
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", golden_stores("base", "direct", "expired", "crash-later", "types", "dledger"))
-def test_what_stands_behind_a_blank_depends_on_the_release(golden: StoreOf, name: str) -> None:
-    """Why a blank must be believed whatever follows it: until 4.9.0 it was whatever the encoder had held before."""
+def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: str) -> None:
+    """A blank must be accepted whatever follows it: until 4.9.0 it was followed by old bytes of the encoder."""
     behind = b"".join(
         bytes(segment.read(pieces[-1].offset - segment.base_offset + BLANK.size, segment.size))
         for segment, pieces in walked_segments(golden(name))
@@ -327,7 +325,7 @@ RECORDS = [a_record(), a_record(b"more"), a_record(b"most")]
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("head", [b"", b"\xff" * 8, b"\0\0\0\1" * 2, b"\0" * 4 + b"\1" * 60, b"\0" * 64])
-def test_damaged_first_bytes_do_not_hide_the_framing(framing: Framing, head: bytes) -> None:
+def test_framing_is_found_after_damaged_first_bytes(framing: Framing, head: bytes) -> None:
     segment = bytearray(a_segment(RECORDS, 2048, 1 << 20, framing))
     segment[: len(head)] = head
 
@@ -336,8 +334,8 @@ def test_damaged_first_bytes_do_not_hide_the_framing(framing: Framing, head: byt
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("bad_blocks", [1, 2])
-def test_a_first_block_that_cannot_be_read_does_not_hide_the_framing(framing: Framing, bad_blocks: int) -> None:
-    """A bad sector is no reason to give up the segment; where more is lost, nothing is known of its framing."""
+def test_framing_is_found_after_an_unreadable_first_block(framing: Framing, bad_blocks: int) -> None:
+    """If more blocks are unreadable, the framing cannot be determined."""
     segment = a_segment([a_record(b"x" * 3000)] * 4, 4 * BLOCK, 1 << 20, framing)
 
     def read(at: int, size: int) -> bytes:
@@ -348,8 +346,7 @@ def test_a_first_block_that_cannot_be_read_does_not_hide_the_framing(framing: Fr
     assert find_framing(read, len(segment), 1 << 20) is (framing if bad_blocks == 1 else Framing.PLAIN)
 
 
-def test_a_file_of_zeros_is_not_searched_for_its_framing() -> None:
-    """It is preallocated: two blocks suffice to recognise it."""
+def test_two_blocks_of_zeros_suffice_to_recognise_a_preallocated_file() -> None:
     looked = []
 
     def read(at: int, size: int) -> bytes:

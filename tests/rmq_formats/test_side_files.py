@@ -54,7 +54,7 @@ def units_of(folder: Path) -> dict[int, TimerUnit]:
     return found
 
 
-def test_what_waits_is_what_the_broker_counted(store: Path) -> None:
+def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None:
     """Slots from the read time on: their numbers, and their units less the message that was taken back, twice."""
     answer = json.loads((store / "EXPECT.json").read_text())["beforeStop"]["timer"]
     progress = (store / "store/config/timercheck").read_bytes()
@@ -89,7 +89,7 @@ def test_every_timer_unit_points_to_a_record_of_the_timer_topic(store: Path) -> 
         assert due > unit.due_ms if unit.is_rolled else due // 1000 * 1000 == unit.due_ms
 
 
-def test_a_unit_is_its_bytes() -> None:
+def test_a_timer_unit_is_decoded_and_encoded() -> None:
     data = bytes.fromhex(_UNIT)
 
     assert decode_timer_unit(data, 104) == TimerUnit(52, 52, 1, 1795271990000, 2000, 2268, 339, 80811799, 0)
@@ -97,7 +97,7 @@ def test_a_unit_is_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(10), bytes(52), bytes.fromhex(_END), bytes.fromhex(_END) + bytes(36)])
-def test_zeros_and_the_end_of_a_file_are_no_unit(data: bytes) -> None:
+def test_zeros_and_end_marks_are_not_timer_units(data: bytes) -> None:
     assert decode_timer_unit(data, 0) is None
 
 
@@ -111,8 +111,8 @@ def test_zeros_and_the_end_of_a_file_are_no_unit(data: bytes) -> None:
         ({"previous": -2}, 104),
     ],
 )
-def test_other_bytes_are_no_unit(change: dict[str, int], at: int) -> None:
-    """A unit leads back, never forward: whoever follows it comes to an end."""
+def test_malformed_timer_units_are_rejected(change: dict[str, int], at: int) -> None:
+    """A unit must point to an earlier one, so that every chain ends."""
     unit = decode_timer_unit(bytes.fromhex(_UNIT), 104)
     assert unit is not None
     with pytest.raises(CorruptData) as raised:
@@ -121,12 +121,12 @@ def test_other_bytes_are_no_unit(change: dict[str, int], at: int) -> None:
     assert raised.value.offset == at
 
 
-def test_a_unit_that_is_cut_off_is_said_to_be() -> None:
+def test_a_truncated_timer_unit_is_reported() -> None:
     with pytest.raises(NeedMoreData):
         decode_timer_unit(bytes.fromhex(_UNIT)[:51], 104)
 
 
-def test_slots_are_found_in_any_window_of_a_wheel() -> None:
+def test_slots_are_found_in_every_window_of_a_wheel() -> None:
     count = 3 << 15
     wheel = bytearray(count * SLOT.size)
     used = {0: Slot(count, 0, 0, 1), 1 << 15: Slot(1 << 15, 1, 2, 3), count - 1: Slot(count - 1, -1, -1, -1)}
@@ -137,7 +137,7 @@ def test_slots_are_found_in_any_window_of_a_wheel() -> None:
     assert slots_of(bytes(wheel[:-1])) == {number: used[number] for number in (0, 1 << 15)}
 
 
-def test_a_wheel_that_no_broker_makes_is_not_read() -> None:
+def test_an_oversized_timer_wheel_is_not_read() -> None:
     with pytest.raises(CorruptData, match="1,073,741,825 bytes"):
         next(used_slots(lambda _position, _length: pytest.fail("it was read"), MAX_WHEEL_SIZE + 1))
 
@@ -168,7 +168,7 @@ def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
     assert [[] for _ in found] == [list(index.find_contradictions()) for index in found]
 
 
-def test_a_key_finds_the_message_that_the_broker_found(place: Path) -> None:
+def test_tier_index_lookups_find_the_same_message_as_the_broker(place: Path) -> None:
     """The broker found one message in its own log, and the same message in the tier, where it has another offset."""
     own, copied = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["keys"]["Orders#k3"]
     entries = np.concatenate([read_tier_index(data).entries for data in files(place)])
@@ -178,7 +178,7 @@ def test_a_key_finds_the_message_that_the_broker_found(place: Path) -> None:
     assert [copied] == found["physical_offset"].tolist()
 
 
-def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
+def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
     index = read_tier_index(files(place)[0])
     begin = index.begin_timestamp
     times = np.array([begin - 1999, begin - 999, begin, begin + 999, begin + 1000], np.int64)
@@ -205,7 +205,7 @@ def test_a_contradiction_within_a_file_is_located(place: Path, position: int, ra
     assert difference.found != difference.expected
 
 
-def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
+def test_a_truncated_file_is_reported_with_its_expected_size(place: Path) -> None:
     data = files(place)[0]
     index = read_tier_index(data[:-30])
     (difference,) = index.find_contradictions()
@@ -222,7 +222,7 @@ def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
         *((HEADER.size, slot.to_bytes(4, "big"), "cannot begin") for slot in (0, HEADER.size, HEADER.size + 1)),
     ],
 )
-def test_a_file_that_is_not_full_or_whose_first_slot_leads_nowhere_is_refused(
+def test_unfinished_files_and_invalid_first_slots_are_rejected(
     place: Path, position: int, raw: bytes, why: str
 ) -> None:
     with pytest.raises(CorruptData, match=why):
@@ -232,7 +232,7 @@ def test_a_file_that_is_not_full_or_whose_first_slot_leads_nowhere_is_refused(
 @pytest.mark.parametrize(
     "size", [0, HEADER.size, HEADER.size + tier_index.SLOT.size - 1, HEADER.size + tier_index.SLOT.size * _SLOTS - 1]
 )
-def test_a_file_that_ends_before_its_slots_needs_more(place: Path, size: int) -> None:
+def test_a_file_that_ends_within_its_slots_is_incomplete(place: Path, size: int) -> None:
     with pytest.raises(NeedMoreData):
         read_tier_index(files(place)[0][:size])
 
@@ -242,7 +242,7 @@ FIRST = b"1\n1725254278\n1-0\n"
 SECOND = b"2\n1005756896\n1-0\n2-20340\n"
 
 
-def test_each_epoch_begins_where_its_master_began_to_write() -> None:
+def test_epochs_start_at_the_first_offset_of_their_master() -> None:
     assert decode_epochs(FIRST) == (Epoch(1, 0),)
     assert decode_epochs(SECOND) == (Epoch(1, 0), Epoch(2, 20340))
 
@@ -260,6 +260,6 @@ def test_each_epoch_begins_where_its_master_began_to_write() -> None:
     ],
     ids=["empty", "no CRC", "other count", "other offset", "no number", "three numbers", "no text"],
 )
-def test_what_is_no_list_of_epochs_is_refused(raw: bytes) -> None:
+def test_malformed_epoch_files_are_rejected(raw: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_epochs(raw)

@@ -81,7 +81,7 @@ def test_the_path_of_a_file_determines_its_kind(kind: FileKind, paths: Sequence[
     ("name", "offset"),
     [(f"{4096:020d}", 4096), (f"cfcd2084{4096:020d}", 4096), (f"cfcd208{4096:020d}", None), ("4096", None)],
 )
-def test_a_file_of_a_tier_has_a_hash_before_its_offset(name: str, offset: int | None) -> None:
+def test_names_of_tier_files_have_a_hash_before_the_offset(name: str, offset: int | None) -> None:
     assert parse_first_offset(name) == offset
 
 
@@ -108,16 +108,16 @@ WRONG = (
 )
 
 
-def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store() -> None:
+def test_files_with_invalid_names_are_unknown() -> None:
     assert {path: classify(path).kind for path in WRONG} == dict.fromkeys(WRONG, FileKind.UNKNOWN)
 
 
-def test_a_segment_in_an_unknown_folder_has_the_offset_of_its_name() -> None:
+def test_segments_in_unknown_folders_have_the_offset_of_their_name() -> None:
     assert classify(f"commitlog-b/{ZERO}") == StoreFile(f"commitlog-b/{ZERO}", FileKind.UNKNOWN, 0)
 
 
 @given(st.text())
-def test_any_path_is_some_kind(path: str) -> None:
+def test_any_path_is_classified(path: str) -> None:
     assert classify(path).path == path
 
 
@@ -139,7 +139,7 @@ def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
 # --- checkpoint
 
 
-def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
+def test_a_checkpoint_has_six_numbers_and_zeros() -> None:
     checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
     raw = encode_checkpoint(checkpoint)
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 24, 47])
-def test_a_checkpoint_cut_short_needs_more_data(size: int) -> None:
+def test_a_truncated_checkpoint_needs_more_data(size: int) -> None:
     with pytest.raises(NeedMoreData):
         decode_checkpoint(bytes(size))
 
@@ -173,7 +173,7 @@ def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreO
         assert checkpoint.dispatched_offset == 0
 
 
-def test_every_archive_has_the_hash_it_came_with() -> None:
+def test_archives_of_golden_stores_are_unchanged() -> None:
     lines = (FOLDER / "SHA256SUMS").read_text().splitlines()
     files = (*ARCHIVES.values(), *FOLDER.glob("*.json"))
 

@@ -67,7 +67,7 @@ R = "\N{REPLACEMENT CHARACTER}"
         (b"\x80\xff", R * 2),
     ],
 )
-def test_malformed_utf8_becomes_as_many_replacements_as_in_java(raw: bytes, expected: str) -> None:
+def test_malformed_utf8_is_replaced_as_in_java(raw: bytes, expected: str) -> None:
     """The number of replacement characters changes a key's hash."""
     assert java_text(raw) == expected
 
@@ -85,15 +85,12 @@ def test_malformed_utf8_becomes_as_many_replacements_as_in_java(raw: bytes, expe
         ("중", 0xC911, 0xC911),
     ],
 )
-def test_a_hash_is_a_polynomial_over_utf16_units_and_never_negative_in_an_index(
-    text: str, expected: int, of_index: int
-) -> None:
-    """`String.hashCode`, wrapped to 32 bits, and its absolute value."""
+def test_hashes_equal_those_of_java_and_are_never_negative_in_an_index(text: str, expected: int, of_index: int) -> None:
     assert (java_hash(text), index_key_hash(text)) == (expected, of_index)
 
 
 @given(number=st.integers(-(1 << 70), 1 << 70))
-def test_integers_are_those_that_java_takes(number: int) -> None:
+def test_integers_are_accepted_as_by_java(number: int) -> None:
     expected = number if -(1 << 63) <= number < 1 << 63 else None
     padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
 
@@ -110,7 +107,7 @@ def test_integers_are_those_that_java_takes(number: int) -> None:
         ),
     ],
 )
-def test_a_short_integer_is_read_as_java_reads_it(text: str | None, expected: int | None) -> None:
+def test_short_integers_are_parsed_as_by_java(text: str | None, expected: int | None) -> None:
     assert java_integer(text, bits=16) == expected
 
 
@@ -122,7 +119,7 @@ def test_every_length_has_the_same_crc_as_in_zlib(lengths: range | tuple[int, ..
         assert int(crc32(buffer, 3, 3 + length)) == zlib.crc32(data[3 : 3 + length]), length
 
 
-def test_without_numbas_internals_tables_give_the_same_crc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_crc_tables_are_used_if_numba_has_no_internals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(compiled, "_CACHE", tmp_path)  # kept code would be that with the multiplication
     with monkeypatch.context() as without:
         without.delattr("numba.core.cgutils")
@@ -151,13 +148,13 @@ SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
         (b"", {}, {}),
     ],
 )
-def test_the_parsers_disagree_on_odd_items(raw: bytes, split: dict[str, str], scan: dict[str, str]) -> None:
+def test_the_parsers_differ_on_malformed_properties(raw: bytes, split: dict[str, str], scan: dict[str, str]) -> None:
     assert parse_properties(raw, SPLIT) == split
     assert parse_properties(raw, SCAN) == scan
 
 
 @pytest.mark.parametrize("parser", PropertyParser)
-def test_of_a_name_that_stands_twice_the_last_value_wins(parser: PropertyParser) -> None:
+def test_the_last_value_of_a_repeated_property_wins(parser: PropertyParser) -> None:
     """Batches of 5.0.0 to 5.3.3 have two UNIQ_KEYs; the name keeps its first place."""
     raw = b"UNIQ_KEY\x01own\x02WAIT\x01true\x02UNIQ_KEY\x01envelope\x02"
 
@@ -176,11 +173,11 @@ def test_encoded_properties_are_decoded_unchanged(
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
 
 
-def test_keys_keep_their_order_and_duplicates_and_lose_empty_parts() -> None:
+def test_split_keys_keep_order_and_duplicates_without_empty_parts() -> None:
     assert split_keys(" k1  dup dup\tx ") == ["k1", "dup", "dup\tx"]
 
 
-def test_the_record_crc_is_written_backwards() -> None:
+def test_the_property_crc_is_written_in_reverse() -> None:
     """Ten decimal digits: CRC-32 of "123456789" is 0xCBF43926, without its top bit 1274296614."""
     text = property_crc_text(b"123456789")
 
@@ -202,7 +199,7 @@ def ms(*when: int, zone: ZoneInfo | None = None) -> int:
         ("20010DB8000000000000000000000001" + "00002A9F" + "0000000000000010", "[2001:db8::1]:10911", 16),
     ],
 )
-def test_an_offset_id_is_host_and_offset(text: str, host: str, offset: int) -> None:
+def test_an_offset_id_consists_of_host_and_offset(text: str, host: str, offset: int) -> None:
     found = decode_offset_id(text)
 
     assert (str(found.host), found.physical_offset) == (host, offset)
@@ -210,7 +207,7 @@ def test_an_offset_id_is_host_and_offset(text: str, host: str, offset: int) -> N
     assert decode_offset_id(text.lower()) == found
 
 
-def test_a_unique_id_names_client_process_time_and_number() -> None:
+def test_a_unique_id_consists_of_client_process_time_and_number() -> None:
     """The id of the first message of a real store, sent on 2026-11-20 at 07:42:36.667 UTC."""
     unique_id = decode_unique_id("0A010203075F4E0E2F2A63805C7B0000")
 
@@ -222,7 +219,7 @@ def test_a_unique_id_names_client_process_time_and_number() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16) | st.binary(min_size=28, max_size=28))
-def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
+def test_any_16_or_28_bytes_are_a_valid_id_of_both_kinds(raw: bytes) -> None:
     text = raw.hex().upper()
     unique_id = decode_unique_id(text)
 
@@ -234,7 +231,7 @@ def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["", "order-4711", "7F" * 15, "7F" * 17, "7F" * 20, "7F" * 15 + " 7", "7G" * 16, "7F" * 56]
 )
-def test_other_texts_are_no_ids(text: str) -> None:
+def test_other_texts_are_rejected_as_ids(text: str) -> None:
     with pytest.raises(CorruptData, match="32 or 56"):
         decode_offset_id(text)
     with pytest.raises(CorruptData, match="32 or 56"):
@@ -255,7 +252,7 @@ TEN_DAYS = 10 * 86_400_000
         (2_678_399_000, ms(2027, 1, 2), UTC, ms(2026, 12, 31, 23, 59, 59)),  # 31 days are beyond a signed integer
     ],
 )
-def test_a_client_takes_an_id_for_one_of_this_month_in_the_zone_of_who_asks(
+def test_an_id_is_dated_to_the_last_month_in_the_local_time_zone(
     time_diff: int, now: int, zone: tzinfo, expected: int
 ) -> None:
     text = UNIQUE_ID[4].pack(*UniqueId(bytes(4), 1, 2, time_diff, 3)).hex()
@@ -283,7 +280,7 @@ def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreO
 
 
 @pytest.mark.parametrize("name", golden_stores("base"))
-def test_the_time_in_an_id_is_that_of_its_birth(golden: StoreOf, name: str) -> None:
+def test_the_time_of_an_id_is_the_birth_time_of_its_message(golden: StoreOf, name: str) -> None:
     """Real clients made the ids; the store's zone is UTC."""
     delays = []
     for record, _ in stored_records(golden(name)):
@@ -296,7 +293,7 @@ def test_the_time_in_an_id_is_that_of_its_birth(golden: StoreOf, name: str) -> N
     assert all(0 <= delay < 120_000 for delay in delays)
 
 
-def test_numbers_as_names_are_read_as_text_and_inside_a_text_they_stay() -> None:
+def test_numeric_names_of_objects_are_read_as_texts() -> None:
     assert decode_config(b'{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}') == {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
     assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
 
@@ -304,18 +301,18 @@ def test_numbers_as_names_are_read_as_text_and_inside_a_text_they_stay() -> None
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[1]", b"\xff\xfe", b'"' + b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}", b"[" * 100_000]
 )
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
+def test_only_json_objects_are_accepted(raw: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_config(raw)
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_an_object_or_an_error_of_ours(raw: bytes) -> None:
+def test_any_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     with suppress(CorruptData):
         assert isinstance(decode_config(raw), dict)
 
 
-def test_a_long_text_takes_no_more_memory_than_some_copies_of_it() -> None:
+def test_memory_for_a_long_text_is_a_few_copies_of_it() -> None:
     raw = b'{"a":"' + b"x" * (4 << 20) + b'"}'
     tracemalloc.start()
     try:
@@ -346,7 +343,7 @@ storeType=defaultRocksDB
 """
 
 
-def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None:
+def test_a_configuration_has_the_paths_and_sizes_of_a_store() -> None:
     assert parse_broker_conf(EXAMPLE) == BrokerConf(
         broker_name="broker-a",
         root="/data/rocketmq/store",
@@ -362,7 +359,7 @@ def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None
 
 
 @pytest.mark.parametrize("spelling", ["maped", "mapped"])
-def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
+def test_sizes_are_read_under_both_spellings(spelling: str) -> None:
     """4.5.2 corrected the name."""
     raw = f"{spelling}FileSizeCommitLog=16384\n{spelling}FileSizeConsumeQueue=200".encode()
 
@@ -370,7 +367,7 @@ def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"enableConsumeQueueExt=yes\nenableLmq=true"])
-def test_what_is_not_set_and_what_is_not_the_stores_leaves_every_default(raw: bytes) -> None:
+def test_missing_and_unrelated_settings_leave_the_defaults(raw: bytes) -> None:
     assert parse_broker_conf(raw) == BrokerConf()
 
 
@@ -397,12 +394,12 @@ def test_an_invalid_number_is_reported_with_the_name_of_its_field(value: str) ->
         (b"=x", {"": "x"}),
     ],
 )
-def test_java_properties_files_are_read_as_java_reads_them(text: bytes, expected: dict[str, str]) -> None:
+def test_properties_files_are_parsed_as_by_java(text: bytes, expected: dict[str, str]) -> None:
     assert parse_java_properties(text) == expected
 
 
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(EXAMPLE.splitlines())).map(b"\\\n".join))
-def test_any_configuration_file_is_read_or_refused(raw: bytes) -> None:
+def test_any_configuration_file_is_parsed_or_rejected(raw: bytes) -> None:
     try:
         conf = parse_broker_conf(raw)
     except FormatError:

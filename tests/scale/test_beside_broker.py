@@ -56,7 +56,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return copy
 
 
-def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:
+def test_priorities_are_lowered_once_and_inherited(store: Path) -> None:
     with held(store):
         answer = subprocess.run(
             [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
@@ -67,7 +67,7 @@ def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index", "rebuild-consumequeue"])
-def test_every_verb_that_reads_the_log_takes_care(
+def test_verbs_that_read_the_log_limit_their_load(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     seen: dict[str, Any] = {}
@@ -93,14 +93,14 @@ def test_every_verb_that_reads_the_log_takes_care(
     assert {"half": True, "stepped back": True} == seen
 
 
-def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
+def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
     cores = max(len(os.sched_getaffinity(0)) // 2, 1)
 
     assert ["--master", f"local[{cores},4]"] == list(on_half_the_cores([]))
     assert ["--master", "yarn"] == on_half_the_cores(["--master", "yarn"])
 
 
-def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
+def test_read_limits_are_shared_among_tasks(store: Path) -> None:
     careful = list_store(str(store), care=ReadLimits(9000).share_among(3))
 
     assert {ReadLimits(3000)} == {pickle.loads(pickle.dumps(range_)).storage.care for range_ in plan_ranges(careful)}  # noqa: S301 - our own
@@ -197,7 +197,7 @@ def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
 
 @pytest.mark.parametrize("kernel", ["kernel_that_drops", "older_kernel"])
 @pytest.mark.parametrize("step", [MIB, 100_001])
-def test_pages_are_cached_after_reading_as_they_were_before(
+def test_reading_leaves_the_page_cache_unchanged(
     half_cached: Path, request: pytest.FixtureRequest, kernel: str, step: int
 ) -> None:
     """
@@ -226,7 +226,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("computing", [0.0, 0.01])
-def test_the_rate_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computing: float) -> None:
+def test_the_read_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computing: float) -> None:
     clock = Clock()
     monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))
@@ -247,10 +247,10 @@ class Usage(NamedTuple):
     free: int
 
 
-def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
+def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond 75 % a broker deletes before its time; without a running broker, the ingest proceeds."""
+    """Above 75 % a broker deletes files early; without a running broker, the ingest proceeds."""
     monkeypatch.setattr(
         "jobs.store.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
     )

@@ -82,7 +82,7 @@ def without_run(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(str({name: value for name, value in row.items() if name not in OF_A_RUN}) for row in rows)
 
 
-def test_a_cluster_ingests_what_this_process_ingests(
+def test_a_cluster_ingests_the_same_rows_as_one_process(
     cluster: Cluster, store: Path, ingested: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     ended, lake = ingested
@@ -120,7 +120,7 @@ def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled_twice(
+def test_tasks_of_a_killed_executor_are_repeated_without_compiling_again(
     cluster: Cluster, store: Path, ingested: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     assert 0 == ingested[0].code
@@ -136,7 +136,7 @@ def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled
     assert compiled == cluster.compiled
 
 
-def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
+def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     packages, bare = sysconfig.get_path("purelib"), cluster.folder / "bare" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {bare} "$@"\n')
@@ -159,7 +159,7 @@ def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
 
-def test_a_worker_without_numpy_ends_the_run_and_is_named(cluster: Cluster, store: Path, tmp_path: Path) -> None:
+def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     ended = rmq_lake(*cluster.bare_options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
 
     assert 1 == ended.code
@@ -170,7 +170,7 @@ def test_a_worker_without_numpy_ends_the_run_and_is_named(cluster: Cluster, stor
 
 
 @pytest.mark.parametrize("number", RANGES)
-def test_index_files_built_by_a_cluster_are_the_brokers_own(
+def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
     cluster: Cluster, store: Path, results: dict[str, Any], number: int
 ) -> None:
     assert number * len(segments_of(store)) == results[f"ranges {number}"]
@@ -182,14 +182,14 @@ def _digests(folder: Path) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
-def test_of_a_slow_task_and_its_speculative_copy_one_counts(
+def test_a_slow_task_and_its_speculative_copy_count_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
     assert not [name for name in leftovers(cluster.folder / "late") if f"-{0:020d}-" in name]
 
 
-def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
+def test_a_task_that_fails_after_its_work_is_repeated_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
@@ -206,7 +206,7 @@ def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
 @pytest.mark.parametrize("what", ["out", "lake"])
-def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
+def test_a_directory_not_shared_with_workers_fails_the_run(
     cluster: Cluster, results: dict[str, Any], what: str
 ) -> None:
     said = results[what]["said"].strip().splitlines()[-1]
@@ -217,9 +217,7 @@ def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
-def test_a_store_that_workers_do_not_see_ends_the_run_before_it_reads(
-    cluster: Cluster, results: dict[str, Any]
-) -> None:
+def test_a_store_not_visible_to_workers_fails_the_run_before_reading(cluster: Cluster, results: dict[str, Any]) -> None:
     assert 1 == results["store"]["code"]
     assert f"{cluster.apart}/store/commitlog/{0:020d}" in results["store"]["said"]
     assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]

@@ -59,7 +59,7 @@ def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     return partial(runner(capfd), *server.spark_options)
 
 
-def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:
+def test_every_message_of_a_store_on_hdfs_is_once_in_the_lake(server: Hdfs, local: Path, tmp_path: Path) -> None:
     remote, here = tmp_path / "remote", tmp_path / "here"
     request = IngestRequest(server.uri("/stores/plain"), str(remote), range_size=RANGE)
     first, second = (ingest(request, SerialWorkers(server.options)) for _ in range(2))
@@ -73,7 +73,7 @@ def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, loca
         assert expected == [row[count] for row in rows_of(remote, table, "physical_offset")]
 
 
-def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Path, tmp_path: Path) -> None:
+def test_the_launcher_uses_the_configuration_of_hadoop(server: Hdfs, local: Path, tmp_path: Path) -> None:
     store, lake, out = "hdfs:///stores/plain", tmp_path / "lake", tmp_path / "messages"
     steps = [
         ("command", ("ingest", store, "--lake", str(lake))),
@@ -86,7 +86,7 @@ def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Pat
     assert len(expected_rows(local)) == len(out.read_text(encoding="utf-8").splitlines())
 
 
-def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs, local: Path, run: Run) -> None:
+def test_inspect_dump_and_query_give_the_same_output_for_hdfs_and_disk(server: Hdfs, local: Path, run: Run) -> None:
     remote = server.uri("/stores/plain")
     for verb in (
         ("inspect", "--deep", "--json", "--quiet", ""),
@@ -109,7 +109,7 @@ def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path:
     assert [path.read_bytes() for path in sorted((local / "index").iterdir())] == made
 
 
-def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
+def test_file_names_are_not_decoded(server: Hdfs) -> None:
     location = server.uri("/stores/odd")
     storage = storage_for(location, server.options)
 
@@ -119,7 +119,7 @@ def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
             assert name == bytes(file.read(0, 100)).decode()
 
 
-def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_path(server: Hdfs, local: Path) -> None:
+def test_a_file_truncated_or_deleted_while_reading_is_reported_with_its_path(server: Hdfs, local: Path) -> None:
     location = server.uri("/stores/cut")
     with storage_for(location, server.options).open(location) as file:
         assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
@@ -135,7 +135,7 @@ def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_pat
     assert location == raised.value.filename
 
 
-def test_what_hdfs_denies_is_one_line_with_path_and_user(
+def test_denied_access_is_reported_in_one_line_with_path_and_user(
     server: Hdfs, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
@@ -146,7 +146,7 @@ def test_what_hdfs_denies_is_one_line_with_path_and_user(
     assert said.startswith(f"rmq-lake: {store}: HDFS denies access to user stranger: Permission denied")
 
 
-def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
+def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
     for arguments in (
         ("ingest", str(local), "--lake", server.uri("/lake")),
         ("rebuild-index", str(local), "--out", server.uri("/index")),

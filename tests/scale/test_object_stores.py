@@ -100,8 +100,8 @@ def _contents(place: Path) -> Iterable[bytes]:
     return files_in(place).values() if place.is_dir() else [place.read_bytes()]
 
 
-def test_every_message_of_a_store_on_a_server_is_in_the_lake_there_once(uploaded: Uploaded) -> None:
-    """A second run finds nothing new; the lake is merged, queried and restored there, and no file of it has a key."""
+def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uploaded) -> None:
+    """The lake is also merged, queried and restored there, and none of its files contains a key."""
     first, lake = uploaded.ingest(), uploaded.downloaded()
     files = {name for name in files_in(lake) if name.endswith(".parquet")}
     second = uploaded.ingest()
@@ -149,7 +149,7 @@ def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) ->
         return list(pool.map(attempt, requests))
 
 
-def test_of_runs_at_the_same_moment_one_brings_the_messages(uploaded: Uploaded) -> None:
+def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: Uploaded) -> None:
     """The server's conditional put decides."""
     runs = runs_together([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
 
@@ -157,9 +157,7 @@ def test_of_runs_at_the_same_moment_one_brings_the_messages(uploaded: Uploaded) 
     assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
 
 
-def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_other(
-    uploaded: Uploaded, golden: StoreOf
-) -> None:
+def test_simultaneous_runs_of_several_brokers_keep_all_messages(uploaded: Uploaded, golden: StoreOf) -> None:
     stores = {"a": golden(STORE), "b": golden("b498-base"), "c": golden("b420-base")}
     requests = [IngestRequest(uploaded.upload(local, name), uploaded.lake, name) for name, local in stores.items()]
 
@@ -182,7 +180,7 @@ def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_pat
     return Uploaded(s3, golden(STORE), request.node.name, tmp_path)
 
 
-def test_queries_answer_from_s3_as_from_the_local_store(on_s3: Uploaded, run: Run) -> None:
+def test_queries_give_the_same_answers_from_s3_as_from_disk(on_s3: Uploaded, run: Run) -> None:
     on_s3.ingest()
     asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
     expected = run(*asked, "--store", str(on_s3.local))
@@ -192,7 +190,7 @@ def test_queries_answer_from_s3_as_from_the_local_store(on_s3: Uploaded, run: Ru
     assert expected.lines[0] == run(*asked, "--lake", on_s3.lake).lines[0]
 
 
-def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> None:
+def test_index_files_rebuilt_on_s3_equal_those_of_the_broker(on_s3: Uploaded) -> None:
     request = RebuildIndexRequest(on_s3.store, on_s3.server.uri(on_s3.prefix, "index"))
     result = rebuild_index(request, SerialWorkers(on_s3.options))
     made = files_in(on_s3.downloaded("index"))
@@ -205,7 +203,7 @@ def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> Non
     }
 
 
-def test_a_sound_store_on_s3_verifies_and_leaves_no_scratch(on_s3: Uploaded) -> None:
+def test_verify_finds_no_problem_in_a_healthy_store_on_s3_and_deletes_its_scratch(on_s3: Uploaded) -> None:
     request = VerifyRequest(on_s3.store, scratch=on_s3.server.uri(on_s3.prefix, "scratch"))
 
     assert [] == verify(request, SerialWorkers(on_s3.options)).findings
@@ -237,7 +235,7 @@ def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tup
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_keys_from_each_place_open_a_store_without_a_jvm_and_are_not_quoted(
+def test_keys_from_each_source_open_a_store_and_are_never_printed(
     place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path
 ) -> None:
     options, environment = given(place, s3, tmp_path)
@@ -254,7 +252,7 @@ def test_keys_from_each_place_open_a_store_without_a_jvm_and_are_not_quoted(
 
 
 @pytest.mark.parametrize("place", some_often(PLACES, "profile", "options"))
-def test_keys_from_each_place_fill_a_lake_with_spark(place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path) -> None:
+def test_keys_from_each_source_fill_a_spark_lake(place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path) -> None:
     options, environment = given(place, s3, tmp_path)
     report = tmp_path / "report"
     ingested = ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report))
@@ -272,7 +270,7 @@ def test_keys_from_each_place_fill_a_lake_with_spark(place: str, on_s3: Uploaded
 HERE = "here.rocketmq"
 
 
-def test_a_lake_on_s3_is_registered_with_its_own_settings_and_no_key_is_stored(
+def test_a_lake_on_s3_is_registered_without_storing_keys(
     on_s3: Uploaded, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
@@ -292,7 +290,7 @@ def test_a_lake_on_s3_is_registered_with_its_own_settings_and_no_key_is_stored(
 
 
 @pytest.mark.slow
-def test_a_rest_catalog_shows_the_rows_of_delta(
+def test_a_rest_catalog_has_the_rows_of_delta(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, lake, verb = Broker(tmp_path / "store"), tmp_path / "a lake", runner(capfd)
@@ -335,7 +333,7 @@ FAILURES: dict[str, tuple[dict[str, str], str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_failures_are_one_line_without_a_secret(
+def test_failures_are_reported_in_one_line_without_secrets(
     azure: AzureServer, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of a store, which pyarrow reads, and of a lake, which `deltalake` opens."""
@@ -352,8 +350,7 @@ def test_failures_are_one_line_without_a_secret(
         assert not any(key in outcome.err for key in (KEY, OTHER_KEY, "it's none"))
 
 
-def test_the_environment_says_in_whose_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key of the account's own name in Hadoop's settings wins."""
+def test_the_account_key_of_hadoop_settings_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "of-the-environment")
     name = f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net"
 

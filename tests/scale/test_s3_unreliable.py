@@ -160,10 +160,8 @@ OFFSETS = "SELECT physical_offset FROM messages ORDER BY physical_offset"
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", some_often(KINDS, "error", "cut off"))
-def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
-    s3: S3Server, golden: StoreOf, kind: str
-) -> None:
-    """Every client asks again; where a run gives up all the same, the next one makes it good: every message once."""
+def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, kind: str) -> None:
+    """All clients retry. If a run fails nevertheless, the next one completes it."""
     prefix = "flaky-" + kind.replace(" ", "-")
     shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
     request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
@@ -182,8 +180,7 @@ def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
 
 
 @pytest.mark.timeout(600)
-def test_a_table_is_made_whichever_answer_is_cut_off(s3: S3Server) -> None:
-    """Also if it is the response to the request that created the table: the retry finds it, and it exists once."""
+def test_a_table_is_created_once_if_any_response_is_cut_off(s3: S3Server) -> None:
     for number in range(1, 20):
         lake = s3.uri(f"cut-answer-{number}")
         with flaky(s3.port, number.__eq__, "cut off") as server:
@@ -193,8 +190,8 @@ def test_a_table_is_made_whichever_answer_is_cut_off(s3: S3Server) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_commit_counts_once_whichever_answer_is_cut_off(s3: S3Server) -> None:
-    """Also a listing's, of which no client asks again, and that of the request which has committed."""
+def test_a_commit_counts_once_if_any_response_is_cut_off(s3: S3Server) -> None:
+    """This includes listings, which no client retries, and the response to the request that committed."""
     found = Finding("queues", "dangling", "consumequeue/T/0/00000000000000000000", 20, "physical_offset", "1", "2", "")
     ensure_table(Lake(s3.uri("cut-commit-0"), s3.options), FINDINGS)
     for number in count(1):
@@ -227,7 +224,7 @@ def shared(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) ->
     return made
 
 
-def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
+def test_rows_deleted_by_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
     left, gone = shared.there.offsets(), shared.there.offsets("physical_offset % 3 = 0")
     assert left
     assert gone == []
@@ -247,7 +244,7 @@ def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) 
     assert shared.there.offsets() == [*left, *new]
 
 
-def test_a_rewritten_log_over_vectors_on_s3_is_refused_with_the_way_out(shared: OnS3) -> None:
+def test_a_rewritten_log_with_vectors_on_s3_is_refused_with_the_remedy(shared: OnS3) -> None:
     there = shared.there
     cut = there.offsets()[5]
     left = [offset for offset in there.offsets() if offset < cut]
