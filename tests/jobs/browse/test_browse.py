@@ -85,7 +85,7 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
 # who is let in
 
 
-def test_the_first_address_gives_a_cookie_that_scripts_and_other_sites_do_not_get(of_store: Pages) -> None:
+def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(of_store: Pages) -> None:
     reply = of_store.get(f"/?token={of_store.token}", Cookie=None)
 
     assert (200, True) == (reply.status, 'http-equiv="refresh"' in reply.text)
@@ -189,7 +189,7 @@ def test_a_browser_may_only_display_a_page(of_lake: Pages, path: str) -> None:
 # what is shown
 
 
-def test_pages_lead_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_pages_link_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
     records = [record for record, _ in stored_records(store)]
     of_t1 = [record for record in records if record.topic == "T1"]
 
@@ -231,7 +231,7 @@ def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store
     assert str(store) in line
 
 
-def test_an_id_leads_to_its_message_or_to_the_reason(of_store: Pages, of_lake: Pages) -> None:
+def test_a_search_for_an_id_finds_its_message_or_states_the_reason(of_store: Pages, of_lake: Pages) -> None:
     for pages in (of_store, of_lake):
         page = pages.get("/messages?topic=T1").text
         unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', page)[0]
@@ -242,7 +242,7 @@ def test_an_id_leads_to_its_message_or_to_the_reason(of_store: Pages, of_lake: P
         assert (404, True) == (missing.status, "No message has the id, key or offset" in missing.text)
 
 
-def test_a_key_or_an_offset_leads_to_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_a_search_for_a_key_or_an_offset_finds_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
     """A key of several messages leads to the list of these."""
     records = [record for record, _ in stored_records(store)]
     one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
@@ -319,7 +319,7 @@ def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden
     assert page.index(expected[0]) < page.index("Store layout (to scale)")
 
 
-def test_the_token_is_in_no_argument_of_the_browser(
+def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every user of the machine can read these; the file that leads on can be read by its owner alone."""
@@ -420,7 +420,7 @@ def test_incomplete_or_oversized_requests_do_not_block_other_clients(of_lake: Pa
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
-def test_names_and_bodies_of_a_store_stay_text(hostile: Path, kind: str) -> None:
+def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> None:
     with served(hostile / kind) as pages:
         shown = messages_of(pages)
         assert len(shown) == 6
@@ -445,7 +445,7 @@ def test_typed_tables_are_listed_and_shown(lake: Path, tmp_path: Path) -> None:
     assert ("noon" in page, "struct and map columns are omitted" in page) == (True, True)
 
 
-def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_it_is_stored(tmp_path: Path) -> None:
+def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path) -> None:
     bomb = zlib.compress(bytes((64 << 20) + 1), 1)
     record = a_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
@@ -463,7 +463,7 @@ def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> t
     return answer.returncode, answer.stderr.strip()
 
 
-def test_a_failure_to_start_the_server_is_one_line(store: Path, tmp_path: Path) -> None:
+def test_a_failure_to_start_the_server_is_reported_in_one_line(store: Path, tmp_path: Path) -> None:
     without = "import sys; sys.modules['uvicorn'] = None; from jobs.main import main; main()"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -524,7 +524,7 @@ def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: P
         ({}, "?lang=<script>", "en"),
     ],
 )
-def test_the_language_is_the_chosen_or_the_browser_s(
+def test_the_language_is_chosen_by_the_user_or_the_browser(
     of_store: Pages, headers: dict[str, str], query: str, language: str
 ) -> None:
     reply = of_store.get(f"/topics{query}", **headers)

@@ -46,7 +46,7 @@ def _enter(pages: Pages, page: Browser) -> None:
     wait_until(lambda: page.value(place) == f"{pages.base}/complete", lambda: page.value(place))
 
 
-def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Browser]) -> None:
+def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
     _enter(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
@@ -177,7 +177,7 @@ _TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.innerText 
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
-def test_names_that_are_mark_up_run_nothing_and_load_nothing(hostile: Path, kind: str) -> None:
+def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
     """The policy would stop a script and say so on the console; nothing is there to be stopped."""
     with served(hostile / kind) as pages, browser() as page:
         page.open(pages.address)
@@ -192,7 +192,7 @@ def test_names_that_are_mark_up_run_nothing_and_load_nothing(hostile: Path, kind
         assert [] == page.errors
 
 
-def test_a_page_of_another_port_gets_nothing(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
+def test_a_page_of_another_port_cannot_read_a_page(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
     """Its requests bring the cookie along: to a browser both are one site."""
     pages, page = opened
     (tmp_path / "page.html").write_text("<p>another server</p>")

@@ -87,7 +87,7 @@ _ON_A_WORKER = (
     ],
     ids=["damage", "setup", "file", "worker", "JVM", "refused", "memory"],
 )
-def test_an_error_is_one_line_that_names_the_place_first(
+def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
     probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
 ) -> None:
     probe(raising(error))
@@ -104,7 +104,7 @@ def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[
     return body
 
 
-def test_a_real_task_that_fails_is_one_line_that_names_the_place(
+def test_a_failed_spark_task_is_reported_in_one_line_with_its_place(
     probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     def task(_: int) -> None:
@@ -134,7 +134,9 @@ def test_a_bug_in_a_task_is_reported_with_the_option_for_a_traceback(
     assert "rmq-lake: KeyError: 'bug' (--traceback shows where)\n" == capfd.readouterr().err
 
 
-def test_an_interrupted_command_says_which_work_is_repeated(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_reports_which_work_will_be_repeated(
+    probe: Probe, capsys: pytest.CaptureFixture[str]
+) -> None:
     def body() -> ExitCode | None:
         process.note_resumption("Offsets 0 to 57,539 are read again.")
         raise KeyboardInterrupt
@@ -274,7 +276,7 @@ def events(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_log_lines_are_objects_on_request(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_are_printed_as_json_on_request(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> ExitCode:
         click.echo("half a ", nl=False, err=True)
         click.echo("line\n\nanother", err=True)
@@ -304,7 +306,7 @@ def test_log_lines_are_objects_on_request(probe: Probe, capsys: pytest.CaptureFi
         (KeyboardInterrupt(), 130, "rmq-lake: interrupted."),
     ],
 )
-def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - three facts, three fixtures
+def test_failures_are_logged_as_json_with_their_level(  # noqa: PLR0913, PLR0917 - three facts, three fixtures
     probe: Probe,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -323,7 +325,7 @@ def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - th
     assert code == last["exit_code"]
 
 
-def test_output_of_the_jvm_is_also_a_log_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_jvm_is_logged_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"12:00:00 ERROR Something: \xff\n")
     os.close(writing)

@@ -155,7 +155,9 @@ def test_an_ingest_above_the_limit_succeeds_without_java(
     assert ended.err.count("Spark would use") == 1
 
 
-def test_bytes_are_counted_only_where_they_decide(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_are_counted_only_if_the_engine_depends_on_them(
+    golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The size of a store on S3 is a listing of thousands of requests."""
 
     def count(*_: str) -> int:
@@ -199,11 +201,7 @@ def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypat
     ],
 )
 def test_only_a_location_on_s3_loads_the_jars_of_s3(
-    line: str,
-    variables: dict[str, str],
-    expected: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    line: str, variables: dict[str, str], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A condition or a comment that mentions s3:// made commands fetch 36 JARs, and fail without a network."""
     config, comment = tmp_path / "job.toml", tmp_path / "comment.toml"

@@ -173,7 +173,7 @@ def test_json_output_matches_its_schema(text: str, words: Callable[[str], list[s
 
 
 @pytest.mark.parametrize("text", _EVERY)
-def test_eighty_columns_break_no_word_and_a_result_comes_last(
+def test_output_fits_80_columns_and_ends_with_the_result(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = _prepared(text, words)
@@ -331,7 +331,7 @@ def test_a_failed_tour_is_reported(tmp_path: Path) -> None:
         take(unpack(tmp_path), lambda _: ExitCode.FAILED)
 
 
-def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> None:
+def test_a_file_that_differs_from_the_broker_s_is_reported(tmp_path: Path) -> None:
     tour = unpack(tmp_path)
     steps: dict[str, Callable[[], str]] = {name: step for name, _, step in tour.steps() if callable(step)}
     steps["lose"]()
@@ -345,7 +345,7 @@ def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
-def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_archive_with_a_path_outside_its_folder_is_refused(name: str, tmp_path: Path) -> None:
     archive = tmp_path / "store.tar"
     with tarfile.open(archive, "w") as tar:
         tar.addfile(tarfile.TarInfo("store/first"))

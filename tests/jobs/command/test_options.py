@@ -185,9 +185,7 @@ def test_the_reference_page_is_generated_from_the_code() -> None:
 def test_every_variable_that_the_code_reads_is_documented() -> None:
     sources = [*(ROOT / "jobs").rglob("*.py"), ROOT / "spark-submit.sh"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "reference.py")
-    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {
-        "RMQ_LAKE_WORKER_MODULE",
-    }  # ours alone
+    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {"RMQ_LAKE_WORKER_MODULE"}  # ours alone
 
     assert read == {name for name in VARIABLES if name.startswith("RMQ_LAKE") and "<" not in name}
     assert all(name in text for name in VARIABLES if "<" not in name)

@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
-from jobs.command.places import (
-    CHANGED_LAKE,
-    LAKE,
-    NEW_STORE,
-    OUTPUT_FILE,
-    STORE,
-    LocationType,
-    enclosing_store,
-)
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType, enclosing_store
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from tests.golden import StoreOf
@@ -89,7 +81,7 @@ def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
     return [*words, *arguments]
 
 
-def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
+def test_every_path_option_declares_whether_it_is_written() -> None:
     unguarded = [
         _name(option)
         for option in OPTIONS
@@ -135,11 +127,9 @@ def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tm
 
 
 @pytest.mark.parametrize(
-    "option",
-    [option for option in OUTPUTS if any(map(_is_guarded, option.command.params))],
-    ids=_name,
+    "option", [option for option in OUTPUTS if any(map(_is_guarded, option.command.params))], ids=_name
 )
-def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_path: Path, run: Run) -> None:
+def test_a_store_without_a_log_is_protected_as_well(option: Option, tmp_path: Path, run: Run) -> None:
     (tmp_path / "store" / "index").mkdir(parents=True)
     words = _command_line(option, tmp_path / "store" / "index" / "new", tmp_path / "store")
     outcome = run(*words)
@@ -162,7 +152,7 @@ def test_the_words_of_a_system_error_do_not_change_the_form_of_the_message(
     assert f"{tmp_path}: is unclean" in outcome.err
 
 
-def test_directories_next_to_a_store_are_not_inside_it(store: Path, tmp_path: Path) -> None:
+def test_directories_next_to_a_store_are_not_protected(store: Path, tmp_path: Path) -> None:
     queues = tmp_path / "queues" / "T" / "0"
     queues.mkdir(parents=True)
     (queues / f"{0:020d}").touch()

@@ -43,7 +43,7 @@ def show(work: Work, done: int, messages: int = 0) -> None:
         (Work("reading", 4, "parts"), 1, 1234567, r"reading: 1 of 4 parts · 1,234,567 messages"),
     ],
 )
-def test_progress_says_how_much_is_done_and_how_fast(
+def test_progress_shows_the_amount_and_the_rate(
     work: Work, done: int, messages: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(work, done, messages)

@@ -45,7 +45,7 @@ def test_the_environments_keys_region_and_endpoint_are_those_of_amazons_clients(
     assert ("http://127.0.0.1:9000", "true") == (of_delta["AWS_ENDPOINT_URL"], of_delta["AWS_ALLOW_HTTP"])
 
 
-def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
+def test_a_profile_supplies_settings_missing_in_the_environment(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(
         f"[default]\naws_access_key_id = other\n[lake]\naws_access_key_id = {KEY}\naws_secret_access_key={SECRET}\n"
     )
@@ -57,7 +57,7 @@ def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
     assert {"fs.s3a.access.key": "other"} == read_environment_settings({"HOME": str(home)})
 
 
-def test_a_home_that_may_not_be_read_has_no_profile(home: Path) -> None:
+def test_an_unreadable_home_directory_has_no_profile(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n")
     home.chmod(0)
     with without_rights(home, denied=True):  # to root nothing is closed
@@ -75,7 +75,7 @@ def test_the_access_key_and_its_secret_come_from_the_same_source(home: Path, mon
     assert {"fs.s3a.access.key": "k", "fs.s3a.secret.key": "s"} == file_system_settings(spark)
 
 
-def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
+def test_an_invalid_profile_is_named_but_not_quoted(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\n{SECRET}\n")
 
     with pytest.raises(OSError, match="credentials: not a valid AWS configuration file") as caught:

@@ -163,10 +163,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     ("kept", "next_line"),
     [
         ("ingest: done, no problems found: 65 messages, 56.2 KiB in 1 min 13 s,", "  783 bytes/s"),
-        (
-            "verify: healthy: 65 records, 65 queue units and 286 index keys compared,",
-            "  56.2 KiB in 3.87 s",
-        ),
+        ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB in 3.87 s"),
         ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
     ],
 )
@@ -194,7 +191,7 @@ def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
         "  NEXT       # or write bridge records over the lost ranges, so that the broker keeps the messages after them",
     ],
 )
-def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
+def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
     broken = list(wrap_line(line, 80))
     first, *others = "\n".join(broken).replace("NEXT", "    ").replace("\\\n", " ").splitlines()
 
@@ -227,7 +224,7 @@ def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
         (count_text(2, "entry"), "2 entries"),
     ],
 )
-def test_an_amount_has_the_largest_unit_that_it_fills_and_agrees_with_its_noun(made: str, text: str) -> None:
+def test_an_amount_is_printed_in_its_largest_unit_with_the_right_plural(made: str, text: str) -> None:
     assert text == made
 
 
@@ -237,7 +234,7 @@ def test_exit_codes_match_the_documentation() -> None:
     assert dict(zip(names, (0, 1, 2, 3, 4, 5, 6, 130), strict=True)) == {code.name: code.value for code in ExitCode}
 
 
-def test_a_severity_has_one_word_and_one_exit_code() -> None:
+def test_every_severity_has_one_name_and_one_exit_code() -> None:
     words = ("healthy", "not verified", "behind", "gap", "damage", "contradiction", "not accessible")
     codes = dict(zip(words, (0, 0, 0, 3, 3, 4, 1), strict=True))
 
@@ -303,7 +300,7 @@ def test_help_and_errors_show_the_command_as_it_was_typed(
     assert not _COMMAND.search(text)
 
 
-def test_no_message_names_a_command_that_this_user_may_not_have() -> None:
+def test_messages_name_only_commands_that_every_user_has() -> None:
     """Examples in epilogs and docstrings have several lines; the name of a session is Spark's, not the user's."""
     found = [
         (str(path.relative_to(ROOT)), node.value)

@@ -67,7 +67,7 @@ def _unkeyed(store: Path) -> int:
 
 
 @pytest.mark.parametrize("bit", [31, 36, 45, 62])
-def test_a_changed_bit_in_a_store_time_is_damage_also_where_no_key_repeats_it(store: Path, bit: int, run: Run) -> None:
+def test_a_changed_bit_in_a_store_time_is_damage_even_without_a_key(store: Path, bit: int, run: Run) -> None:
     number = _unkeyed(store)
     place = placed_records(store)[number].record.physical_offset
     set_store_times(store, lambda at, one: one.store_timestamp ^ (1 << bit if at == number else 0))
@@ -79,7 +79,7 @@ def test_a_changed_bit_in_a_store_time_is_damage_also_where_no_key_repeats_it(st
     assert outcome.code is ExitCode.DAMAGE
 
 
-def test_a_time_that_no_bit_explains_is_undecided(store: Path, run: Run) -> None:
+def test_a_wrong_time_not_explained_by_one_bit_is_undecided(store: Path, run: Run) -> None:
     """A clock may have been wrong for one message; that is not damage, and it is not healthy."""
     number = _unkeyed(store)
     set_store_times(store, lambda at, one: one.store_timestamp + (123_456_789_012 if at == number else 0))

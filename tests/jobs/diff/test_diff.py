@@ -34,7 +34,7 @@ QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 @pytest.mark.sample(2, always=sorted(QUICK))
 @pytest.mark.parametrize("name", GOLDEN)
-def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
+def test_the_store_of_every_broker_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
     root = golden(name)
     paths = log_folders(root)
     ingest_store(root, tmp_path / "lake", commitlog=paths, release=release_of(name))

@@ -55,7 +55,7 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
     ],
     ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
 )
-def test_every_byte_of_a_record_belongs_to_a_field(tmp_path: Path, run: Run, record: object) -> None:
+def test_every_byte_of_a_record_is_assigned_to_a_field(tmp_path: Path, run: Run, record: object) -> None:
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([record]))  # type: ignore[list-item]
 
@@ -83,7 +83,7 @@ class BadSector(Reader):
         return self._raw[position : position + length]
 
 
-def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
+def test_an_unreadable_sector_is_damage_and_later_records_are_printed(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [a_record(b"x" * 900) for _ in range(30)]

@@ -35,10 +35,7 @@ def places(tmp_path: Path) -> dict[str, ExportRequest]:
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))
     write_lake(store, tmp_path / "lake")
-    return {
-        "store": ExportRequest(Place(store=str(store))),
-        "lake": ExportRequest(Place(lake=str(tmp_path / "lake"))),
-    }
+    return {"store": ExportRequest(Place(store=str(store))), "lake": ExportRequest(Place(lake=str(tmp_path / "lake")))}
 
 
 def _export(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:

@@ -76,7 +76,7 @@ _CHOICES: list[tuple[tuple[str, ...], "range | tuple[int, ...]"]] = [
 
 
 @pytest.mark.parametrize(("options", "expected"), _CHOICES)
-def test_store_and_lake_give_what_the_condition_chooses(
+def test_a_store_and_a_lake_export_the_rows_that_a_condition_selects(
     places: dict[str, Path],
     export: Export,
     options: tuple[str, ...],
@@ -139,7 +139,7 @@ def test_a_dry_run_refuses_the_same_options_as_the_real_run(
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "csv"])
-def test_standard_output_has_the_bytes_of_the_file(
+def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written in several rounds, each of some segments."""
@@ -164,7 +164,7 @@ main()
 """
 
 
-def test_an_export_deletes_what_a_killed_export_to_the_same_file_left(
+def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file(
     places: dict[str, Path], tmp_path: Path, run: Run
 ) -> None:
     """Nothing else deleted the hidden folder of its parts, nor the merged file that had no name yet."""

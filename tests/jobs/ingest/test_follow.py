@@ -97,7 +97,7 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
             nothing,  # as the first step is done
             *(partial(grow, 3, 2), nothing, cut_back, nothing, partial(grow, 60, 4), nothing),
             *(broker.expire, partial(grow, 2, 5), nothing),
-        ],
+        ]
     )
     whole = story.run(request(broker))
 
@@ -106,7 +106,7 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
 
 
-def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(broker: Broker, tmp_path: Path) -> None:
+def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
 
     def rot() -> None:
@@ -150,7 +150,7 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
     return sorted(kept, key=lambda row: (row["index_file"], row["entry"]))
 
 
-def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
+def test_no_run_starts_while_nothing_changes(broker: Broker) -> None:
     broker.append(some_records(5))
     story = Story([nothing] * 20)
     with patch.object(following, "run_steps", wraps=run.run_steps) as runs:
@@ -220,7 +220,7 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
-def test_the_death_of_the_jvm_ends_following_immediately(death: str | None, trials: int, broker: Broker) -> None:
+def test_following_ends_immediately_when_the_jvm_dies(death: str | None, trials: int, broker: Broker) -> None:
     """Retries cannot restart the JVM, but a service manager can restart the command; other errors may be temporary."""
     broker.append(some_records(5))
     story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
@@ -241,7 +241,7 @@ def test_the_death_of_the_jvm_ends_following_immediately(death: str | None, tria
     assert tried == trials
 
 
-def test_small_steps_need_no_session(tmp_path: Path) -> None:
+def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
@@ -417,7 +417,7 @@ def await_rows(lake: Path, count: int) -> None:
     wait_until(lambda: first.exists() and len(rows_of(lake)) >= count, lambda: f"{count} messages did not come")
 
 
-def test_a_segment_that_becomes_a_pipe_is_an_error(broker: Broker) -> None:
+def test_a_segment_replaced_by_a_pipe_is_an_error(broker: Broker) -> None:
     broker.append(some_records(5))
 
     def exchange() -> None:

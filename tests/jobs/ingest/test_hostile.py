@@ -41,7 +41,7 @@ _ON_SPARK = 50  # stores, of two hundred in the campaign
 
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES))
-def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size: int) -> None:
+def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range_size: int) -> None:
     store = mutated_store(random)
     with TemporaryDirectory() as folder:
         store.write(Path(folder))
@@ -54,14 +54,16 @@ def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(12))
-def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) -> None:
+def test_ingests_of_mutated_stores_write_correct_rows_or_quarantine(seed: int, tmp_path: Path) -> None:
     _through_the_pipeline(seed, tmp_path, SerialWorkers())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
 @pytest.mark.parametrize("first", some_often(range(1000, 1200, _ON_SPARK), 1000))
-def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path, first: int) -> None:
+def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
+    spark: SparkSession, tmp_path: Path, first: int
+) -> None:
     for seed in range(first, first + _ON_SPARK):
         _through_the_pipeline(seed, tmp_path / str(seed), SparkWorkers(spark))
 
@@ -148,7 +150,7 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_index_files_next_to_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
+def test_index_files_of_another_store_are_reported_as_foreign(store: Path, tmp_path: Path, run: Run) -> None:
     shutil.rmtree(store / "commitlog")
     shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")
 

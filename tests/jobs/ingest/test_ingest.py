@@ -104,6 +104,7 @@ def test_spark_tasks_and_one_process_write_the_same_rows(
     assert expected.filter(pc.field("broker") == _OF_TASKS).equals(made)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["b551-types", "b533-dledger", "b420-live", "b498-expired"])
 def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_thread(
     name: str, golden: StoreOf, tmp_path: Path
@@ -169,7 +170,7 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
     assert stepped.steps > 1
 
 
-def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: Path) -> None:
+def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) -> None:
     records = broker.append(some_records(200))
     asked, reads = request(broker.root, tmp_path / "lake", SEGMENT_SIZE), count()
 
@@ -260,8 +261,9 @@ def prepared(lake: Path) -> list[dict[str, Any]]:
     )
 
 
-@pytest.mark.parametrize("table", ["messages", "consume_queue", "index_entries"])
-@pytest.mark.parametrize("store", [new_store, grown])
+@pytest.mark.parametrize(
+    ("store", "table"), [(new_store, "messages"), (grown, "consume_queue"), (grown, "index_entries")]
+)
 def test_the_next_run_rereads_lost_rows(
     store: Callable[[Path], object], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,7 +333,7 @@ def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> No
     assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
 
 
-def test_a_tier_is_read_again(tmp_path: Path) -> None:
+def test_the_next_run_rereads_a_tier_whose_files_were_deleted(tmp_path: Path) -> None:
     place = unpack_situation("b550-tiered", tmp_path)
     (place / "tiered").rename(tmp_path / "store")
     request = IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"))
@@ -369,7 +371,7 @@ def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
     assert known("messages") == known("tiered")
 
 
-def test_a_recreated_topic_starts_a_new_log_of_its_queue(tier: Path, lake: Path) -> None:
+def test_the_queue_of_a_recreated_topic_in_a_tier_starts_a_new_log(tier: Path, lake: Path) -> None:
     """Its messages are added to the earlier ones, at the same offsets."""
     ingest_store(tier, lake)
     folder = tier / BROKER / "Bills/0"

@@ -46,9 +46,7 @@ def test_an_incomplete_record_is_left_for_the_next_run(written: int, broker: Bro
     assert raw_rows(tmp_path / "lake") == raw(first + placed)
 
 
-def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(10))
     more: list[Any] = []
 
@@ -178,7 +176,7 @@ def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(bro
     assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 
-def test_a_store_that_disappears_is_not_a_gap(broker: Broker, tmp_path: Path) -> None:
+def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     away = tmp_path / "away"
 
@@ -244,7 +242,7 @@ def test_settle_leaves_out_the_newest_records_of_the_open_segment(
     assert ingest_beside(broker.root).messages == sum(count for count, _ in parts) - taken
 
 
-def test_settle_does_not_hold_back_sealed_segments(broker: Broker) -> None:
+def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
     placed = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
 
     summary = ingest_beside(broker.root, settle_ms=600_000)

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode, Severity
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.compaction import MAX_SMALL_FILES
+from jobs.lake import upkeep
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
 from jobs.report.metrics import write_metrics
@@ -32,6 +32,8 @@ from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run
 from tests.support.lakes import ingest_beside, leftovers, rows_of
 from tests.support.stores import flip
+
+MANY = 3  # files that are merged
 
 
 @pytest.fixture
@@ -69,24 +71,25 @@ def test_a_gap_is_counted_only_once() -> None:
 
 
 def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One damaged file must not make a run fail that has committed all rows, but it must be reported."""
+    monkeypatch.setattr(upkeep, "MAX_SMALL_FILES", MANY)
     broker = Broker(tmp_path / "store")
-    for number in range(MAX_SMALL_FILES - 1):
+    for number in range(MANY - 1):
         broker.append(some_records(2, seed=number))
         ingest_beside(broker.root)
     rotten = min((tmp_path / "lake" / "messages").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     data = rotten.read_bytes()
     rotten.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
-    placed = broker.append(some_records(2, seed=MAX_SMALL_FILES))
+    placed = broker.append(some_records(2, seed=MANY))
     capfd.readouterr()
     done = ingest_beside(broker.root)
 
     assert (2, ExitCode.CLEAN) == (done.messages, done.exit_code)
     assert [rotten.name in note for note in done.notes] == [True]
     assert rotten.name in capfd.readouterr().err
-    newest = max((tmp_path / "lake" / "messages").glob(f"*-{MAX_SMALL_FILES}-*.parquet"))
+    newest = max((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
     assert newest.exists()
     assert placed[-1].end_offset <= SEGMENT_SIZE
 

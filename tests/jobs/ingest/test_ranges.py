@@ -50,7 +50,7 @@ def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int],
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: StoreOf) -> None:
+def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golden: StoreOf) -> None:
     store = golden(name)
     segments = segments_of(store)
     expected = [record.physical_offset for record, _ in records_of(segments)]
@@ -75,7 +75,7 @@ def _bait(offset: int, body_size: int) -> bytes:
 
 
 @pytest.mark.parametrize("range_size", [64, 333, 1024, 4096])
-def test_bodies_that_contain_whole_records_do_not_mislead_any_range(tmp_path: Path, range_size: int) -> None:
+def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_size: int) -> None:
     content = b""
     expected = []
     while len(content) < SEGMENT - 2500:
@@ -112,7 +112,7 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 
 
 @pytest.mark.parametrize("width", [2, 3, 16])
-def test_a_cut_for_balance_gives_the_same_records(width: int, golden: StoreOf) -> None:
+def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
     ranges = plan_ranges(store)
     expected = [one.payload for one in read_chained(SerialWorkers(), ranges, _offsets)]

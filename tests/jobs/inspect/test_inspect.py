@@ -76,7 +76,7 @@ def test_a_real_store_is_reported_correctly(golden: StoreOf, name: str, run: Run
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]])
 @pytest.mark.parametrize("step", [1, 40, 90, 150, 400, 1000])
-def test_bytes_that_a_broker_is_writing_are_not_damage(
+def test_bytes_being_written_by_a_broker_are_not_damage(
     store: Path, step: int, deep: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest record is written between one read of the file and the next."""
@@ -104,7 +104,7 @@ def test_bytes_that_a_broker_is_writing_are_not_damage(
 
 
 @pytest.mark.parametrize("is_at_work", [False, True])
-def test_a_queue_file_that_a_broker_creates_meanwhile_is_not_missing(
+def test_a_queue_file_created_during_an_inspection_is_not_missing(
     store: Path, is_at_work: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is listed before the log is read."""
@@ -200,7 +200,7 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     assert outcome.document["log"]["segments"][3]["end"] == "open"
 
 
-def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
+def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "00000000000000016384"
@@ -235,7 +235,7 @@ def test_one_byte_is_not_printed_as_a_plural(store: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["b420-expired", "b551-expired", "b551-types"])
-def test_the_range_of_a_queue_is_that_of_topic_status(golden: StoreOf, run: Run, name: str) -> None:
+def test_inspect_and_topic_status_report_the_same_queue_ranges(golden: StoreOf, run: Run, name: str) -> None:
     """Units of deleted segments are left out, as mqadmin leaves them out."""
     store = golden(name)
     queues = inspected(run, store).document["queues"]["queues"]

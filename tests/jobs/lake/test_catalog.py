@@ -76,7 +76,7 @@ def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession
         assert (column, 20, 1) == (column, chosen.count(), len(chosen.inputFiles()))
 
 
-def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: SparkSession) -> None:
+def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
     text = {one.table: one.text for one in catalog_statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
@@ -88,7 +88,7 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
     assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
 
 
-def test_hives_statement_has_every_type_that_a_typed_table_may_have(tmp_path: Path) -> None:
+def test_the_hive_statement_supports_every_type_of_a_typed_table(tmp_path: Path) -> None:
     columns = ("a struct<x: bigint, y: array<struct<z: tinyint>>>", "m map<string,date>", "d decimal(10,2)")
     table, lake = typed_table("typed/Orders", parse_columns(", ".join(columns))), Lake(str(tmp_path))
     ensure_table(lake, table)
@@ -107,7 +107,7 @@ TBLPROPERTIES ('table_type' = 'DELTA')""",
 
 
 @pytest.mark.parametrize(("kind", "expected"), _IN_BUCKET.items())
-def test_a_bucket_is_named_as_the_cloud_names_it(
+def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
     kind: CatalogKind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """s3a is Hadoop's name."""
@@ -159,7 +159,7 @@ EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
+def test_a_view_matches_the_notes_of_the_driver_in_both_engines(
     golden: StoreOf, tmp_path: Path, own_session: SparkSession, case: tuple[str, str, set[tuple[object, ...]]]
 ) -> None:
     store, name, expected = case
@@ -188,7 +188,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
-def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: SparkSession) -> None:
+def test_every_recipe_returns_rows(number: int, data: Path, own_session: SparkSession) -> None:
     show_tables(own_session, data)
 
     assert RECIPES[number].rows(own_session, data) > 0
@@ -219,7 +219,7 @@ def test_pending_timer_messages_match_the_brokers_answers(
     assert states == {"waiting": 21, "delivered": 6, "cancelled": 1}
 
 
-def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
+def test_compaction_keeps_the_newest_message_of_each_key(
     situation: StoreOf, tmp_path: Path, own_session: SparkSession
 ) -> None:
     """The broker has compacted up to 161, in its own time; the log goes on to 169."""
@@ -236,7 +236,7 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
 
 @pytest.mark.sample(0, always=["1"])
 @pytest.mark.parametrize("expired", [0, 1])
-def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
+def test_the_log_and_the_tier_together_contain_each_message_once(
     situation: StoreOf, expired: int, tmp_path: Path, own_session: SparkSession
 ) -> None:
     place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))

@@ -104,7 +104,7 @@ def assert_shown(lake: Path) -> None:
 
 @pytest.mark.sample(0, always=["l#ake?"])
 @pytest.mark.parametrize("name", ["lake", "a lake ü", "l#ake?"])
-def test_readers_of_iceberg_find_the_rows_of_delta(
+def test_iceberg_readers_return_the_same_rows_as_delta(
     name: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
@@ -282,7 +282,7 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
     assert_shown(grown.path)
 
 
-def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, register: Run) -> None:
+def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(grown: Grown, register: Run) -> None:
     grown.grow()
     with patch("jobs.lake.iceberg.find_spec", lambda _: None):
         outcome = register()
@@ -318,7 +318,7 @@ def test_a_catalog_that_hangs_does_not_delay_commits(
     assert 60 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
 
 
-def test_columns_follow_those_of_delta(tmp_path: Path) -> None:
+def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
     lake, place = Lake(str(tmp_path / "lake")), tmp_path / "lake" / "typed" / "orders"
     versions = (
         {"id": pa.array([1], pa.int32()), "price": pa.array([2], pa.int64())},

@@ -33,7 +33,7 @@ def broker(tmp_path: Path) -> Broker:
     return broker
 
 
-def test_a_lagging_replica_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
+def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_path: Path) -> None:
     """Zeros in place of known rows are not written yet, and an incomplete record is not a different one."""
     placed = broker.append(some_records(30, seed=2))
     ingest_beside(broker.root)
@@ -131,7 +131,7 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
     assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
-def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
+def test_a_wiped_log_is_registered_as_a_new_store_with_the_same_label(broker: Broker, tmp_path: Path) -> None:
     ingest_beside(broker.root)
     shutil.rmtree(broker.root)
     new = Broker(broker.root)
@@ -173,7 +173,7 @@ def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: 
     assert rows == raw_rows(tmp_path / "lake")
 
 
-def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: Path) -> None:
+def test_a_second_store_needs_a_label(broker: Broker, tmp_path: Path) -> None:
     ingest_beside(broker.root, None)
     Broker(tmp_path / "second").append(some_records(5, seed=4))
 
@@ -201,7 +201,7 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
     assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
 
 
-def test_bit_rot_in_an_old_file_does_not_make_every_run_reread_the_log(broker: Broker) -> None:
+def test_bit_rot_in_an_old_file_does_not_cause_rereads(broker: Broker) -> None:
     """A broker that truncates its log deletes all later files, so a later file that agrees rules out a truncation."""
     ingest_beside(broker.root)
     overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
@@ -225,7 +225,7 @@ def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_pa
     assert len(rows_of(tmp_path / "lake")) == 400
 
 
-def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:
+def test_fingerprints_are_thinned_but_cover_the_whole_log() -> None:
     known: tuple[Fingerprint, ...] = ()
     for run_number in range(5000):
         first = Fingerprint(run_number * 1000, 100, "x")

@@ -209,7 +209,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: 
     assert files == state_of(forgotten.copy)
 
 
-def test_without_its_manifest_a_lake_is_not_healed(forgotten: Forgotten) -> None:
+def test_a_lake_without_its_manifest_is_not_healed(forgotten: Forgotten) -> None:
     lake = forgotten.copied()
     shutil.rmtree(forgotten.copy / "_manifests")
 
@@ -217,7 +217,7 @@ def test_without_its_manifest_a_lake_is_not_healed(forgotten: Forgotten) -> None
         find_lost_transactions(lake)
 
 
-def test_a_run_that_was_not_finished_leaves_it_undecided(forgotten: Forgotten) -> None:
+def test_transactions_of_an_unfinished_run_are_not_restored(forgotten: Forgotten) -> None:
     """Nothing says which tables have its rows."""
     lake = forgotten.copied()
     rows = table_of(forgotten.copy / "runs")

@@ -72,7 +72,7 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
 
 
 @pytest.mark.parametrize("with_vectors", [True, False], ids=["vectors", "files"])
-def test_the_open_index_file_goes_on_after_deleted_entries(lake: SharedLake, *, with_vectors: bool) -> None:
+def test_the_open_index_file_is_continued_after_deleted_entries(lake: SharedLake, *, with_vectors: bool) -> None:
     """Entries behind vectors stay deleted, and new ones are chained to them; entries that no file has are rebuilt."""
     unharmed = shared_lake(lake.spark, lake.root / "unharmed")
     if with_vectors:

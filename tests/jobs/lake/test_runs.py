@@ -87,7 +87,7 @@ def aged(path: Path, days: int) -> Path:
     return path
 
 
-def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
+def test_the_second_of_two_runs_with_one_number_is_refused_and_leaves_no_files(lake: Lake, store: KnownStore) -> None:
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare_run(lake, winner)
 
@@ -151,7 +151,7 @@ def test_the_holder_of_the_lock_is_named(lake: Lake, store: KnownStore) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_holder_that_died_never_blocks(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
+def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
     """Its note has the next run look for leftovers; an object store has no locks, and a file is never created twice."""
     with patch("jobs.lake.lock.is_local", return_value=is_local):
         with pytest.raises(KeyError), hold_lock(lake, store.store_id):
@@ -173,7 +173,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
     assert leftovers(Path(lake.location)) == []
 
 
-def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(lake: Lake, store: KnownStore) -> None:
+def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store: KnownStore) -> None:
     """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
@@ -223,7 +223,7 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
         yield ingest_store(root / "store", root / "lake", "b")
 
 
-def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
+def test_runs_merge_small_files_without_losing_rows(tmp_path: Path) -> None:
     with patch.object(upkeep, "MAX_SMALL_FILES", 4):
         before = [summary.messages for summary in incremental(tmp_path, 7)]
     lake = tmp_path / "lake"
@@ -237,9 +237,7 @@ def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path)
     assert leftovers(lake) == []
 
 
-def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_that_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
@@ -288,7 +286,7 @@ def test_incomplete_files_of_a_dead_task_are_left_to_the_vacuum(tmp_path: Path) 
     assert raw_rows(lake)[: len(rows)] == rows
 
 
-def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> None:
+def test_obsolete_files_are_kept_for_the_retention_of_their_table(tmp_path: Path) -> None:
     list(incremental(tmp_path, 1))
     table = tmp_path / "lake" / "messages"
     DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
@@ -315,7 +313,7 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     assert sum("remove" in action for action in actions) == 4
 
 
-def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(tmp_path: Path) -> None:
+def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None:
     """On an object store no snapshot is kept: fifty brokers had loaded Delta's log a hundred times before each run."""
     for number in range(4):
         broker = Broker(tmp_path / f"store-{number}")

@@ -44,7 +44,7 @@ def numbers(table: DeltaTable | None) -> list[int]:
     return sorted(found)
 
 
-def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
+def test_an_unchanged_table_is_opened_once(lake: Lake) -> None:
     with cache_snapshots():
         assert open_table(lake, NAME) is open_table(lake, NAME)
         assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
@@ -53,14 +53,14 @@ def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
     assert open_table(lake, NAME) is not open_table(lake, NAME)
 
 
-def test_blocks_within_a_block_have_its_snapshots(lake: Lake) -> None:
+def test_nested_blocks_share_snapshots(lake: Lake) -> None:
     with cache_snapshots():
         with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
 
 
-def test_a_run_opens_a_table_to_read_it_and_to_change_it(tmp_path: Path) -> None:
+def test_a_run_opens_each_table_at_most_twice(tmp_path: Path) -> None:
     """It opened tables 41 times, which was two fifths of its work."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(10))
@@ -74,7 +74,7 @@ def test_a_run_opens_a_table_to_read_it_and_to_change_it(tmp_path: Path) -> None
     assert max(opened.values()) == 2
 
 
-def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: Lake, tmp_path: Path) -> None:
+def test_a_snapshot_does_not_change_and_the_next_one_is_current(lake: Lake, tmp_path: Path) -> None:
     with cache_snapshots() as kept:
         before = open_table(lake, NAME)
         add(tmp_path, 2)

@@ -128,7 +128,7 @@ class Cells:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_path: Path, name: str) -> None:
+def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
     """Turned on by Spark SQL; after each step rows are the log's in every reader, or nothing is written."""
     assert promised().keys() == FEATURES.keys()
     offsets, original = lake.offsets(), raw(lake.broker.root)
@@ -192,7 +192,7 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
     assert {row.physical_offset: row.id for row in lake.spark.sql(query).collect()} == before
 
 
-def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
+def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
     """A lake of an older version lacks columns, and a process that follows shortens what its tables keep."""
     lake.sql(*FEATURES["clustering"])
     offsets, where = lake.offsets(), lake.lake
@@ -212,7 +212,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
     assert read(lake, offsets) == WORKS
 
 
-def test_of_two_writers_of_one_run_one_is_refused(lake: SharedLake) -> None:
+def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> None:
     """The second one has asked the table before the first one committed."""
     lake.sql(*FEATURES["clustering"])
     where = lake.lake

@@ -65,9 +65,7 @@ def _codecs(path: Path) -> dict[str, str]:
     ],
     ids=["random", "text", "none"],
 )
-def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
-    tmp_path: Path, bodies: list[object], codec: str
-) -> None:
+def test_incompressible_bodies_are_stored_uncompressed(tmp_path: Path, bodies: list[object], codec: str) -> None:
     path = _written(tmp_path, physical_offset=list(range(500)), body=bodies)
     codecs = _codecs(path)
     assert codecs.pop("body") == codec
@@ -75,7 +73,7 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
 
 
-def test_a_file_states_which_columns_have_no_nulls(tmp_path: Path) -> None:
+def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
     action = _action(tmp_path, physical_offset=[7, 9], body=[b"x", None])
     assert action is not None
     path = tmp_path / _TABLE.name / action.path
@@ -97,7 +95,7 @@ def _is_required(path: Path, name: str) -> bool:
     return bool(pq.ParquetFile(path).schema.column(pq.read_schema(path).names.index(name)).max_definition_level == 0)
 
 
-def test_a_row_without_a_column_that_every_row_has_is_refused(tmp_path: Path) -> None:
+def test_a_row_without_a_required_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid, match="physical_offset"):
         _written(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
     assert not list((tmp_path / _TABLE.name).iterdir())
@@ -221,7 +219,7 @@ def _rows(table: Path) -> Counter[tuple[object, ...]]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, seed: int) -> None:
+def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
     for run in range(60):
@@ -242,7 +240,7 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
         assert len(opened) < CROWDED_NODE_FILES * 5  # steps that 30 files a store go down
 
 
-def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
     lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
     for run in range(CROWDED_NODE_FILES):
         _add_file(table, Random(run), "a", run)
@@ -277,7 +275,7 @@ def test_a_column_without_limits_in_the_log_is_not_treated_as_null(lake: Path) -
     assert [(len(rows),)] == duckdb.sql("SELECT count(*) FROM messages WHERE tags = 'TagA'").fetchall()
 
 
-def test_a_table_of_an_earlier_version_gets_the_names_of_its_limits(tmp_path: Path) -> None:
+def test_a_table_of_an_earlier_version_gets_the_statistics_property(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     DeltaTable.create(
         str(tmp_path / "messages"), MESSAGES.delta_schema, configuration={"delta.checkpointInterval": "50"}

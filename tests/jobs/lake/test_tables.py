@@ -23,7 +23,7 @@ from tests.support.tables_page import page
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 
 
-def test_the_page_is_made_from_the_declarations() -> None:
+def test_the_page_of_tables_is_generated_from_the_declarations() -> None:
     assert page() == DOCS.read_text(encoding="utf-8")
 
 
@@ -68,7 +68,7 @@ EXPECTED = [
 ]
 
 
-def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -> None:
+def test_a_decompressed_body_is_stored_next_to_the_compressed_one(tmp_path: Path) -> None:
     broker = a_store(tmp_path / "store")
     taken(broker, tmp_path / "with")
     taken(broker, tmp_path / "without", inflated=False)
@@ -99,7 +99,7 @@ def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:
     assert {len(body) for part in parts for body in part.column("body_inflated").to_pylist()} == {limit}
 
 
-def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
+def test_superseded_messages_keep_their_decompressed_bodies(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
     placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
@@ -114,7 +114,7 @@ def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
     assert added(tmp_path / "without", "superseded_messages") == [(None, None)]
 
 
-def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
+def test_a_log_with_compressed_bodies_is_restored_byte_for_byte(tmp_path: Path) -> None:
     broker = a_store(tmp_path / "store")
     taken(broker, tmp_path / "lake")
 

@@ -67,7 +67,7 @@ def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
     return said
 
 
-def test_arguments_arrive_as_they_were_given(prepared: Path) -> None:
+def test_the_launcher_passes_arguments_unchanged(prepared: Path) -> None:
     expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
 
     assert expected == told(launch(prepared / "spark-submit.sh", *expected))["arguments"]
@@ -154,7 +154,7 @@ def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept
     assert [False, True, True] == [path.is_dir() for path in made]
 
 
-def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> None:
+def test_the_launcher_uses_the_development_environment(checkout: Path) -> None:
     prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
 
     answer = launch(checkout / "spark-submit.sh", "verb")

@@ -105,7 +105,7 @@ def test_the_same_source_gives_the_same_wheel_and_the_source_archive_gives_it_to
     assert wheel.read_bytes() == again.read_bytes()
 
 
-def test_a_registry_takes_both_archives(built: Path) -> None:
+def test_both_archives_pass_the_checks_of_the_registry(built: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)

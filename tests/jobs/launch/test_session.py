@@ -117,9 +117,7 @@ def test_an_error_at_the_start_of_a_session_is_raised_when_the_session_is_used(m
         session.spark_session("tests")
 
 
-def test_work_waits_for_workers_that_start_and_for_nothing_else(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_waits_only_for_starting_workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
     monkeypatch.setattr(session, "_warming", [warming])
     warming.start()
@@ -197,7 +195,7 @@ def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
     return found, errors
 
 
-def test_the_same_code_is_the_same_archive(archive: Path) -> None:
+def test_unchanged_code_produces_the_same_archive(archive: Path) -> None:
     assert archive == code_archive()
 
 

@@ -72,7 +72,7 @@ def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not(
     assert [] == values(cluster, "--conf") == values(prepare_submission([]), "--conf")
 
 
-def test_no_master_at_the_address_is_one_line_at_once_and_one_of_several_is_enough() -> None:
+def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_is_enough() -> None:
     """Spark asks three times twenty seconds, and then prints a stack trace."""
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
     assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
 
 
-def test_jars_of_the_user_are_added_to_deltas_and_those_of_s3_come_only_when_they_are_needed() -> None:
+def test_jars_of_the_user_are_added_and_those_of_s3_only_if_needed() -> None:
     """spark-submit takes the last list alone."""
     own, of_s3 = prepare_submission(["--jars", "mine.jar"]), prepare_submission([], s3=True)
 
@@ -129,7 +129,7 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "spark://localhost:7077,localhost:7078"])
-def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_on_the_loopback_address_exposes_no_port(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else Spark takes the machine's outer address."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
 
@@ -280,7 +280,7 @@ def install(home: Path, version: str | None) -> Path:
     return home
 
 
-def test_a_java_on_the_path_is_followed_to_its_home(machine: Path) -> None:
+def test_a_java_on_the_path_is_resolved_to_its_home(machine: Path) -> None:
     expected = install(machine / "somewhere" / "jdk", "17.0.1")
     (machine / "bin").mkdir()
     (machine / "bin" / "java").symlink_to(expected / "bin" / "java")
@@ -298,7 +298,7 @@ def test_a_java_on_the_path_is_followed_to_its_home(machine: Path) -> None:
         ("gone", {"jvm/a": "17.0.1"}, "jvm/a"),
     ],
 )
-def test_java_home_comes_first_then_the_oldest_that_suits(
+def test_java_home_is_preferred_then_the_oldest_suitable_java(
     machine: Path,
     monkeypatch: pytest.MonkeyPatch,
     java_home: str | None,
@@ -314,7 +314,7 @@ def test_java_home_comes_first_then_the_oldest_that_suits(
 
 
 @pytest.mark.usefixtures("machine")
-def test_without_a_java_one_sentence_says_what_to_install_where() -> None:
+def test_a_missing_java_is_reported_with_what_to_install() -> None:
     with pytest.raises(SetupError) as caught:
         find_java_home()
 

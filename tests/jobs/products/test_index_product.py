@@ -98,7 +98,7 @@ def without_index(store: Path, folder: Path) -> Path:
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", UNDISTURBED)
 @pytest.mark.parametrize("whole", [True, False])
-def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
+def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
     golden: StoreOf, tmp_path: Path, name: str, *, whole: bool
 ) -> None:
     store, lake = without_index(golden(name), tmp_path), tmp_path / "lake"
@@ -283,7 +283,7 @@ def test_an_error_is_raised_if_no_file_name_is_left(files: int, following: str) 
         file_names_between([5] * files, UTC, f"{DAY}005", DAY + following)
 
 
-def test_the_zone_is_that_of_most_names() -> None:
+def test_the_time_zone_is_that_of_most_file_names() -> None:
     times = [1_700_000_000_000, 1_700_000_100_000, 1_700_000_200_000]
     named = [(file_name_for_time(time, CHINA), time) for time in times]
 
@@ -364,7 +364,7 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
-def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: StoreOf, tmp_path: Path) -> None:
+def test_files_continue_after_a_partial_newest_file_is_filled(golden: StoreOf, tmp_path: Path) -> None:
     """The broker's index is files behind its log: it had written a part of its second file."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     _, second, *later = sorted((store / "index").iterdir())
@@ -402,7 +402,7 @@ def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tm
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
-def test_the_index_takes_no_further_pass_over_the_log(golden: StoreOf, tmp_path: Path) -> None:
+def test_the_index_is_built_without_another_pass_over_the_log(golden: StoreOf, tmp_path: Path) -> None:
     """The log was decoded once more for the keys of the entries."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     shutil.rmtree(store / "index")

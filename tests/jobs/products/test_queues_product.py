@@ -141,7 +141,7 @@ HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("lag", [0, 1, 7])
 @pytest.mark.parametrize("history", HISTORIES)
-def test_a_growing_store_gives_each_unit_one_row(
+def test_every_unit_of_a_growing_store_becomes_one_row(
     golden: StoreOf, tmp_path: Path, history: list[float], lag: int
 ) -> None:
     """The dispatcher is some records after the log, and another number of records at each run."""
@@ -165,7 +165,7 @@ def cut(whole: Path, target: Path, log_end: int) -> Path:
     return target
 
 
-def test_units_of_messages_that_a_run_leaves_out_are_left_to_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
+def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
     """This also holds for a store that was shut down cleanly, if the run was asked to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in stored_records(whole)]
@@ -283,7 +283,7 @@ def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
     return [replace(range_, window=4096) for range_ in plan_ranges(*asked)]
 
 
-def test_rows_are_the_same_however_many_files_the_units_of_a_range_come_in(golden: StoreOf, tmp_path: Path) -> None:
+def test_the_number_of_unit_files_of_a_range_does_not_change_the_rows(golden: StoreOf, tmp_path: Path) -> None:
     store, parts = golden("b533-base"), list[int]()
     _ingest(store, tmp_path / "whole", "b533-base")
 
@@ -436,7 +436,7 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     assert matched == {record.physical_offset for record in (old[0], *new)}
 
 
-def test_light_queues_that_come_to_rocksdb_late_are_taken_by_a_later_run(tmp_path: Path) -> None:
+def test_light_queues_written_late_to_rocksdb_are_ingested_by_a_later_run(tmp_path: Path) -> None:
     """With double write of 5.5 RocksDB alone has them, a killed broker's none yet: they counted as missing."""
     name = "b551-lmq-selective"
     store = unpack_feature(name, tmp_path / "store").root
@@ -491,7 +491,7 @@ A_RANGE = 10  # units of each queue
 
 
 @given(RUNS, st.integers(0, 40), st.integers(0, 80))
-def test_gaps_are_the_places_that_no_run_covers(runs: list[tuple[int, int]], start: int, end: int) -> None:
+def test_gaps_are_the_positions_outside_all_runs(runs: list[tuple[int, int]], start: int, end: int) -> None:
     end = max([start, end, *(at + length for at, length in runs)])
     covered = {place for at, length in runs for place in range(at, at + length)}
     matched = np.array(sorted(runs), np.int64).reshape(-1, 2)
@@ -552,13 +552,13 @@ GAPS = ((2_000, 3_000),)
         (1_000, 4_000, 1, (), None),
     ],
 )
-def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_them(
+def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
     assert lost_offset_of_blanks(end, start, count, lost) == found
 
 
-def test_displaced_units_are_cut_into_runs_and_say_by_how_much_they_are_shifted() -> None:
+def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
     assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
     assert list(displaced_runs([])) == []
     shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])

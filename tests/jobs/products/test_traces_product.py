@@ -145,7 +145,7 @@ def test_traces_of_truncated_messages_are_moved_with_the_messages(broker: Broker
     assert taken(broker).messages == 1
 
 
-def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_traces_decodes_no_bodies(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "decode_trace_bodies", None)
 
     assert taken(broker).messages == 20
@@ -153,14 +153,14 @@ def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch:
 
 
 @pytest.mark.parametrize("selection", [Selection(with_body=False), Selection(topics=("Orders",))])
-def test_without_bodies_or_without_the_topic_there_are_none(selection: Selection, broker: Broker) -> None:
+def test_traces_need_bodies_and_their_topic(selection: Selection, broker: Broker) -> None:
     broker.append([reports("a")])
     taken(broker, selection)
 
     assert lines(broker) == []
 
 
-def test_slow_consumers_and_messages_never_consumed_are_one_query_each(broker: Broker) -> None:
+def test_recipes_find_slow_consumers_and_unconsumed_messages(broker: Broker) -> None:
     failed = _CONSUMED
     succeeded = _CONSUMED.replace("false", "true").replace("\x013\x01", "\x0190\x01").replace("consumers", "slow")
     broker.append(

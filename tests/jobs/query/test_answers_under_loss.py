@@ -147,7 +147,7 @@ def _streamed(reader: RocketmqStreamReader, *, available_now: bool = False) -> l
     return found
 
 
-def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
+def test_a_run_reports_the_topics_and_the_label_of_earlier_runs(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
@@ -216,7 +216,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
         assert ("only some topics" in capfd.readouterr().err) is is_said
 
 
-def test_choices_of_topics_are_known_without_a_manifest_and_one_that_is_lost_stops_no_answer(
+def test_selected_topics_are_known_without_a_manifest_and_a_lost_one_does_not_stop_answers(
     tmp_path: Path, golden: StoreOf
 ) -> None:
     """A first manifest of a large log has tens of megabytes. Rows of earlier versions name nothing but the manifest."""
@@ -300,7 +300,7 @@ def _damage_record(store: Path) -> None:
 
 @pytest.mark.parametrize("lose", [_lose_segment, _damage_record])
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_list_says_which_part_of_the_log_it_lacks(
+def test_a_list_reports_which_part_of_the_log_is_missing(
     run: Run, store: Path, tmp_path: Path, lose: Callable[[Path], None], place: str
 ) -> None:
     lose(store)
@@ -316,9 +316,7 @@ def test_a_list_says_which_part_of_the_log_it_lacks(
         assert "messages may be missing in this answer" in answer.err
 
 
-def test_the_newest_page_of_a_lake_is_whole_though_older_messages_are_damaged(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
+def test_the_newest_page_is_complete_although_older_messages_are_damaged(run: Run, store: Path, tmp_path: Path) -> None:
     _damage_record(store)
     ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
     newest, all_ = (run("query", "list", "-m", limit, "--lake", tmp_path / "lake") for limit in ("5", "500"))
@@ -326,7 +324,7 @@ def test_the_newest_page_of_a_lake_is_whole_though_older_messages_are_damaged(
     assert (newest.code, all_.code) == (ExitCode.CLEAN, ExitCode.DAMAGE)
 
 
-def test_a_list_of_some_times_survives_a_clock_that_was_set_back(run: Run, tmp_path: Path) -> None:
+def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Run, tmp_path: Path) -> None:
     """The broker's clock went back by two minutes in the middle of the log: store times do not ascend."""
     records = stored([Sent(keys=("k",), unique_key=f"id{n}", queue_id=n % 2) for n in range(120)])
     assert records[-1].physical_offset > 3 * SEGMENT_SIZE

@@ -65,7 +65,7 @@ def test_every_number_is_a_valid_time(milliseconds: int) -> None:
     assert f"{moment.year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}" == shown
 
 
-def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
+def test_ipv6_hosts_are_printed_in_brackets_without_abbreviation() -> None:
     address = bytes.fromhex("20010db8000000000000000000000001")
 
     assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(address, 10911))
@@ -86,7 +86,7 @@ def test_a_map_is_printed_bucket_by_bucket() -> None:
     assert hash_map_text(many, 32) == hash_map_text(many, 16)
 
 
-def test_widths_count_utf_16_units() -> None:
+def test_widths_are_counted_in_utf_16_units() -> None:
     """A character beyond the first plane is two for Java."""
     assert "ключ  " == pad("ключ", 6)
     assert "🔑  " == pad("🔑", 4)
@@ -163,7 +163,7 @@ Sub        consumers            {host:20} 2023-11-14 22:13:21  3ms        failed
 
 
 @pytest.mark.parametrize("of", ["store", "lake", "lake without entries"])
-def test_who_sent_and_who_consumed_a_message_is_printed(of: str, tmp_path: Path, traced: Run) -> None:
+def test_the_trace_of_a_message_shows_its_producer_and_consumers(of: str, tmp_path: Path, traced: Run) -> None:
     tables = PRODUCT_NAMES if of == "lake" else PRODUCT_NAMES - {"index"}
     store = tmp_path / "store"
     code, out, err = traced(
@@ -191,7 +191,7 @@ def test_the_reason_is_reported_if_mqadmin_prints_nothing(message_id: str, said:
     assert said in err
 
 
-def test_all_kinds_of_traces_are_json(traced: Run) -> None:
+def test_all_kinds_of_traces_are_printed_as_json(traced: Run) -> None:
     rows = [json.loads(line) for line in traced("both", "--json")[1].splitlines()]
     broken = json.loads(traced("broken", "--json")[1])
 

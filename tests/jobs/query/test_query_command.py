@@ -86,7 +86,9 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
         ("5.5.1", "", None),
     ],
 )
-def test_letters_mean_what_they_mean_in_the_release(release: str, line: str, expected: dict[str, str] | None) -> None:
+def test_option_letters_have_the_meaning_of_the_release(
+    release: str, line: str, expected: dict[str, str] | None
+) -> None:
     """`-c` of queryMsgByKey has had three meanings; None: the release would not take the line."""
     if expected is not None:
         assert expected.items() <= parse_mqadmin_line(line.split(), Release.of(release)).options.items()
@@ -127,7 +129,7 @@ ASKED = (
 
 
 @pytest.mark.parametrize("asked", [*ASKED, ("mqadmin", "printMsg", "-t", "Orders")], ids=" ".join)
-def test_a_message_cannot_do_anything_to_the_terminal_that_it_is_shown_on(
+def test_a_message_cannot_control_the_terminal(
     hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
 ) -> None:
     verb, *rest = asked
@@ -174,7 +176,7 @@ def test_csv_keeps_nested_values() -> None:
 
 
 @pytest.mark.parametrize("ids", [("SAME", "SAME"), ("x" * 3000, "x" * 2999 + "y")], ids=["one id", "long ids"])
-def test_each_body_is_a_file_of_its_own(tmp_path: Path, run: Run, ids: tuple[str, str]) -> None:
+def test_each_body_is_written_to_its_own_file(tmp_path: Path, run: Run, ids: tuple[str, str]) -> None:
     sent = [Sent(keys=("k",), body=b"body %d" % number, unique_key=id_) for number, id_ in enumerate((*ids, "OTHER"))]
     store, bodies = write_store(tmp_path / "store", stored(sent)), tmp_path / "bodies"
     for id_ in ids:
@@ -235,7 +237,7 @@ def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, lake: Pat
     assert expected == answer.lines != []
 
 
-def test_every_form_has_the_same_rows(run: Run, lake: Path, tmp_path: Path) -> None:
+def test_every_output_format_has_the_same_rows(run: Run, lake: Path, tmp_path: Path) -> None:
     sql = (
         "SELECT uniq_key, store_time, keys, properties, body FROM messages WHERE topic = 'T1' ORDER BY physical_offset"
     )

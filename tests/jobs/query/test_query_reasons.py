@@ -112,7 +112,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
          ReasonKind.OTHER_TOPIC, "(at least 20 found, one of them: offset id "),
     ],
 )  # fmt: skip
-def test_an_empty_answer_has_its_reason(
+def test_an_empty_answer_states_its_reason(
     opened_store: Opened, sent: tuple[Any, ...], asked: tuple[Any, ...], kind: ReasonKind, named: str
 ) -> None:
     """Named arguments of the store, and of the query, come last."""
@@ -126,7 +126,7 @@ def _named(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (given[:-1], given[-1]) if isinstance(given[-1], dict) else (given, {})
 
 
-def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> None:
+def test_a_key_missing_in_the_index_is_found_in_the_log(tmp_path: Path) -> None:
     """But not as mqadmin's own answer: the broker was killed before it dispatched the last message."""
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
     whole = write_store(tmp_path / "whole", records)
@@ -142,7 +142,7 @@ def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> No
     _is(as_client, ReasonKind.NOT_INDEXED, "`verify` shows why", "--through-log")
 
 
-def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened_store: Opened) -> None:
+def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(opened_store: Opened) -> None:
     """A batch's own UNIQ_KEY is after that of each message and wins."""
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
     source = opened_store([Sent(keys=("1",))])
@@ -154,7 +154,7 @@ def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened_store: Opened)
     _is(answer, ReasonKind.SHADOWED, "BATCH", encode_offset_id(BROKER, 0))
 
 
-def test_an_offset_id_of_another_broker_is_answered_where_the_user_wants_it(opened_store: Opened) -> None:
+def test_an_offset_id_of_another_broker_is_answered_on_request(opened_store: Opened) -> None:
     assert lookups.by_offset_id(opened_store(ONE), ELSEWHERE, any_host=True).messages
 
 
@@ -187,7 +187,7 @@ def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened_
     assert any("does not index tags" in note for note in source.notes)
 
 
-def test_a_message_that_index_and_log_lead_to_is_counted_once_and_the_first_is_the_oldest(opened_store: Opened) -> None:
+def test_a_message_found_by_index_and_log_is_counted_once(opened_store: Opened) -> None:
     source = opened_store([Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")])
     first = next(iter(source.search("4711"))).offset_id
 

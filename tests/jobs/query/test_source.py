@@ -67,7 +67,7 @@ def _offsets(messages: Sequence[Message | None]) -> list[int]:
     return [one.record.physical_offset for one in messages if one is not None]
 
 
-def test_every_message_is_at_its_offset_and_none_elsewhere(source: Source, records: list[MessageRecord]) -> None:
+def test_every_message_is_found_at_its_offset_only(source: Source, records: list[MessageRecord]) -> None:
     for record in records:
         message = source.by_offset(record.physical_offset)
         assert message is not None
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("seconds", "room"), [(0.0, inf), (60.0, inf), (60.0, 900)])
 @pytest.mark.parametrize("case", CASES)
-def test_pages_hold_every_message_once(
+def test_every_message_is_on_exactly_one_page(
     source: Source, records: list[MessageRecord], case: str, seconds: float, room: float
 ) -> None:
     """However early a page is cut short, the next one begins where it ended; large messages fill one sooner."""
@@ -152,7 +152,7 @@ def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
         parse_position(position)
 
 
-def test_a_histogram_counts_what_was_stored_when(both: list[Lists], records: list[MessageRecord]) -> None:
+def test_a_histogram_counts_messages_by_store_time(both: list[Lists], records: list[MessageRecord]) -> None:
     for topic in (None, "T1"):
         times = [one.store_timestamp for one in records if topic in {None, one.topic}]
         for lists in both:
@@ -176,7 +176,7 @@ def test_topics_and_groups_are_those_of_the_log(both: list[Lists], records: list
     assert groups[0]
 
 
-def test_chains_of_the_index_lead_to_their_message(both: list[Lists]) -> None:
+def test_index_chains_point_to_their_message(both: list[Lists]) -> None:
     shown: list[set[tuple[object, ...]]] = []
     for lists in both:
         shown.append(set())
@@ -220,7 +220,7 @@ def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[st
 
 
 @pytest.mark.parametrize(("name", "expected"), [("b420-base", 1), ("b551-base", 0), ("b551-transrocks/store", 4)])
-def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
+def test_pending_transactions_are_those_that_the_broker_waits_for(
     golden: StoreOf, tmp_path: Path, name: str, expected: int
 ) -> None:
     root, _, below = name.partition("/")
@@ -232,7 +232,7 @@ def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
     assert expected == len(ids[0])
 
 
-def test_a_delayed_message_waits_until_it_is_delivered(store: Path, both: list[Lists]) -> None:
+def test_a_delayed_message_is_pending_until_it_is_delivered(store: Path, both: list[Lists]) -> None:
     """The producer sent one of level 1, which was delivered, and one of level 16, which was not due yet."""
     sent = (store / "EXPECT" / "sent.txt").read_text()
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))

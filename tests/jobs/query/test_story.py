@@ -91,7 +91,7 @@ def check_sent(source: Source, line: SentLine) -> Story:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", TOLD)
-def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path, name: str) -> None:
+def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
     with opened(store, release, None) as source:
@@ -138,7 +138,7 @@ def assert_in_chinese(story: Story) -> None:
 
 
 @pytest.mark.parametrize("name", golden_stores("base"))
-def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -> None:
+def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     with opened(store, release, None) as source:
         told = {
@@ -177,7 +177,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
-def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_path: Path, kind: str) -> None:
+def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, kind: str) -> None:
     """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has that one alone."""
     ids = [f"UNIQ_KEY\1own{number}\2KEYS\1k{number}\2UNIQ_KEY\1batch\2".encode() for number in range(3)]
     sent = [a_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
@@ -247,7 +247,7 @@ def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> N
     assert_in_chinese(story)
 
 
-def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> None:
+def test_a_group_that_returned_a_message_for_retry_has_not_consumed_it(golden: StoreOf) -> None:
     """Its offset goes on all the same: the retry is another message, in the group's own topic."""
     name = "b551-retry"
     failed = 0

@@ -38,7 +38,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("order", ["abc", "cba"])
 @pytest.mark.parametrize("name", STORES)
-def test_each_verb_takes_of_a_lake_what_is_of_one_store(
+def test_each_verb_reads_only_the_rows_of_one_store(
     name: str, order: str, run: Run, lake: Path, tmp_path: Path
 ) -> None:
     """Of another lake of the same stores, they take what it has under ids of its own."""

@@ -54,7 +54,7 @@ def real_files(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
-def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: str) -> None:
+def test_rebuilt_queue_files_equal_the_brokers_files(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
     rebuild_queues(request_for(store, tmp_path / "out", name), SerialWorkers())
 
@@ -63,7 +63,7 @@ def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: st
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b514-types", "b498-dledger-upgraded"])
-def test_the_cut_of_ranges_and_groups_changes_nothing(
+def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
@@ -87,7 +87,7 @@ def test_the_manifest_names_every_file_and_its_hash(golden: StoreOf, tmp_path: P
         assert not any(data[file["written"] :])
 
 
-def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)

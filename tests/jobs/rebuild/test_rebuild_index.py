@@ -174,7 +174,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
     assert result.exit_code is ExitCode.CLEAN
 
 
-def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(
+def test_spark_tasks_build_the_same_index_files_from_small_ranges(
     spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative directory is one of this process: tasks run where their session was started."""
@@ -188,7 +188,7 @@ def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(
 
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("range_size", [1 << 30, 2048, 1024])
-def test_one_process_makes_the_same_files_on_all_cores(
+def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
     monkeypatch.setattr("jobs.store.chain._NARROW", 512)
@@ -241,7 +241,7 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreO
     assert files_in(out) == files_in(store / "index")
 
 
-def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp_path: Path) -> None:
+def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
     built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", FileState(1, 2, 840, 3))
@@ -401,6 +401,6 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     ]
 
 
-def test_nothing_is_missing_behind_an_open_file() -> None:
+def test_no_file_is_missing_after_an_open_file() -> None:
     survivors = [survivor(0, 10), survivor(10, 17)]
     assert planned_files(17, 10, survivors, ends_without_keys=True) == []

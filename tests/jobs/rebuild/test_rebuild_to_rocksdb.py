@@ -78,7 +78,7 @@ def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("name", _COMPLETE)
-def test_rows_are_those_of_the_broker(name: str, tmp_path: Path) -> None:
+def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> None:
     """
     Each unit, the last unit of each queue, and where the dispatched log ends.
 
@@ -104,7 +104,7 @@ def _is_last(key: bytes) -> bool:
 @pytest.mark.parametrize(
     ("name", "target"), [*((name, FILES) for name in _IN_ROCKSDB), ("b551-rockscq-killed", ROCKSDB)]
 )
-def test_every_unit_is_made_that_the_broker_answered(name: str, target: str, tmp_path: Path) -> None:
+def test_every_unit_that_the_broker_answered_is_rebuilt(name: str, target: str, tmp_path: Path) -> None:
     """Also after a kill that left no row."""
     unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
     conf = BrokerConf(consume_queue_size=400)
@@ -122,7 +122,7 @@ def test_every_unit_is_made_that_the_broker_answered(name: str, target: str, tmp
 
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
-def test_files_made_of_a_store_with_rocksdb_alone_are_the_brokers_own(name: str, tmp_path: Path) -> None:
+def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: Path) -> None:
     """Files to RocksDB to files: a broker with double write has written both, byte for byte the same."""
     root = unpack_feature(name, tmp_path).root
     own = _files(root / "consumequeue")
@@ -138,7 +138,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
 
 
-def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: Path) -> None:
+def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path: Path) -> None:
     """No options, no logs, no configuration of rocksdict; a table format that brokers know: theirs is older."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     before = tree_state(root)
@@ -158,9 +158,7 @@ def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: 
 @pytest.mark.parametrize(
     "name", ["b420-base", "b498-types", "b533-dledger", "b551-direct", "b551-expired", "b551-types"]
 )
-def test_stores_of_files_become_the_rows_that_the_scalar_module_gives(
-    name: str, golden: StoreOf, tmp_path: Path
-) -> None:
+def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
     made(store, tmp_path / "out")
     rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
@@ -178,7 +176,7 @@ def _rows(record: MessageRecord, rules: QueueRules) -> Iterator[tuple[bytes, byt
 
 
 @pytest.mark.parametrize("name", ["b533-base", "b551-types"])
-def test_tables_of_few_units_give_the_same_rows_as_one(
+def test_small_tables_contain_the_same_rows_as_one_table(
     name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
@@ -190,7 +188,7 @@ def test_tables_of_few_units_give_the_same_rows_as_one(
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
 
-def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_queue_without_messages_in_the_log_continues_at_its_end(golden: StoreOf, tmp_path: Path) -> None:
     """Its consumers are at its end; a broker that found no row would give the next message number 0."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     queue = next(queue for queue in list_queues(list_store(str(store))) if queue.name.topic == "T1")
@@ -214,7 +212,7 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Sto
     )
 
 
-def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(store: Path, tmp_path: Path) -> None:
+def test_lost_records_get_blank_rows_so_that_consumers_continue(store: Path, tmp_path: Path) -> None:
     """
     A broker ends a pull at the first number without a row.
 
@@ -243,9 +241,7 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(store: Pat
 
 
 @pytest.mark.parametrize("beside_files", [True, False])
-def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_for(
-    store: Path, tmp_path: Path, *, beside_files: bool
-) -> None:
+def test_verify_treats_blank_rows_like_blank_units_of_files(store: Path, tmp_path: Path, *, beside_files: bool) -> None:
     sorted((store / "commitlog").iterdir())[2].unlink()
     made(store, tmp_path / "files", FILES, file_size=200)
     made(store, tmp_path / "out")
@@ -266,7 +262,7 @@ def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
     return folder
 
 
-def test_of_a_topic_that_was_deleted_and_made_again_the_later_messages_count(tmp_path: Path) -> None:
+def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
     """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
     store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
     summary = made(store, tmp_path / "out")
@@ -280,7 +276,7 @@ def test_of_a_topic_that_was_deleted_and_made_again_the_later_messages_count(tmp
     assert (("Orders", 0), False, places[5], 0) in bounds
 
 
-def test_light_queues_whose_names_no_folder_can_have_get_rows(tmp_path: Path) -> None:
+def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
     """As a broker gives them; also a long one, and one that is no UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
     odd = a_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
@@ -302,7 +298,7 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
     assert raised.value.filename == str(path)
 
 
-def test_without_rocksdict_one_line_says_what_to_install(
+def test_a_missing_rocksdict_is_reported_with_what_to_install(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)

@@ -89,7 +89,7 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next(
         assert content_of(scene.store) == content_of(scene.damaged), number
 
 
-def test_a_repair_that_is_killed_in_its_first_write_is_done_again(scene: Scene) -> None:
+def test_a_repair_killed_in_its_first_write_is_repeated(scene: Scene) -> None:
     """Its output directory was refused: it was not empty, and no journal said that it belonged to a repair."""
     scene.again()
     (scene.request.out / f"..{JOURNAL_FILE}.new.attempt-1").touch()

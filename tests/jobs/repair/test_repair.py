@@ -18,24 +18,9 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of, unpack
 from tests.support.commands import overwrite
-from tests.support.fault_kinds import (
-    SEGMENT,
-    STORE,
-    WANTED,
-    Fault,
-    Part,
-    faults,
-    hit_record,
-    without_rights,
-)
+from tests.support.fault_kinds import SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
 from tests.support.lakes import ingest_store
-from tests.support.stores import (
-    content_of,
-    flip,
-    held,
-    lose_first_segment_like_retention,
-    tree_state,
-)
+from tests.support.stores import content_of, flip, held, lose_first_segment_like_retention, tree_state
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +90,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
 
 @pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
-def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path, fault: Fault) -> None:
+def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Path, fault: Fault) -> None:
     fault.plant(store)
     damaged = content_of(store)
 
@@ -164,7 +149,9 @@ def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, 
     assert content_of(healthy) == content_of(store)
 
 
-def test_a_plan_needs_no_lock_no_space_and_no_rights(store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
+    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It only reads: a running broker, a full disk or files of another user are in the way of --apply alone."""
     sorted((store / "commitlog").iterdir())[1].unlink()
     sorted((store / "index").iterdir())[3].unlink()

@@ -77,7 +77,7 @@ def test_missing_rows_in_rocksdb_are_not_replaced_by_queue_files(situation: Stor
     assert any(f"mv {quote(str(store / ALONE[name]))} " in note for note in summary.notes)
 
 
-def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreOf, tmp_path: Path) -> None:
+def test_a_second_copy_is_set_aside_if_only_its_rows_differ(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
     _change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
 
@@ -86,7 +86,7 @@ def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreO
     assert "move the database aside" in note
 
 
-def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
+def test_findings_about_a_second_copy_set_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
     store = copied(situation, DOUBLE, tmp_path)
     files = {path for path in content_of(store) if path.count("/") > 1}

@@ -61,7 +61,7 @@ def _hostile_store(folder: Path) -> Path:
     return write_segment(folder, [a_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)])
 
 
-def test_the_report_of_a_run_has_the_figures_of_the_run(report: Report) -> None:
+def test_the_report_shows_the_figures_of_its_run(report: Report) -> None:
     parts = {part.title: part for part in report.parts}
     facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
     timeline = parts["Messages over store time"]
@@ -93,7 +93,7 @@ def test_damage_is_shown_with_its_bytes(store: Path, tmp_path: Path) -> None:
     assert remedy.commands[0].endswith(f"inspect {store} --deep")
 
 
-def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
+def test_names_from_a_store_are_escaped(tmp_path: Path) -> None:
     html = render_page(_ingested(_hostile_store(tmp_path / "store"), tmp_path / "lake"))
     tags = _tags(html)
 
@@ -111,7 +111,7 @@ def test_names_from_a_store_cannot_inject_code_into_a_page() -> None:
     assert all(character.isprintable() for character in shown.replace("\n", ""))
 
 
-def test_the_page_needs_nothing_but_itself_and_the_document_has_its_data(report: Report, tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_the_document_has_its_data(report: Report, tmp_path: Path) -> None:
     write_report(tmp_path / "report", report)
     document, html = json.loads((tmp_path / "report" / "report.json").read_text()), render_page(report)
     tags = _tags(html)

@@ -211,7 +211,9 @@ def test_every_updated_row_is_reported(name: str, engine: str, golden: StoreOf, 
 
 
 @pytest.mark.slow
-def test_every_row_that_spark_updated_is_named(spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
+def test_every_row_that_spark_updated_is_reported(
+    spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path
+) -> None:
     del spark
     _try(Random(1), "spark", golden("b533-base"), lakes("b533-base"), tmp_path)
 

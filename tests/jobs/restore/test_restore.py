@@ -64,7 +64,7 @@ def whole_log(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.sample(2, always=sorted(QUICK))
 @pytest.mark.parametrize("name", GOLDEN)
-def test_every_brokers_log_is_restored_with_its_stale_bytes_and_entries(
+def test_the_log_of_every_broker_is_restored_with_its_stale_bytes_and_entries(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""

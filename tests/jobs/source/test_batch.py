@@ -147,7 +147,7 @@ def test_invalid_options_are_refused(name: str, value: str) -> None:
         ReadOptions.parse({"path": "x", name: value})
 
 
-def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_store_without_its_log_is_refused(golden: StoreOf, tmp_path: Path) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
     wanted = ReadOptions.parse({"path": str(store)})
     for plan in (RocketmqReader(wanted).partitions, RocketmqStreamReader(wanted).initialOffset):
@@ -218,7 +218,7 @@ def filled(tmp_path: Path) -> Filled:
     return Filled(tmp_path)
 
 
-def test_what_a_version_has_and_what_comes_after_it_have_no_row_in_common_and_lack_none(filled: Filled) -> None:
+def test_rows_after_a_version_neither_repeat_nor_miss_messages(filled: Filled) -> None:
     assert filled.after() == filled.offsets(50)
     assert filled.after(afterVersion=filled.version, partitionSize=500) == filled.offsets(50)
     assert filled.after(afterVersion=filled.first_version) == filled.offsets(30)
@@ -227,7 +227,7 @@ def test_what_a_version_has_and_what_comes_after_it_have_no_row_in_common_and_la
     assert filled.after() == []
 
 
-def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Filled) -> None:
+def test_rows_of_a_prepared_run_are_read_from_the_store(filled: Filled) -> None:
     """A killed run's rows are nobody's yet, and come out of the store until the next run commits them."""
     lake = Lake(str(filled.lake))
     before = len(rows_of(filled.lake))
@@ -251,7 +251,7 @@ def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
     assert [at for batch in batches for at in batch.column("physical_offset").to_pylist()] == filled.offsets(50)
 
 
-def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:
+def test_a_lake_without_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:
     other = Broker(tmp_path / "other")
     other.append(some_records(5, seed=99))
     with pytest.raises(UnsupportedFormat, match="run ingest first"):

@@ -53,7 +53,7 @@ def wanted(records: list[MessageRecord]) -> list[bytes]:
     return [encode_record(record) for record in records if record.topic == "Orders"]
 
 
-def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
+def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
     spark: "SparkSession", broker: Broker, tmp_path: Path
 ) -> None:
     records = broker.append(some_records(150))

@@ -90,7 +90,7 @@ def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path)
     assert _offsets(records[40:]) == _read_on(_reader(store), second)
 
 
-def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path) -> None:
+def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records[:40])
     reader = _reader(store)
@@ -105,7 +105,7 @@ def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path)
     assert _offsets(records[40:]) == _read_on(again, batches[-1][0], 900)
 
 
-def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -> None:
+def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records)
     hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
@@ -196,7 +196,9 @@ OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)]
     ],
     ids=["another log", "a shorter one", "a record that nothing leads to"],
 )
-def test_another_log_is_not_read_on(count: int, change: Callable[[Path], object], said: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_log_is_refused(
+    count: int, change: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
     """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
     store = _write(tmp_path / "store", _records(count))
     reader = _reader(store)
@@ -213,7 +215,7 @@ def test_another_log_is_not_read_on(count: int, change: Callable[[Path], object]
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
 
 
-def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
+def test_a_query_can_start_at_the_end_of_the_log(tmp_path: Path) -> None:
     records = _records(40)
     store = _write(tmp_path / "store", records[:20])
     reader = _reader(store, startingOffset="latest")

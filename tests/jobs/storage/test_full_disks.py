@@ -20,7 +20,7 @@ from jobs.storage.s3 import ObjectStorage
 from tests.support.commands import Run
 
 
-def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_the_bytes_needed_and_free(tmp_path: Path) -> None:
     place = tmp_path / "lake" / "part.parquet"
     with (
         pytest.raises(OSError, match="No space left") as caught,
@@ -49,9 +49,7 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and it
     ],
     ids=["full disk of a library", "library", "read", "named already", "server"],
 )
-def test_an_error_that_names_no_file_and_is_no_server_s_names_the_place(
-    error: Exception, said: str, tmp_path: Path
-) -> None:
+def test_an_error_without_a_file_gets_the_place(error: Exception, said: str, tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)) as caught, explaining_full_disk(str(tmp_path)):
         raise error
 
@@ -100,7 +98,7 @@ def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], Non
     assert said.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
 
 
-def test_inspecting_a_bucket_without_credentials_is_no_damage(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_a_bucket_without_credentials_is_not_reported_as_damaged(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(denied()))
 
     outcome = run("inspect", "s3a://bucket/store")
@@ -194,7 +192,7 @@ CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
 @pytest.mark.parametrize("failures", [1, 3])
 @pytest.mark.parametrize("said", ANSWERS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_failed_call_is_repeated(call: str, said: str, failures: int) -> None:
+def test_a_failed_s3_call_is_retried(call: str, said: str, failures: int) -> None:
     """Amazon's client gives up if the response with the error is longer than the requested bytes."""
     made, expected = CALLS[call]
 
@@ -202,7 +200,7 @@ def test_a_failed_call_is_repeated(call: str, said: str, failures: int) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_server_that_always_fails_is_an_error_in_its_own_words(call: str) -> None:
+def test_a_server_that_always_fails_is_reported_in_its_own_words(call: str) -> None:
     with pytest.raises(OSError, match="Failed to flush response stream") as raised:
         CALLS[call][0](ObjectStorage(Failing(CONTENT, 1000)))
 
@@ -216,7 +214,7 @@ def test_permanent_errors_are_not_retried() -> None:
     assert failing.left == 999
 
 
-def test_arrows_own_readers_read_through_failures() -> None:
+def test_arrow_readers_retry_failed_calls() -> None:
     data = BytesIO()
     pq.write_table(pa.table({"x": list(range(1000))}), data)
     failing = Failing(data.getvalue(), 2)
@@ -226,7 +224,7 @@ def test_arrows_own_readers_read_through_failures() -> None:
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
-def test_only_a_server_that_has_answered_is_asked_again_when_it_refuses_a_connection(*, answers_first: bool) -> None:
+def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(*, answers_first: bool) -> None:
     said = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
     system = Failing(CONTENT, 0, said)
     storage = ObjectStorage(system)

@@ -129,19 +129,13 @@ ANSWERS = {
     "short": (answer(200, b"{", 100), "HDFS does not answer: {node}: IncompleteRead(1 bytes read, 99 more expected)"),
     "a page": (answer(200, b"<html>"), "the server is not an HDFS name node: "),
     "no status": (answer(200, {"FileStatus": {}}), "the server is not an HDFS name node: "),
-    "loop": (
-        sending_on("http://{here}/webhdfs/v1/store"),
-        "HTTP status 307: The HTTP server returned a redirect",
-    ),
+    "loop": (sending_on("http://{here}/webhdfs/v1/store"), "HTTP status 307: The HTTP server returned a redirect"),
     "nowhere": (sending_on(None), "HTTP status 307: Temporary Redirect"),
     "a file": (
         sending_on("file:///etc/passwd"),
         "HTTP status 307: Temporary Redirect - Redirection to url 'file:///etc",
     ),
-    "no port": (
-        sending_on("http://host:port/"),
-        "HDFS does not answer: {node}: InvalidURL(",
-    ),
+    "no port": (sending_on("http://host:port/"), "HDFS does not answer: {node}: InvalidURL("),
     "no host": (sending_on("http://[/"), "HDFS does not answer: {node}: ValueError('Invalid IPv6 URL')"),
     "deep": (answer(200, b'{"FileStatus":' + b"[" * 100_000), "the server is not an HDFS name node: RecursionError"),
     "long": (
@@ -156,7 +150,7 @@ ANSWERS = {
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(("told", "said"), ANSWERS.values(), ids=ANSWERS)
-def test_a_bad_answer_is_an_os_error_in_one_line_in_bounded_time_and_memory(
+def test_an_invalid_hdfs_response_is_one_line_in_bounded_time_and_memory(
     told: Answer, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if told is dripping else 60)
@@ -179,7 +173,7 @@ ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
     ],
     ids=lambda value: str(value.get("pathSuffix")) if isinstance(value, dict) else "",
 )
-def test_a_directory_of_names_that_none_holds_or_without_end_is_refused(entry: dict[str, object], said: str) -> None:
+def test_a_directory_with_invalid_names_or_endless_entries_is_refused(entry: dict[str, object], said: str) -> None:
     def told(handler: BaseHTTPRequestHandler) -> None:
         is_listing = "LISTSTATUS" in handler.path
         answer(200, {"FileStatuses": {"FileStatus": [entry]}} if is_listing else {"FileStatus": entry})(handler)
@@ -200,7 +194,7 @@ def test_a_directory_of_names_that_none_holds_or_without_end_is_refused(entry: d
         ),
     ],
 )
-def test_a_name_node_is_found_as_hadoops_clients_find_it(
+def test_a_name_node_is_found_in_the_same_way_as_by_hadoop(
     location: str, options: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     """The URI's host, the file system that is the default, or a name for a pair of nodes."""
@@ -212,7 +206,7 @@ def site(*settings: tuple[str, str]) -> str:
     return f"<configuration>{''.join(properties)}</configuration>"
 
 
-def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path) -> None:
+def test_settings_are_read_from_hadoop_files_and_overridden_by_spark(tmp_path: Path) -> None:
     (tmp_path / "core-site.xml").write_text(site(("fs.defaultFS", "hdfs://ns"), ("io.file.buffer.size", "1")))
     (tmp_path / "hdfs-site.xml").write_text(site(("dfs.namenode.http-address", "a:1")))
     given = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]

@@ -68,7 +68,7 @@ def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: S
     assert ([3, 6], b"234567", 4) == (counts, bytes(buffer), written)
 
 
-def test_care_and_settings_reach_whoever_opens_a_file_in_a_task(tmp_path: Path) -> None:
+def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, ReadLimits(5))))  # noqa: S301 - our own
 

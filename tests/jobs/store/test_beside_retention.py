@@ -66,7 +66,7 @@ def test_segments_deleted_before_the_index_is_compared_are_not_a_finding(
     assert verdict.parts["index"].numbers["files"] == len(list((store / "index").iterdir()))
 
 
-def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
+def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
     newest = segments_of(store)[-1]
     with pytest.raises(FileNotFoundError, match="retention did not delete it") as caught:
         verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
@@ -74,7 +74,7 @@ def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
     assert caught.value.filename == str(newest)
 
 
-def test_a_queue_created_meanwhile_is_read(store: Path, tmp_path: Path) -> None:
+def test_a_queue_created_during_verification_is_read(store: Path, tmp_path: Path) -> None:
     queues = store / "consumequeue" / TOPIC
     queues.rename(tmp_path / "not made yet")
 

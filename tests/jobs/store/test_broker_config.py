@@ -73,7 +73,7 @@ def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str,
         assert sorted(config.groups) == sorted(answers["subscriptionGroups"])
 
 
-def test_version_2_keeps_what_somebody_has_made(tmp_path: Path) -> None:
+def test_configuration_v2_contains_only_topics_and_groups_of_users(tmp_path: Path) -> None:
     """The broker's own topics and groups are made again at each start, and are in no row."""
     config = config_of(unpack_feature(_V2, tmp_path).root)
 
@@ -104,7 +104,7 @@ def _migrated(unpacked: FeatureStore, counter: int) -> Path:
 
 
 @pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
-def test_json_beside_the_database_counts_only_with_more_changes(
+def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
     counter: int, offsets: dict[str, int], tmp_path: Path
 ) -> None:
     root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter)
@@ -146,7 +146,7 @@ def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
 # in the lake
 
 
-def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
+def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> None:
     """There may be a million positions."""
     known = parse_state(None)
     states = []
@@ -160,7 +160,7 @@ def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
-def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
+def test_offsets_in_rocksdb_are_ingested(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
     ingest(asked, SerialWorkers())
@@ -219,7 +219,7 @@ def test_a_sample_never_excludes_the_release_that_wrote_a_store(name: str, effor
     assert Release.of(release_of(name)) in era.candidates
 
 
-def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: StoreOf, tmp_path: Path) -> None:
+def test_the_release_is_detected_from_records_after_damage(golden: StoreOf, tmp_path: Path) -> None:
     root = copy_of(golden("b551-base"), tmp_path)
     before = detect_store_eras(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
@@ -245,7 +245,7 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path) -
     assert read.call_count < 500
 
 
-def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None:
+def test_the_timer_precision_is_detected_from_units(tmp_path: Path) -> None:
     """No file says timerPrecisionMs; with the default, what was delivered would wait."""
     due = 1_795_272_035_500
     slot, unit = Slot(due // 500, 0, 0, 1), TimerUnit(UNIT.size, -1, 1, due - 4000, 4000, 0, 100, 7)

@@ -44,14 +44,14 @@ def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> Sto
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))
-def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, int]]) -> None:
+def test_the_first_unit_without_offset_or_size_ends_the_written_part(units: list[tuple[int, int]]) -> None:
     data = b"".join(UNIT.pack(offset, size, -1) for offset, size in units)
     written = [offset >= 0 and size > 0 for offset, size in units]
 
     assert first_unwritten(QueueKind.PLAIN, data) == ([*written, False]).index(False)
 
 
-def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path) -> None:
+def test_a_sparse_queue_file_of_a_terabyte_is_not_read(root: Path) -> None:
     os.truncate(root / T1.path / file_name_of_offset(400), 10**12)
     store = list_store(str(root))
 
@@ -65,7 +65,7 @@ def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path) -> None:
     assert sum(length for _, _, length in (call.args for call in read.call_args_list)) < 10_000
 
 
-def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
+def test_a_unit_of_a_deleted_file_is_none(root: Path) -> None:
     store = list_store(str(root))
     (root / T1.path / file_name_of_offset(0)).unlink()
 
@@ -74,7 +74,7 @@ def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [0, 1, 25, 26, 27, 60])
-def test_one_read_near_the_known_end_says_what_the_general_way_says(
+def test_the_short_search_for_the_end_agrees_with_the_full_search(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watermarks inside and after the queue, right ones and ones of a queue that was cut or made again."""
@@ -87,7 +87,7 @@ def test_one_read_near_the_known_end_says_what_the_general_way_says(
     assert [queue_ends.probe_queue_end(*one) for one in asked] == near
 
 
-def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path) -> None:
+def test_a_queue_with_a_new_unit_is_read_once(root: Path) -> None:
     store = list_store(str(root))
     queue = queue_of(store)
     end = queue.written_end()

@@ -241,7 +241,7 @@ def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: 
     assert list(of_clocks(seed, tmp_path)) == []
 
 
-def test_results_come_in_the_order_of_the_items_whichever_is_done_first() -> None:
+def test_results_are_in_the_order_of_the_items() -> None:
     def work(number: int) -> int:
         time.sleep(0.001 * (number % 3))
         return number
@@ -328,7 +328,7 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     ("verb", "cores", "half", "width"),
     [("verify", 3, False, 3), ("ingest", 6, True, 3), ("ingest", 16, False, 4), ("export", 8, False, 1)],
 )
-def test_verbs_that_are_mostly_machine_code_use_the_cores_that_are_no_brokers_up_to_four(
+def test_verbs_use_up_to_four_cores_that_the_broker_does_not_use(
     monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, width: int
 ) -> None:
     monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)

@@ -67,7 +67,9 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     assert sum(queue.capacity - queue.start for queue in queues) == 200
 
 
-def test_a_table_that_is_merged_away_meanwhile_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker that runs deletes files while we link them."""
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     copy, calls = rocksdb._copy, []  # noqa: SLF001

@@ -215,7 +215,7 @@ def test_every_truncation_is_rejected(body: bytes) -> None:
     assert len(body) == len(found)
 
 
-def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> None:
+def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
     """Of Confluent's registry and of RocketMQ's; the columns are those of all schemas, each of the widest type."""
     folder = tmp_path / "schemas"
     folder.mkdir()

@@ -41,7 +41,7 @@ def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Ti
     return rows
 
 
-def test_fields_that_no_column_takes_are_counted_with_an_example() -> None:
+def test_fields_without_a_column_are_counted_with_an_example() -> None:
     """A body that is refused keeps all of its fields; one that has a field twice, in an array, counts once."""
     columns = parse_columns("a bigint, who struct<name: string>, items array<struct<id: int>>, more map<string, int>")
     bodies = [
@@ -86,9 +86,7 @@ def test_an_invalid_body_is_rejected_with_its_position(body: bytes, reason: str,
         (b'"q": [{"a": 1}, {}]', "a required value is missing", "$.q[1].a"),
     ],
 )
-def test_an_object_an_array_or_a_part_of_one_that_is_another_than_declared_is_refused(
-    text: bytes, reason: str, place: str
-) -> None:
+def test_a_value_of_another_kind_than_declared_is_refused(text: bytes, reason: str, place: str) -> None:
     rows = both([b'{"n": 1}', b'{"n": 2, %b}' % text, b'{"n": 3}'], WIDE)
 
     assert [1, Refusal(reason, place), 3] == [row if isinstance(row, Refusal) else row[13] for row in rows]
@@ -122,9 +120,7 @@ def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
          "a local time that occurs twice or never in its zone"),
     ],
 )  # fmt: skip
-def test_times_that_do_not_say_their_zone_or_unit_take_it_from_the_declaration(
-    text: str, times: Times, expected: str
-) -> None:
+def test_times_without_zone_or_unit_take_them_from_the_declaration(text: str, times: Times, expected: str) -> None:
     (row,) = both([b'{"t": %b}' % text.encode()], parse_columns("t timestamp"), times)
 
     assert expected == (row.reason if isinstance(row, Refusal) else row[0].isoformat())  # type: ignore[attr-defined]

@@ -35,7 +35,7 @@ def verified(store: Path) -> Verdict:
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
-def test_a_log_that_retention_cut_has_lost_nothing(golden: StoreOf, name: str) -> None:
+def test_a_log_cut_by_retention_is_healthy(golden: StoreOf, name: str) -> None:
     assert verified(golden(name)).severity is Severity.HEALTHY
 
 
@@ -116,7 +116,7 @@ ADVICE = f"not visible on {gethostname()}: pass --scratch with a directory or UR
 
 
 @pytest.mark.usefixtures("spark")
-def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_option(
+def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (tmp_path / "temporary").mkdir()
@@ -136,7 +136,7 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
     assert 0 == given.code
 
 
-def test_the_option_is_advised_only_where_it_was_not_given(tmp_path: Path) -> None:
+def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path) -> None:
     """A task may read keys where the directory is not visible, although all ranges were read where it is."""
     with scratch_for(None, {}) as scratch:
         shutil.rmtree(scratch.location)

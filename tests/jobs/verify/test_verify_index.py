@@ -119,9 +119,7 @@ def test_a_restart_inside_a_file_is_explained(
 
 
 @pytest.mark.parametrize("back", [4, 50])
-def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
-    golden: StoreOf, tmp_path: Path, back: int
-) -> None:
+def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: StoreOf, tmp_path: Path, back: int) -> None:
     """Where many messages have one store time, unfinished files survive a start that indexes from before them."""
     store = without_index(golden("b533-clock"), tmp_path)
     log = [stored.record for stored in stored_records(store)]
@@ -144,7 +142,7 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
 
 
 @pytest.mark.parametrize("until", [10, None])
-def test_files_of_a_start_that_found_the_newest_one_empty_are_no_copies(
+def test_files_written_after_an_empty_newest_file_are_not_copies(
     golden: StoreOf, tmp_path: Path, until: int | None
 ) -> None:
     """A broker killed before a new file's first entry leaves zeros: its next start indexes all messages once more."""

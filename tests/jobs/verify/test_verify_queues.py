@@ -114,7 +114,7 @@ def _is_older(unit: bytes, offset: int) -> bool:
 
 @pytest.mark.sample(12, always=["b498-types", "b551-types-crc", "b514-expired", "b420-retry"])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if "rockscq" not in name])
-def test_nothing_is_said_of_records_that_continue_their_queues(golden: StoreOf, tmp_path: Path, name: str) -> None:
+def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tmp_path: Path, name: str) -> None:
     """Delayed, retried and light messages, transactions: a broker counts each of them in its queue."""
     root = Path(shutil.copytree(golden(name), tmp_path / name))
     units = [unit for path in root.glob("consumequeue/*/*/*") for unit in walk_units(path.read_bytes())]
@@ -156,7 +156,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
     assert first.cause.startswith("undecided")
 
 
-def test_a_unit_that_is_written_meanwhile_ends_no_sequence(store: Store) -> None:
+def test_a_unit_written_during_verification_breaks_no_sequence(store: Store) -> None:
     """Also that of a queue's first number that is left, and none before it, which no file holds."""
     store.file(T1, 0)[0].unlink()
     (queue,) = (one for one in list_queues(list_store(str(store.root))) if one.name.path == T1)
@@ -287,7 +287,7 @@ def places(found: list[Finding]) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("lost", [range(1), range(9), range(3, 6), range(9, 10)], ids=str)
-def test_lost_files_that_follow_each_other_are_one_finding(store_of_one_queue: Path, lost: range) -> None:
+def test_consecutive_lost_files_are_one_finding(store_of_one_queue: Path, lost: range) -> None:
     assert findings(store_of_one_queue) == []
     for number in lost:
         file_of(store_of_one_queue, number).unlink()
@@ -297,7 +297,7 @@ def test_lost_files_that_follow_each_other_are_one_finding(store_of_one_queue: P
     ]
 
 
-def test_units_of_a_lost_file_that_are_elsewhere_are_told_there(store_of_one_queue: Path) -> None:
+def test_units_of_a_lost_file_are_reported_at_their_new_position(store_of_one_queue: Path) -> None:
     """The units of the second file overwrite those of the last: where they should be is no file, and they are moved."""
     shutil.move(file_of(store_of_one_queue, 1), file_of(store_of_one_queue, 9))
 

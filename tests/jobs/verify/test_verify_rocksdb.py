@@ -23,7 +23,7 @@ from tests.support.commands import overwrite
 from tests.support.stores import compare_queues, records_of
 
 
-def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_deleted(tmp_path: Path) -> None:
+def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_deleted(tmp_path: Path) -> None:
     """They were `missing_queue`, exit 4; with double write RocksDB alone keeps them, and the next start makes them."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
@@ -39,7 +39,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_dele
     assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
 
 
-def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_path: Path) -> None:
+def test_light_queues_in_rocksdb_are_compared_up_to_their_end(tmp_path: Path) -> None:
     """A killed broker had written a part: what is missing in it was lost, what follows it is still to come."""
     root = unpack_feature("b551-lmq-selective", tmp_path).root
     part = shutil.copytree(root, tmp_path / "part")
