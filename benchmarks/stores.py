@@ -86,7 +86,7 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
     """Write a store with its queues and its index, unless it exists, as a broker that was stopped leaves it."""
     store = make_store(recipe, folder)
     if not (store / "index").exists():
-        _add_queues(recipe, store)
+        add_queues(recipe, store)
         out = folder / "index-of-healthy-store"
         shutil.rmtree(out, ignore_errors=True)
         rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), SerialWorkers())
@@ -98,7 +98,8 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
     return store
 
 
-def _add_queues(recipe: Recipe, store: Path) -> None:
+def add_queues(recipe: Recipe, store: Path) -> None:
+    """Write the queue files of a store's log."""
     offsets = offsets_of(recipe)
     numbers = np.arange(offsets.size)
     of_topic = numbers // recipe.topics

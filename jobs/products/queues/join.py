@@ -154,7 +154,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = {offset for one in rest for offset in offsets_to_resolve(one, log)}
-    resolved = resolve_records(workers, store, rules, offsets) if offsets else {}
+    resolved = resolve_records(workers, store, rules, offsets, log.damaged)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
     for part in (*(result for result, _ in compared), *settled):

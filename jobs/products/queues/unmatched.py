@@ -318,15 +318,20 @@ DELETED = "deleted"  # meanwhile
 Resolved = Mapping[int, RecordFields | str]  # absent: no record begins there
 
 
-def resolve_records(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
-    """Return the record that begins at each of *offsets*."""
+def resolve_records(
+    workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int], damaged: Sequence[tuple[int, int]]
+) -> Resolved:
+    """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
+    starts, ends = np.array(damaged, np.int64).reshape(-1, 2).T
+    is_damaged = np.searchsorted(starts, wanted, "right") > np.searchsorted(ends, wanted, "right")
+    found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), DAMAGED)
+    wanted = wanted[~is_damaged]
     ranges = [
         range_
         for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
-    found: dict[int, RecordFields | str] = {}
     for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
     gone = np.array([offset for offset, record in found.items() if record == DELETED], np.int64)

@@ -14,6 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.findings import INDEX, LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
+from jobs.products.queues.differences import DifferenceKind
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.chain import read_to_end, run_range
@@ -170,6 +171,16 @@ def test_verify_reads_the_log_once(golden: StoreOf, reads: Counter[int]) -> None
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in sorted((store / "commitlog").iterdir())[:-1]:
         assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment
+
+
+def test_verify_reads_a_damaged_segment_once(store: Path, reads: Counter[int]) -> None:
+    damaged = sorted((store / "commitlog").iterdir())[2]
+    overwrite(damaged, 4096, bytes(4096))
+
+    verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())
+
+    assert DifferenceKind.DAMAGED_RECORD in {one.kind for one in verdict.findings}
+    assert 1 <= reads[damaged.stat().st_ino] / damaged.stat().st_size < 1.5
 
 
 def test_a_segment_that_changed_is_read_again(store: Path) -> None:
