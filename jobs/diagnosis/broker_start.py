@@ -122,7 +122,7 @@ def predict_store_start(
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"a {outcomes[0].release} broker would not do this; pass --release to state which release this is"
+    doubt = f"a {outcomes[0].release} broker would not do this; pass --release to state the release of this broker"
     if worst.after_repair is not None:
         return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)

@@ -135,7 +135,9 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     with problems.noting_errors(store.root), StoreReader(store) as reader:
         units = drop_left_over_units(report.queues, store, reader.is_left_over)
         if units:
-            text = f"units at the ends of queues that point to messages truncated by a promotion: {units:,} ({since})"
+            text = (
+                f"units at the ends of queues that point to messages truncated after a promotion: {units:,} ({since})"
+            )
             problems.add_note(store.root, text)
     if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
         text = (

@@ -122,7 +122,9 @@ def _registered(
             return found
         with suppress(OtherRunActiveError):  # another process has registered a store, possibly this one: check again
             return register_store(lake, found, len(registered))
-    raise OtherRunActiveError("other stores were registered at the same time, again and again; run the command again")
+    raise OtherRunActiveError(
+        "this store could not be registered, because others were registered at the same time; run the command again"
+    )
 
 
 def find_namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:

@@ -286,9 +286,9 @@ def refuse_lost_registrations(lake: Lake) -> None:
             "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
         )
         raise OSError(
-            f"{location}: {registrations} stores were registered, and the rows of {known} are left: another engine has "
-            "deleted the others, and their messages would be ingested twice. To restore the rows, run in Spark SQL: "
-            + statement.format(f"delta.`{location}`", REGISTERED)
+            f"{location}: {registrations} stores were registered, but only the rows of {known} are left: another "
+            "engine has deleted the others, and their messages would be ingested twice. To restore the rows, run in "
+            "Spark SQL: " + statement.format(f"delta.`{location}`", REGISTERED)
         )
 
 

@@ -74,10 +74,10 @@ class EngineChoice(NamedTuple):
 
     def spark_benefit_text(self) -> str:
         """Return one line on the effect that Spark would have, if it cannot start."""
-        amount = "An unknown amount" if self.size is None else size_text(self.size)
+        amount = "an unknown amount" if self.size is None else size_text(self.size)
         return (
-            f"{amount} to read in one process; Spark would use {count_text(self.cores, 'core')} "
-            f"(above {size_text(self.limit)} it is faster). {self.lacking}"
+            f"reading {amount} in one process; Spark would use {count_text(self.cores, 'core')}, and is faster above "
+            f"{size_text(self.limit)}. {self.lacking}"
         )
 
     def describe(self) -> dict[str, str | int | None]:

@@ -89,7 +89,7 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 def _of_worker_process(lines: Sequence[str]) -> str | None:
     if any(_DEAD_WORKER in line for line in lines):
-        return "a worker's process died, killed by another process or because memory ran out; see the system log"
+        return "a worker process died: it was killed by another process, or memory ran out; see the system log"
     missing = next((found[1] for line in lines if (found := _NO_PYTHON.search(line))), None)
     if missing is None:
         return None

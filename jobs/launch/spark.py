@@ -144,7 +144,7 @@ def check_master(spark_options: Sequence[str]) -> None:
             with socket.create_connection((host, int(port)), _MASTER_SECONDS):
                 return
         except ValueError:
-            reasons.append(f"{address}: HOST:PORT is expected")
+            reasons.append(f"{address}: expected HOST:PORT")
         except OSError as error:  # no answer: reported with those of the other masters
             reasons.append(f"{address}: {error.strerror or error}")
     raise SetupError(f"no Spark master answers at {master} ({'; '.join(reasons)})")

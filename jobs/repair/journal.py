@@ -173,7 +173,7 @@ def _undo(entry: JournalEntry) -> list[str]:
     )  # of a step that was killed
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
-        return [f"{entry.part}: the repair had not changed it"]
+        return [f"{entry.part}: not changed by the repair"]
     for name in entry.set_aside:
         _restore(entry, name)
     for name in sorted(set(entry.new) - set(entry.set_aside)):

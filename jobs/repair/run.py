@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
@@ -445,9 +445,9 @@ class _Repair:
             if changed:
                 places = _some([f"{offset:,}" for offset in changed])
                 notes.append(
-                    f"rows of the lake not used, because another engine has changed them: {len(changed):,} (offsets "
-                    f"{places}). Damage there was not repaired; an earlier version of the table may have the original "
-                    "rows"
+                    f"rows of the lake that were not used, because another engine has changed them: {len(changed):,} "
+                    f"(offsets {places}). Damage there was not repaired; an earlier version of the table may have the "
+                    "original rows"
                 )
 
     def _note_messages_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
@@ -583,9 +583,10 @@ class _Repair:
             has_lake = self.request.lake is not None
             decide = "compare a replica" if has_lake else "pass a lake (--lake) or compare a replica"
             self.summary.notes.append(
-                f"{count_text(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
-                f"a log record has a wrong value in a field that no checksum covers. To decide, {decide} that has the "
-                "original record. If you know that the log is right, pass --accept FILE to rebuild the file from it"
+                f"{count_text(len(names), what)} {is_or_are(len(names))} undecided, and not changed: {_some(names)}. "
+                "Either the file is wrong, or a log record has a wrong value in a field that no checksum covers. To "
+                f"decide, {decide} that has the original record. If you know that the log is right, pass --accept FILE "
+                "to rebuild the file from it"
             )
 
     def _plan_installations(self) -> list[Installation]:

@@ -135,7 +135,7 @@ class RebuiltFileSettings(NamedTuple):
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             index = Known(
-                value, GIVEN, GIVEN if slots and entries else f"only one number; the other is {index.origin_text}"
+                value, GIVEN, GIVEN if slots and entries else f"only one was given; the other is {index.origin_text}"
             )
         queues = SeenQueues.from_state(state.get(SEEN_QUEUES_KEY, {}))
         given = wanted.conf.consume_queue_size

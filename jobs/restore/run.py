@@ -98,7 +98,7 @@ class RestoreSummary(RatedOutcome):
     @property
     def as_of(self) -> str:
         """The store time of the newest restored message."""
-        return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "no time"
+        return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "an unknown time"
 
     def describe(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -122,7 +122,7 @@ class RestoreSummary(RatedOutcome):
         if self.resumed:
             yield f"  {self.resumed:,} of these segments were already complete"
         if self.assumed:
-            yield f"  ends of full segments written as by releases from 4.9.1 on: {len(self.assumed):,}"
+            yield f"  ends of full segments, written as RocketMQ 4.9.1 and later write them: {len(self.assumed):,}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
         yield from (f"  NOTE {note}" for note in self.notes)

@@ -60,7 +60,7 @@ def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
     settings = {name.lower(): value for name, value in options.items()}  # Spark's sources fold names
     authority = urlsplit(location).netloc or urlsplit(settings.get("fs.defaultfs", "")).netloc
     if not authority:
-        raise OSError(f"{location}: names no name node, and no fs.defaultFS is set")
+        raise OSError(f"{location}: no name node in the location, and fs.defaultFS is not set")
     pair = settings.get(f"dfs.ha.namenodes.{authority}".lower())
     if pair is not None:
         keys = [f"dfs.namenode.http-address.{authority}.{name.strip()}".lower() for name in pair.split(",")]
@@ -167,7 +167,7 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
     asked = {"op": operation, "user.name": _user(), **parameters}
     path = location.split("://", 1)[1].partition("/")[2]  # not decoded: names may contain '?', '#' and '%'
     target = f"{_PREFIX}/{quote(path)}?{urlencode(asked)}"
-    reason = "no dfs.namenode.http-address is set for it"
+    reason = "dfs.namenode.http-address is not set"
     for node in sorted(nodes, key=lambda node: node != _active.get(nodes)):
         try:
             data = _get(node, target, limit)

@@ -54,7 +54,7 @@ def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
             "AWS_SECRET_ACCESS_KEY, or --conf spark.hadoop.fs.s3a.access.key=… and fs.s3a.secret.key"
         )
     if scheme in AZURE_SCHEMES and "@" not in urlsplit(location).netloc:
-        return f"{location}: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH is expected"
+        return f"{location}: expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
     if scheme == LOCAL_SCHEME or scheme in S3_SCHEMES | AZURE_SCHEMES:
         return None
     if scheme != HDFS_SCHEME:

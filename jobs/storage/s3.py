@@ -117,7 +117,7 @@ class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
 
     filesystem: "FileSystem" = field(repr=False)  # not printed, because it may contain a key
-    credentials_text: str = "with the credentials of the AWS environment"  # for messages
+    credentials_text: str = "the credentials of the AWS environment"  # for messages
     service: str = "S3"
     endpoint: str = "Amazon S3"  # as messages name it
     endpoint_setting: str = "fs.s3a.endpoint"
@@ -218,7 +218,7 @@ class ObjectStorage(Storage):
         return None
 
     def _denied(self, location: str, said: str) -> PermissionError:
-        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.credentials_text}"
+        reason = f"{self.service} denies access ({said[:_SHOWN]}); the request used {self.credentials_text}"
         return PermissionError(errno.EACCES, reason, location)
 
 
@@ -262,7 +262,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
         retry_strategy=AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
     has_key = "access_key" in named
-    asked = "with fs.s3a.access.key" if has_key else "without fs.s3a.access.key, as the AWS environment says"
+    asked = "fs.s3a.access.key" if has_key else "the AWS environment, because fs.s3a.access.key is not set"
     return ObjectStorage(filesystem, asked, endpoint=endpoint or "Amazon S3")
 
 

@@ -128,9 +128,7 @@ class AzureSettings(NamedTuple):
     def credentials_text(self) -> str:
         """The credentials that are used, for messages."""
         return (
-            f"with a key of {self.account}"
-            if self.key
-            else f"with the credentials of the Azure environment for {self.account}"
+            f"a key of {self.account}" if self.key else f"the credentials of the Azure environment for {self.account}"
         )
 
 

@@ -201,7 +201,7 @@ def writers_of_eras(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
-    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows it")
+    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows the exact release")
 
 
 def era_text(era: Era) -> str:

@@ -215,7 +215,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     with Path(path).open("rb") as file:
         raw = file.read(_LARGEST_CONF + 1)
     if len(raw) > _LARGEST_CONF:
-        raise OSError(errno.EFBIG, f"larger than {_LARGEST_CONF} bytes: no broker's configuration", str(path))
+        raise OSError(errno.EFBIG, f"larger than {_LARGEST_CONF} bytes: not a broker's configuration file", str(path))
     return replace(parse_broker_conf(raw), is_given=True)
 
 

@@ -51,7 +51,7 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    FileVerdict.OTHER_RULE: f"{UNDECIDED}the file was written by a different release from the one given, or a segment "
+    FileVerdict.OTHER_RULE: f"{UNDECIDED}the file was written by a release other than the given one, or a segment "
     "belongs to another store; lookups work, but the bytes differ",
     FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
     "misreads it",
@@ -134,7 +134,7 @@ def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scra
     elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
         return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
     elif conf.is_given:
-        expected = "files, which the broker's configuration enables"
+        expected = "index files, because the broker's configuration enables them"
     else:
         reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
         return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
@@ -190,7 +190,9 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             continue
         header, place = explained.real.header, (f"index/{explained.real.name}", None, "entries")
         if explained.verdict is FileVerdict.TAKEN_BACK:
-            found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that were truncated by a promotion"
+            found = (
+                f"{count_text(survivor.lost_entry_count, 'entry')} of messages that were truncated after a promotion"
+            )
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.row.cut_by_promotion[0][0]
             yield Finding(

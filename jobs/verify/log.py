@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.diagnosis.broker_start import why_length_is_doubtful
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.lake.findings import (
@@ -95,9 +95,9 @@ def findings_on_log(
         )
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
-            f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) more than a day away "
-            "from the times before and after, which agree with each other; undecided: either the record changed, or "
-            "the clock of the broker was wrong for a moment"
+            f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) {is_or_are(len(stray))} "
+            "more than a day away from the times before and after, which agree with each other; undecided: either the "
+            "record changed, or the clock of the broker was wrong for a moment"
         )
     if odd := why_length_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
@@ -214,7 +214,7 @@ def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = locate_offset(piece.offset, store)
     kind, cause = DAMAGED_RANGE, "these bytes are not a valid record: they were overwritten or zeroed, or bits changed"
     if piece.reason == IO_ERROR:
-        kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
+        kind, cause = UNREADABLE_RANGE, "the disk reports a read error for these bytes"
     elif piece.reason == BRIDGE_REASON:
         cause = "the record was lost"
     elif not position and piece.reason.startswith(OTHER_OFFSET):

@@ -209,7 +209,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         },
         notes,
         deleted,
-        doubts=[f"unknown which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
+        doubts=[f"it is unknown which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
     stops = tuple(
@@ -352,7 +352,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     for kind, sizes in undecided_queue_file_sizes(store).items():
         found = " or ".join(map(str, sizes))
         folder = QUEUE_KINDS[kind].value if kind in QUEUE_KINDS else kind.value
-        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size", _UNDECIDED_SIZE)
+        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "the same size", _UNDECIDED_SIZE)
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
@@ -478,7 +478,7 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
         for run in runs:
             # After a single record of another queue, the sequence continues where it was.
             if run.first not in {expected, before} and not _is_stored(queue, run.first, run.log_offset):
-                found = f"{run.first}, of the record at {run.log_offset:,}"
+                found = f"{run.first}, in the record at offset {run.log_offset:,}"
                 place = name.path, None, "queue_offset"
                 yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
             before, expected = expected, run.first + run.length

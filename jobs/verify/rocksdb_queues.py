@@ -85,10 +85,12 @@ class DoubleWriteComparison:
         parts = []
         if self.first:
             first = count_text(self.first, "unit")
-            parts.append(f"RocksDB lacks {first} before log offset {self.first_end:,}, and a restart does not add any")
+            parts.append(
+                f"RocksDB lacks {first} before log offset {self.first_end:,}, and a restart does not fill the gap"
+            )
         if self.last:
             last = count_text(self.last, "unit")
-            parts.append(f"RocksDB lacks {last} from log offset {self.last_start:,} on, but a restart adds them")
+            parts.append(f"RocksDB lacks {last} from log offset {self.last_start:,} on, but a restart fills the gap")
         if self.without_files:
             lost = count_text(sum(self.without_files.values()), "unit")
             parts.append(f"the files lack {lost} that RocksDB has (see the findings)")

@@ -246,7 +246,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 
 
 def _fact(finding: Finding) -> Finding:
-    cause = "they belong to messages that were truncated by a promotion; "
+    cause = "they belong to messages that were truncated after a promotion; "
     if finding.kind == DifferenceKind.BEHIND_LOG:
         units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"

@@ -245,7 +245,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         INDEX, {NOT_INDEXED},
-        ("Some keys were never indexed, in a file that is otherwise correct. Only a full rebuild adds them, because "
+        ("An index file lacks some keys, but is otherwise correct. Only a full rebuild adds the keys, because "
         "--lost-only keeps this file:"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
@@ -261,9 +261,9 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
 )  # fmt: skip
 _MADE = "Files have the wrong size, are missing, or contradict the log. Show the planned repairs (read-only):"
 _OPEN = (
-    "If a finding is undecided, `repair` changes a file only if it can prove the right contents. For the other files, "
-    "compare a replica's copy, or pass a lake that was loaded before the damage (repair --lake); for file sizes, pass "
-    "--broker-conf."
+    "If a finding is undecided, `repair` changes a file only if it can prove the correct contents. For the other "
+    "files, compare a replica's copy, or pass a lake that was loaded before the damage (repair --lake); for file "
+    "sizes, pass --broker-conf."
 )
 
 

@@ -315,7 +315,7 @@ def test_a_rest_catalog_has_the_rows_of_delta(
 # --- Azure alone ---
 
 OTHER_KEY = KEY.replace("Eby8", "Eby9")
-DENIED = r"Azure denies access \(.*AuthorizationFailure.*\); asked with a key of devstoreaccount1"
+DENIED = r"Azure denies access \(.*AuthorizationFailure.*\); the request used a key of devstoreaccount1"
 NO_TLS, NO_KEY = "has no TLS, so a token cannot be sent", "account.key .* is not base64"
 NOWHERE = {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1"}
 FAILURES: dict[str, tuple[dict[str, str], str, str, str]] = {

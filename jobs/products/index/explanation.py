@@ -255,7 +255,7 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
         return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
     lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
     if survivor.lost_entry_count and _is_taken_back(survivor, row):
-        return FileVerdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
+        return FileVerdict.TAKEN_BACK, f"{lost} that were truncated after a promotion; the others are equal"
     if survivor.skipped_keys:
         keys = sum(skip.keys for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)

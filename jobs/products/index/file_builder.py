@@ -348,7 +348,7 @@ def _squeezed(low: str, following: str, files: int) -> list[str]:
     stem = low or "0" * TIME_DIGITS
     names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
     if names[-1] >= following or len(names[-1]) >= OFFSET_DIGITS:
-        raise OSError(f"there is no room for {files} file names between {low} and {following} in sort order")
+        raise OSError(f"cannot choose {files} file names that sort between {low} and {following}")
     return names
 
 

@@ -82,7 +82,7 @@ def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_
             spark.check_master(["--master", free])
     with socket.create_server(("127.0.0.1", 0)) as master:
         spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}"])
-    with pytest.raises(SetupError, match="HOST:PORT is expected"):
+    with pytest.raises(SetupError, match="expected HOST:PORT"):
         spark.check_master(["--master", "spark://127.0.0.1:port"])
 
 

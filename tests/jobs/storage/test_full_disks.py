@@ -89,9 +89,9 @@ def opened(storage: Storage) -> None:
     ids=["open", "list", "create", "delete"],
 )
 def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], said: str) -> None:
-    storage = ObjectStorage(denied(said), "without fs.s3a.access.key, as the AWS environment says")
+    storage = ObjectStorage(denied(said), "the AWS environment, because fs.s3a.access.key is not set")
 
-    with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
+    with pytest.raises(PermissionError, match=r"the request used the AWS environment") as raised:
         call(storage)
 
     assert LOCATION == raised.value.filename
@@ -113,7 +113,7 @@ def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None
     options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
     storage = s3.s3_storage(tuple(options.items()))
 
-    with pytest.raises(PermissionError, match=r"asked with fs\.s3a\.access\.key") as raised:
+    with pytest.raises(PermissionError, match=r"the request used fs\.s3a\.access\.key") as raised:
         opened(storage)
 
     assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())

@@ -139,7 +139,7 @@ def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").touch()
     os.truncate(tmp_path / "broker.conf", 10**12)
 
-    with pytest.raises(OSError, match="no broker's configuration"):
+    with pytest.raises(OSError, match="not a broker's configuration file"):
         read_broker_conf(tmp_path / "broker.conf")
 
 

@@ -152,7 +152,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
     first, *others = [one for one in store.findings() if one.log_offset == at]
     queue, found, expected = place
     assert (first.kind, first.file, others) == (OUT_OF_SEQUENCE, f"consumequeue/{queue}", [])
-    assert (first.found, first.expected) == (f"{found}, of the record at {at:,}", str(expected))
+    assert (first.found, first.expected) == (f"{found}, in the record at offset {at:,}", str(expected))
     assert first.cause.startswith("undecided")
 
 
