@@ -14,6 +14,7 @@ from datetime import tzinfo
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
+from tempfile import gettempdir
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
@@ -38,7 +39,7 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Setti
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import join_location, local_path, normalise_location
+from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
@@ -224,6 +225,8 @@ def list_and_determine_settings(
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = list_index_files(store)
     settings = determine_index_settings(store, files, request.wanted)
+    if not is_local(request.out):  # each process builds a file here before it is uploaded
+        check_disk_space(store.root, gettempdir(), processes * settings.geometry.value.file_size)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise UnknownSettingError(

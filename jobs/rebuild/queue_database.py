@@ -17,7 +17,6 @@ A broker reads a table with the settings stored in it. So block size, filter and
 format version is 5, the newest that the RocksDB of brokers up to 5.5.1 (8.4) supports; the default of rocksdict is 6.
 """
 
-import os
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from jobs.launch.engine import count_cores
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, queue_note
 from jobs.storage.local import explaining_full_disk, flush_directory, flush_file, sha256_of
@@ -275,7 +275,8 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows]
     moved.set_move_files(v=True)
     whole.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     folder.mkdir()
-    database = Rdict(str(folder), _options(), {UNIT_FAMILY: _options(), BOUND_FAMILY: _options()})
+    families = {family: database_options() for family in (UNIT_FAMILY, BOUND_FAMILY)}
+    database = Rdict(str(folder), database_options(), families)
     try:
         bounds = database.get_column_family(BOUND_FAMILY)
         for path in tables:
@@ -300,14 +301,15 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows]
     flush_directory(folder)
 
 
-def _options() -> "Options":
+def database_options() -> "Options":
+    """Return the options of a database to which complete tables are added."""
     options = table_options()
     options.create_if_missing(create_if_missing=True)
     options.create_missing_column_families(create_missing_cfs=True)
     options.set_disable_auto_compactions(disable=True)
     options.set_target_file_size_base(_TABLE_SIZE)
     options.set_max_open_files(_OPEN_TABLES)
-    options.set_max_subcompactions(os.cpu_count() or 1)
+    options.set_max_subcompactions(count_cores())
     return options
 
 

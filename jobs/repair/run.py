@@ -412,6 +412,8 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
+        if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
+            found = diff(replace(asked, bases=None), self.workers)  # the log may continue unchanged in other segments
         self.recorded = RebuiltFileSettings.determine(in_lake.known, request.wanted, lake)
         self._note_messages_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]

@@ -14,13 +14,12 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from glob import escape
 from hashlib import file_digest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple, Self
 from uuid import uuid4
@@ -317,32 +316,43 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
+_SUFFIX_LENGTH = 8  # of the random end of a temporary directory's name
 _BYTES_ARE_FREE = "bytes are free"
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def temporary_directory_for(out: Path) -> Iterator[Path]:
+def temporary_directory_in(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path]:
     """
-    Create a hidden directory next to a file, for what the file is made of; delete those of killed processes.
+    Create a directory in *parent* for the duration of the block; delete those with this prefix of killed processes.
 
     A process locks its directory, so another one deletes it only after the process has ended. Where directories cannot
     be locked, as on NFS, they are not deleted.
     """
-    prefix, parent = f".{out.name}.parts-", out.parent.absolute()
-    for leftover in parent.glob(escape(prefix) + "[a-z0-9_]" * 8):
+    for leftover in parent.glob(escape(prefix) + "[a-z0-9_]" * _SUFFIX_LENGTH):
         if (lock := _lock_directory(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
             shutil.rmtree(leftover, ignore_errors=True)  # it may belong to another user
             os.close(lock)
-    with ExitStack() as stack:
-        while True:
-            made = Path(stack.enter_context(TemporaryDirectory(prefix=prefix, dir=parent)))
-            lock = _lock_directory(made, fcntl.LOCK_EX)
-            if lock is not None:
-                stack.callback(os.close, lock)
-            if made.exists():
-                break  # otherwise another process has deleted it before it was locked
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        made = parent / f"{prefix}{uuid4().hex[:_SUFFIX_LENGTH]}"
+        made.mkdir(mode)
+        lock = _lock_directory(made, fcntl.LOCK_EX)
+        if made.exists():
+            break
+        if lock is not None:  # another process has deleted it before it was locked
+            os.close(lock)
+    try:
         yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)  # on NFS, a file that is still open cannot be deleted
+        if lock is not None:
+            os.close(lock)
+
+
+def temporary_directory_for(out: Path) -> AbstractContextManager[Path]:
+    """Create a hidden directory next to a file, for what the file is made of."""
+    return temporary_directory_in(out.parent.absolute(), f".{out.name}.parts-", 0o700)
 
 
 def _lock_directory(path: Path, operation: int) -> int | None:

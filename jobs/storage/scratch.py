@@ -4,19 +4,18 @@ Scratch files of a run: written by one task, read by others, and deleted when th
 They are next to the output, where every worker can access them. Spark's shuffle would cost as much as the whole build.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from socket import gethostname
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import BinaryIO
 from uuid import uuid4
 
 from jobs.storage import storage_for
-from jobs.storage.local import explaining_full_disk
+from jobs.storage.local import explaining_full_disk, temporary_directory_in
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader
 
@@ -68,17 +67,16 @@ class Scratch:
 
 @contextmanager
 def scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
-    """Create a directory below *output* for the duration of a run."""
-    scratch = Scratch(join_location(output, f"{SCRATCH_PREFIX}{uuid4()}"), dict(options))
-    if is_local(scratch.location):
-        Path(local_path(scratch.location)).mkdir(parents=True)
-    try:
-        with explaining_full_disk(output):
+    """Create a directory below *output* for the duration of a run; delete the local ones of killed runs."""
+    with explaining_full_disk(output):
+        if is_local(output):
+            with temporary_directory_in(Path(local_path(output)), SCRATCH_PREFIX) as folder:
+                yield Scratch(str(folder), dict(options))
+            return
+        scratch = Scratch(join_location(output, f"{SCRATCH_PREFIX}{uuid4()}"), dict(options))
+        try:
             yield scratch
-    finally:  # a cancelled task that still writes there must not fail the run
-        if is_local(scratch.location):
-            shutil.rmtree(local_path(scratch.location), ignore_errors=True)
-        else:
+        finally:
             storage = storage_for(scratch.location, scratch.options)
             with suppress(FileNotFoundError):  # nothing was written there
                 for info in storage.list_files(scratch.location):
@@ -99,5 +97,5 @@ def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> I
         with scratch_below_output(location, options) as scratch:
             yield scratch
         return
-    with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_below_output(folder, {}) as scratch:
-        yield replace(scratch, advice=_NOT_GIVEN)
+    with temporary_directory_in(Path(gettempdir()), "rmq-lake-scratch-", 0o700) as folder:
+        yield Scratch(str(folder), advice=_NOT_GIVEN)

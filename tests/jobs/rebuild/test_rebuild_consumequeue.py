@@ -5,6 +5,7 @@ Over a log that has lost something, rebuilds of queues and of index files name t
 place. A task that dies and is done again, as Spark does, leaves nothing of its first attempt among the results.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -162,3 +163,16 @@ def test_a_dead_attempt_leaves_no_incomplete_files(
         for name in ("once", "again")
     )
     assert whole == again
+
+
+def test_a_rebuild_deletes_the_scratch_files_of_killed_runs_only(golden: StoreOf, tmp_path: Path) -> None:
+    left, held = tmp_path / ".scratch-12345678", tmp_path / ".scratch-abcdefab"
+    for folder in (left, held):
+        folder.mkdir()
+        (folder / "units").write_bytes(b"1")
+    running = os.open(held, os.O_RDONLY)
+    fcntl.flock(running, fcntl.LOCK_EX)
+    rebuild_queues(RebuildQueuesRequest(str(golden(DIED)), tmp_path), SerialWorkers())
+    os.close(running)
+
+    assert [held] == list(tmp_path.glob(".scratch-*"))

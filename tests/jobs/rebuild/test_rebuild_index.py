@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, timedelta, timezone
 from itertools import combinations
@@ -29,12 +30,18 @@ from jobs.products.index.key_row import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_index_files, rebuild_index
+from jobs.rebuild.index import (
+    IndexRebuildSummary,
+    RebuildIndexRequest,
+    list_and_determine_settings,
+    plan_index_files,
+    rebuild_index,
+)
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_below_output
-from jobs.store.beside_broker import FileState
+from jobs.store.beside_broker import DiskWouldFillError, FileState
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, parse_rules
@@ -239,6 +246,21 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreO
         "MANIFEST.json",
     ]
     assert files_in(out) == files_in(store / "index")
+
+
+def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shutil.copytree(golden("b533-base"), tmp_path / "store")
+    monkeypatch.setattr("jobs.store.beside_broker.find_broker_process", lambda _: 1)
+    monkeypatch.setattr("jobs.store.beside_broker.FULL_DISK_SHARE", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    asked = RebuildIndexRequest(
+        str(store), "s3a://bucket/index", GivenSettings(None, None, "5.3.3", None, BrokerConf())
+    )
+
+    with pytest.raises(DiskWouldFillError, match=f"^{tmp_path}: "):
+        list_and_determine_settings(asked, {})
 
 
 def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Queues as RocksDB rows, as a broker writes them, and as files built from a store that has only rows."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,18 @@ def in_place(store: Path, queues: Path) -> None:
 def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
     return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, queue_id)}
+
+
+def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rocksdict import Rdict
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    Rdict(str(tmp_path), queue_database.database_options()).close()
+
+    assert "max_subcompactions=1\n" in max(tmp_path.glob("OPTIONS-*")).read_text()
 
 
 @pytest.mark.parametrize("name", _COMPLETE)
