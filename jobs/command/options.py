@@ -254,7 +254,9 @@ def until_option(names: str = "") -> Any:  # noqa: ANN401 - as above
 
 def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
     """Return the option for the maximum number of *what* to print."""
-    return option("N", f"How many {what}; --json prints all.", NOT_NEGATIVE_INTEGER, default=20, show_default=True)
+    return option(
+        "N", f"Print at most N {what}; --json prints all.", NOT_NEGATIVE_INTEGER, default=20, show_default=True
+    )
 
 
 store_argument = argument("STORE", STORE)

@@ -69,7 +69,7 @@ class Tour:
             "Every message and every queue unit becomes exactly one row.",
             ("ingest", store, "--lake", lake, "--report", str(self.report), *on_spark),
         )
-        yield ("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
+        yield ("again", "A second run finds nothing new, which is the normal case.", ("ingest", store, "--lake", lake))
         yield ("verify", "Do log, queues and index files agree?", ("verify", store))
         yield ("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
         yield ("lose", "Now an index file is lost, as after a kill -9.", self._lose)
@@ -168,8 +168,10 @@ def _what_spark_ran() -> str:
     from jobs.store.spark_workers import take_task_counts
 
     tasks, ranges = take_task_counts()
-    text = f"Spark ran {count_text(tasks, 'task')} for this, {count_text(ranges, 'range')} of the log among them."
-    return f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command uses its own process."
+    text = f"Spark ran {count_text(tasks, 'task')} for this, including {count_text(ranges, 'range')} of the log."
+    return (
+        f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."
+    )
 
 
 @verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)
@@ -191,7 +193,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     except TourError as error:
         log_message(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
-    click.secho("\nThat was all.", bold=True, nl=False)
+    click.secho("\nThis is the end of the tour.", bold=True, nl=False)
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     click.echo("The history of one message, whose transaction the broker had to check:")

@@ -222,12 +222,12 @@ def explain_empty_export(asked: ExportRequest) -> Reason:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
             of = f" of {', '.join(asked.topics)}" if asked.topics else ""
             times = " in the requested time range" if has_times else ""
-            condition = " for which --where is true" if asked.condition else ""
+            condition = " that matches --where" if asked.condition else ""
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
             return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 
         _, answer = find_only_answer(sources, explain)
-        return answer.reason or Reason(ReasonKind.NO_RECORD, "no message")
+        return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
 
 
 @dataclass(slots=True)

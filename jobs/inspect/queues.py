@@ -206,7 +206,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
         report.hash_slots, report.index_num = stated.geometry
         shown = f"detected from {count_text(stated.files, 'full file')}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
-        report.geometry_origin = "the default, which the file size matches" if is_default else shown
+        report.geometry_origin = "the default, which matches the file size" if is_default else shown
     geometry = report.geometry
     _check_sizes(report, geometry, problems)
     if geometry is not None:

@@ -22,12 +22,12 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     lines = [f"{report.health.styled('●')} {health_text(report)}  {printable(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
-    replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'not known'}"]
+    replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'unknown'}"]
     times = {} if state.checkpoint is None else {name: state.checkpoint[key] for name, key in _TIMES.items()}
     flushed = [f"{name:<7}{short_time_text(time) if time else 'never'}" for name, time in times.items()]
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("BROKER", [report.state.broker]),
-        ("START", [f"not known: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
+        ("START", [f"unknown: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
         ("CONTROLLER", (f"replica {text}" for text in replica)),
         ("LOG", _log(report)),
         ("QUEUES", _queues(report)),
@@ -59,7 +59,7 @@ def health_text(report: StoreReport) -> str:
     """Return in words how the store is."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
-    return "worth a look; not verified" if report.problems else "no problems found; not verified"
+    return "see the notes; not verified" if report.problems else "no problems found; not verified"
 
 
 _SHOWN_ABOVE = frozenset(

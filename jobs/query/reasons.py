@@ -27,9 +27,9 @@ _OPS_READ = 4096  # newest op messages that are read
 
 _HIGHEST_PORT = 65535
 _ONLY = {
-    KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only a key (KEYS) there; `query by-key` finds it"),
-    KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there; `query by-unique-key` finds it"),
-    KeyKind.TAG: (ReasonKind.ONLY_TAG, "is only a tag there; `query by-key -p T` finds it"),
+    KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only a key (KEYS) in this topic; `query by-key` finds it"),
+    KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key in this topic; `query by-unique-key` finds it"),
+    KeyKind.TAG: (ReasonKind.ONLY_TAG, "is only a tag in this topic; `query by-key -p T` finds it"),
 }
 
 
@@ -280,22 +280,24 @@ def _no_match(source: Source, wanted: ListConditions) -> Reason:
         there = coverage_text(source.coverage())
         return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)}{in_times}{_with(wanted)}; {there}")
     stored = f" stored{in_times}" if in_times else ""
-    messages = "the one message" if number == 1 else f"the {number:,} messages"
-    return Reason(ReasonKind.NO_MATCH, f"none of {messages}{_of(wanted)}{stored}{_with(wanted)}")
+    if number == 1:
+        only = f"the only message{_of(wanted)}{stored}{_with(wanted, 'does not have')}"
+        return Reason(ReasonKind.NO_MATCH, only)
+    return Reason(ReasonKind.NO_MATCH, f"none of the {number:,} messages{_of(wanted)}{stored}{_with(wanted)}")
 
 
 def _of(wanted: ListConditions) -> str:
     return "" if wanted.topic is None else f" of {wanted.topic}"
 
 
-def _with(wanted: ListConditions) -> str:
+def _with(wanted: ListConditions, verb: str = "has") -> str:
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",
         f"{wanted.words!r} in its body" if wanted.words is not None else "",
     )
     named = " and ".join(filter(None, asked))
-    return f" has {named}" if named else ""
+    return f" {verb} {named}" if named else ""
 
 
 # the ends of half messages, by the queue of op messages

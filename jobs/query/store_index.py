@@ -236,7 +236,7 @@ class StoreIndex:
             if file is None:
                 if any(True for _ in self._find_uncovered(span, wanted, given)):
                     self._store.note_incomplete(
-                        f"mqadmin does not find messages in that part of the log; `{line}` does"
+                        f"mqadmin does not find messages in that part of the log; `{line}` finds them"
                     )
                 continue
             try:
@@ -395,7 +395,7 @@ def _covered(file: IndexReader) -> Span | None:
     # A header with a wrong end would hide the messages of a file that is lost after it.
     if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
         claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
-        raise CorruptData(f"the header names offsets {claimed}, the entries {first} to {last}", 0, file.file)
+        raise CorruptData(f"the header states offsets {claimed}, but the entries have {first} to {last}", 0, file.file)
     return Span(first, last)
 
 

@@ -65,8 +65,8 @@ _TEMPLATES = {
     Role.ABANDONED: (
         "abandoned: no check got a definite answer from the producer, moved to {topic} queue {queue}, offset {number:,}"
     ),
-    Role.DELAYED: "delayed: waits at level {level} for {topic} queue {queue}",
-    Role.TIMED: "timed: waits for {topic} queue {queue}",
+    Role.DELAYED: "delayed: waits at level {level} for delivery to {topic} queue {queue}",
+    Role.TIMED: "timed: waits for delivery to {topic} queue {queue}",
     Role.DELIVERED: "delivered to {topic} queue {queue}, offset {number:,}",
     Role.RETRY_WAITING: "not consumed by {group}: retry {tries} is pending",
     Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, offset {number:,}",
@@ -397,7 +397,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
         return Sentence("dead letter of {groups}", groups=", ".join(sorted(dead)))
     if last.role is Role.HALF:
         return _half_state(last, copies)
-    state = Sentence("waits for its time" if last.role in _WAITING else last.role.value.replace("_", " "))
+    state = Sentence("waits for its delivery time" if last.role in _WAITING else last.role.value.replace("_", " "))
     if last.role not in _READ_BY_CONSUMERS:
         return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
@@ -432,11 +432,11 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
     tags = f", tag {message.tags}" if message.tags else ""
     yield f"{message.message_id}{keys}{tags}: {story.state}"
     for line in timeline_lines(story, zone):
-        time = "time not known          " if line.time is None else time_text(line.time, zone)
+        time = "time unknown            " if line.time is None else time_text(line.time, zone)
         yield f"{time}  {line.text}"
         yield f"    source: {line.place}"
         yield from (f"    {text}" for text in line.below)
-    yield from (f"not known: {text}" for text in story.unknown)
+    yield from (f"unknown: {text}" for text in story.unknown)
 
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:

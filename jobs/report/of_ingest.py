@@ -48,7 +48,7 @@ def report_of_ingest(summary: Summary, lake: Lake) -> Report:
     parts.append(_facts(summary))
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
-    parts.append(Bars("Where the time went", "seconds", summary.seconds))
+    parts.append(Bars("Time by step", "seconds", summary.seconds))
     return Report.from_result("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
 
 
@@ -75,8 +75,8 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
     verify = (f"{tool_command()} verify {quote(summary.store)}",)
     if summary.quarantined:
         yield Remedy(
-            "Part of the log is damaged. Its bytes are in the table quarantine; all other records were read. Take the "
-            "damaged messages from a replica or a backup; `inspect` shows the places:",
+            "Part of the log is damaged. Its bytes are in the table quarantine; all other records were read. "
+            "Recover the damaged messages from a replica or a backup; `inspect` shows the places:",
             (f"{tool_command()} inspect {quote(summary.store)} --deep",),
             _damage(summary, lake),
         )
@@ -107,7 +107,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
             verify,
         )
     elif summary.severity is Severity.NOT_VERIFIED and summary.run is not None:
-        yield Remedy("Nothing. To compare queues and index files with the log:", verify)
+        yield Remedy("No action is needed. To compare queues and index files with the log:", verify)
 
 
 def _damage(summary: Summary, lake: Lake) -> Grid:

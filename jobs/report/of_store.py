@@ -101,7 +101,7 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
-            "Nothing was written: no known release writes these files as they are. `verify` explains them; if you do "
+            "Nothing was written: no known release writes such files. `verify` explains them; if you do "
             "not want to keep them, rebuild all files:",
             (f"{tool_command()} verify {store}", f"{tool_command()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),

@@ -161,7 +161,7 @@ def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> Non
     elif record is not None:
         at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
         if is_there is False:
-            reason = "this is not the record that was read before: another log, or one that its broker has truncated"
+            reason = "the record that was read before was replaced: this is another log, or its broker has truncated it"
         elif with_chain and segment and is_there and not chain_leads_to(record.offset, segment.base_offset, store):
             reason = "the record that was read before no longer exists: the log was truncated"
     if reason:

@@ -203,7 +203,7 @@ class _Declared:
             paths = sorted(self._path(key).glob("*.avsc"))
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
             if strange or not paths:
-                found = strange[0] if strange else "no file *.avsc"
+                found = strange[0] if strange else "no *.avsc file"
                 raise self._error(
                     key,
                     f"must be a folder of files like 7.avsc, named by schema id; {self._path(key)} has {found}",

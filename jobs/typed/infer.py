@@ -189,7 +189,7 @@ def _text(
     lines += [f"#   not proposed: {_comment(name)}" for name in left_out[:_SHOWN]]
     if type_ is None:
         return "\n".join(
-            [*lines, "#   no body is a JSON object with at least one non-null value: nothing to propose", ""]
+            [*lines, "#   no body is a JSON object with at least one non-null value, so no types are proposed", ""]
         )
     lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(sql_columns(type_.columns))}"]
     if type_.sources:

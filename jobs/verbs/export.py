@@ -49,7 +49,7 @@ def export(  # noqa: PLR0913 - one argument an option
         **source_options,
         commitlog=commitlog_option,
         broker=option(
-            "NAME", "With --lake: only messages of this label or store id. With --store: the broker's label."
+            "NAME", "With --lake: only messages of the store with this label or id. With --store: the broker's label."
         ),
         release=one_release_option,
     ),

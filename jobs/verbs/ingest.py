@@ -54,7 +54,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     unknown = set(value.split(",")) - PRODUCT_NAMES if value else set()
     if unknown:
         raise click.BadParameter(
-            f"no table {min(unknown)!r}; there are {', '.join(sorted(PRODUCT_NAMES))}", ctx, parameter
+            f"unknown table {min(unknown)!r}; the tables are {', '.join(sorted(PRODUCT_NAMES))}", ctx, parameter
         )
     return value
 
@@ -81,7 +81,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     exclude_topics: tuple[str, ...] = option(
         "GLOB[,GLOB]",
-        "Leave out these topics, including delayed, retried and dead-letter messages. Also applies to later runs.",
+        "Leave out these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
         multiple=True,
     ),
     change_topics: bool = flag("Replace the topic selection of earlier runs with this one, or with all topics."),
@@ -106,7 +106,9 @@ def ingest(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     release: str | None = releases_option,
-    acknowledge: bool = flag("Acknowledge what earlier runs found; until then every run ends with 3 or 4."),
+    acknowledge: bool = flag(
+        "Acknowledge the findings of earlier runs; until then every run ends with exit code 3 or 4."
+    ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     step_bytes: int | None = option(
         "BYTES",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jobs.lake.lake import Lake
     from jobs.lake.writers import Savings
 
-_NO_LAKE = "not a lake: it has none of our tables"
+_NO_LAKE = "not a lake: it has none of a lake's tables"
 _NO_TOPICS = (
     "a log of only some topics has gaps, and a broker (tested: 4.5.2, 4.9.8 and 5.1.4) truncates its log at the "
     "first gap in its three newest files. Restore the whole log, or export the messages of a topic:\n"
@@ -249,7 +249,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = count_text(saved.vacuumed, "obsolete file")
     merged, before = count_text(saved.merged, "file"), size_text(saved.bytes_before)
     if dry_run:
-        would = f"{merged} of {before} would become {saved.written:,}, size not known yet"
+        would = f"{merged} of {before} would become {saved.written:,}, final size unknown"
         return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"
     done = f"{merged} merged into {saved.written:,}, {before} into {size_text(saved.bytes_after or 0)}"
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"

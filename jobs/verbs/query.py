@@ -345,7 +345,7 @@ def story(
     topic: str | None = option(
         "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.", names="-t --topic"
     ),
-    key: str | None = option("KEY", "One of the message's KEYS, in place of its id.", names="-k --key"),
+    key: str | None = option("KEY", "One of the message's KEYS, instead of its id.", names="-k --key"),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """

@@ -308,7 +308,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
         if entry.role != "kept":
             yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
-        yield "  nothing was written: no known release writes these files as they are"
+        yield "  nothing was written: no known release writes such files"
         yield "  `verify` explains them; to replace them, rebuild all files (without --lost-only)"
         return
     for file in result.files:
@@ -340,7 +340,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     if summary.lost_only:
         yield f"  kept {count_text(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
-            f"  CONTRADICTION {path}: the file was kept, because the log record may be the wrong side"
+            f"  CONTRADICTION {path}: the file was kept, because the log record may be wrong instead"
             for path in summary.contradictions
         )
 

@@ -45,7 +45,7 @@ _CONF = ("--broker-conf", "BROKER.CONF")
 def verify(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
-    limit: int = limit_option("findings to print"),
+    limit: int = limit_option("findings"),
     shows_places: bool = flag("Print each affected location, not only the first one of each cause.", names="--places"),
     scratch: str | None = option(
         "DIR",
@@ -106,7 +106,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     place: StorePlace = store_options,
     lake: str = argument("LAKE", LAKE),
     broker: str | None = label_option,
-    limit: int = limit_option("differences to print, the worst first"),
+    limit: int = limit_option("differences, the worst first"),
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
     answer: Answer = answer_options,

@@ -78,7 +78,7 @@ def inspect(
     """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
     "dump store/index/20251120010000000 --chain 'Orders#4711'",
     "dump store/checkpoint",
-    exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged",
+    exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 a file is damaged",
 )
 def dump(  # noqa: PLR0913 - one argument an option
     *,

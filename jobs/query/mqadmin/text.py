@@ -235,7 +235,7 @@ def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object]
         ("  Process:", unique.process_id),
         ("  Class loader:", unique.loader_hash),
         ("  Time in month:", f"{unique.time_diff} ms"),
-        ("  Time:", f"{time_text(near, zone)} {zone} (if it is younger than a month)"),
+        ("  Time:", f"{time_text(near, zone)} {zone} (if the id is less than a month old)"),
         ("  Counter:", unique.counter),
     )
     value: dict[str, object] = {

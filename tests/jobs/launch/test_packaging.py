@@ -172,7 +172,7 @@ def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Pat
 
     assert 0 == done.returncode, done.stderr
     assert "byte for byte" in done.stdout
-    assert "That was all." in done.stdout
+    assert "This is the end of the tour." in done.stdout
 
 
 def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:

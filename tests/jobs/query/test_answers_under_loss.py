@@ -313,7 +313,7 @@ def test_a_list_reports_which_part_of_the_log_is_missing(
         answer = run(*words[:2], f"--{place}", where, *words[2:])
         assert _numbers(answer) < expected, line
         assert answer.code is ExitCode.DAMAGE, line
-        assert "messages may be missing in this answer" in answer.err
+        assert "messages may be missing from this answer" in answer.err
 
 
 def test_the_newest_page_is_complete_although_older_messages_are_damaged(run: Run, store: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
     elif line.name.startswith("timer"):
         waits = line.name == "timer6"
         assert ([Role.TIMED] if waits else [Role.TIMED, Role.DELIVERED]) == roles(story)
-        assert waits == (story.state == "waits for its time")
+        assert waits == (story.state == "waits for its delivery time")
     elif line.name.startswith("delay"):
         assert roles(story)[0] is Role.DELAYED
         assert story.copies[0].due is not None

@@ -190,7 +190,7 @@ OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)]
 @pytest.mark.parametrize(
     ("count", "change", "said"),
     [
-        (30, lambda store: _write(store, OTHER), "not the record"),
+        (30, lambda store: _write(store, OTHER), "was replaced"),
         (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
         (8, lambda store: _ended(store, _records(8)[2].physical_offset), "no longer exists"),
     ],

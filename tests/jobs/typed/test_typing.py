@@ -255,7 +255,7 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
         ('topic.a = {format = "json", schema = "a timestamp", time_zone = "Mars/X"}', "'Mars/X': not an IANA"),
         ('topic.a = {format = "json", schema = "a int", properties = [["b"]]}', "properties: ['b']: not a valid"),
         ('topic.a = {format = "avro", schemas = "x", schema_file = "y"}', "schemas: cannot be combined"),
-        ('topic.a = {format = "avro", schemas = "no"}', "has no file *.avsc"),
+        ('topic.a = {format = "avro", schemas = "no"}', "has no *.avsc file"),
         ('topic.a = {format = "text", pattern = "(?P<b>.)", schema = "a int"}', "the groups are: b"),
         ('topic.a = {format = "json", schemas = "x"}', "schemas: unknown key for the format json"),
         ('topic.a = {format = "avro", schema_file = "types.toml"}', "schema_file: not the schema of a record"),
@@ -455,7 +455,7 @@ def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Br
     outcome = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
 
     assert ExitCode.NOT_FOUND is outcome.code
-    assert ("nothing to propose" if bodies else "the lake has no such topic") in outcome.out
+    assert ("no types are proposed" if bodies else "the lake has no such topic") in outcome.out
 
 
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
