@@ -37,6 +37,7 @@ PROGRAMS = {
     "query-lake": Program((), ("--entries", "1000000"), ("--entries", "10000", "--no-peers")),
     "follow": Program(("--rates", "500", "5000", "100000", "--seconds", "60"), ("--seconds", "30"),
                       ("--rates", "50", "--seconds", "5")),
+    "model-of-cores": Program((), ("--mib", "256"), ("--mib", "4", "--log-gb", "8", "--cores", "4")),
     "small-commands": Program((), ("--runs", "1"), ("--runs", "1", "--engines", "here")),
 }  # fmt: skip
 
