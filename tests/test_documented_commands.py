@@ -10,6 +10,8 @@ import yaml  # type: ignore[import-untyped]
 
 from jobs.console.result import ExitCode
 from tests.support.commands import Run
+from tests.support.lakes import table_of
+from tests.support.recipes import make_recipe_data
 from tests.support.scenes import (
     OURS,
     ROOT,
@@ -68,6 +70,7 @@ def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None
 
 
 _FENCES = fences(ROOT / "docs" / "ingest.md")
+_DELETION = next(text for _, text in _FENCES if "when_matched_delete" in text)
 _COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
 _UNITS = {text.splitlines()[0].rpartition("/")[2]: text for language, text in _FENCES if language == "ini"}
 _QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}
@@ -99,3 +102,26 @@ def test_systemd_fails_only_for_problems() -> None:
 
     taken = {ExitCode(int(code)) for code in unit["Service"]["SuccessExitStatus"].split()}
     assert _QUIET - {ExitCode.CLEAN} == taken
+
+
+def test_the_deletion_script_deletes_the_rows_of_the_selected_messages_only(run: Run, tmp_path: Path) -> None:
+    """It can be run again after an interruption."""
+    lake, types = make_recipe_data(tmp_path) / "lake", tmp_path / "types.toml"
+    types.write_text('[topic."Orders"]\nformat = "json"\nschema = "order bigint"\n')
+    run("type", str(lake), "--types", str(types))
+    messages = table_of(lake / "messages").select(["physical_offset", "properties"]).to_pylist()
+    kept = {row["physical_offset"] for row in messages if ("region", "r1") not in row["properties"]}
+    tables = ("tiered", "consume_queue", "index_entries", "typed/Orders", "messages")
+    expected = {name: [one for one in _offsets(lake / name) if one in kept] for name in tables}
+    script = _DELETION.replace("/data/lake", str(lake)).replace("['customer'] = '4711'", "['region'] = 'r1'")
+
+    for _ in range(2):
+        exec(script, {})  # noqa: S102 - our own document
+
+    assert expected == {name: _offsets(lake / name) for name in tables}
+    assert ["id2"] == table_of(lake / "traces")["message_id"].to_pylist()
+
+
+def _offsets(table: Path) -> list[int]:
+    offsets: list[int] = sorted(table_of(table)["physical_offset"].to_pylist())
+    return offsets

@@ -37,7 +37,7 @@ UNIT_VALUE = Layout(
 # the same: column family `offset`
 BOUND_VALUE = Layout(
     ("physical_offset", "q", "offset of that unit's record in the log"),
-    ("queue_offset", "q", "number of the unit: the first one in a row of `min`, the LAST one in a row of `max`"),
+    ("queue_offset", "q", "number of the unit: the first one in a row of `min`, the last one in a row of `max`"),
 )
 
 # the same: the row of the topic CHECKPOINT_TOPIC

@@ -180,7 +180,7 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-_HEAD = """# Faults and what each command reports
+_HEAD = """# Faults and the result of each command
 
 Each fault is planted in a copy of a healthy store that a 5.3.3 broker wrote (four segments, queue files of ten units,
 thirteen index files), and each command is run on it. `python -m tests.support.faults` generates this page; a test
@@ -239,7 +239,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
     return "\n".join((*lines, *_starts())).rstrip() + "\n"
 
 
-_STARTS = """## What a broker does at its next start
+_STARTS = """## The broker's next start
 
 Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
 nine segments), after a clean stop and after a kill. In the *killed* columns, the checkpoint covers only the first

@@ -20,7 +20,7 @@ from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_
 
 _MEANINGS = {
     ExitCode.CLEAN: "done",
-    ExitCode.FAILED: "failed; one line says why, with file and offset",
+    ExitCode.FAILED: "failed; one line states the cause, with file and offset",
     ExitCode.USAGE: "wrong usage or configuration, or the command refused to make a change; the message says why",
     ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
     ExitCode.MISMATCH: "queues or index files contradict the log, a surviving file contradicts the rebuilt one, "
@@ -101,7 +101,7 @@ For a store or a lake on another machine, the limit is computed for a read rate 
 def _jvm(verb: Verb) -> str:
     """Return when a verb starts a JVM."""
     if verb.name in VERBS_WITH_ENGINE:
-        return "above " + ", ".join(size_text(one_process_limit(verb.name, cores=cores)) for cores in (2, 8))
+        return ", ".join(f"above {size_text(one_process_limit(verb.name, cores=cores))}" for cores in (2, 8))
     return "always" if verb.uses_spark else "never"
 
 
@@ -155,16 +155,16 @@ def page() -> str:
 def _sections() -> Iterator[str]:
     yield "## Verbs\n"
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
-    yield _table(("verb", "does", "runs on Spark (with 2 cores, with 8 cores)"), *rows)
+    yield _table(("verb", "purpose", "runs on Spark (2 cores, 8 cores)"), *rows)
     yield _ENGINES
-    yield "Before the verb:\n"
+    yield "Options before the verb:\n"
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
-    yield _table(("option", "does"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
+    yield _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")
     for name, verb in VERBS.items():
         yield from _command(verb.load(), (name,), root)
     yield "## Exit codes\n"
-    yield _table(("code", "means"), *((str(int(code)), meaning) for code, meaning in _MEANINGS.items()))
+    yield _table(("code", "meaning"), *((str(int(code)), meaning) for code, meaning in _MEANINGS.items()))
     yield "If several apply, 1 takes precedence over 4, 4 over 3, and 3 over 0.\n"
     yield "## Environment\n"
     yield _table(("variable", "sets"), *((f"`{name}`", meaning) for name, meaning in VARIABLES.items()))
@@ -174,10 +174,12 @@ def _sections() -> Iterator[str]:
     yield "## Metrics\n"
     yield _METRICS
     metrics = metric_values(Summary("", "", "")).items()
-    yield _table(("gauge", "means"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics))
+    yield _table(
+        ("gauge", "meaning"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics)
+    )
     yield "`type --metrics FILE` writes these, with the label `topic` for metrics that are counted per topic.\n"
     of_type = type_metric_values([], ExitCode.CLEAN).items()
-    yield _table(("gauge", "means"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
+    yield _table(("gauge", "meaning"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
     yield _DOCUMENT
     yield from map(_of_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
 
