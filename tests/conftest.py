@@ -167,7 +167,7 @@ def spark() -> "Iterator[SparkSession]":
     with _imports_as_before():
         session = spark_session("tests", spark_options=options)
     yield session
-    close(succeeded=True)
+    close()
 
 
 @pytest.fixture

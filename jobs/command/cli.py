@@ -169,8 +169,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
         with _terminated_like_interrupted():
             code = _run(arguments)
         if is_ours and has_session():
-            succeeded = code not in {ExitCode.FAILED, ExitCode.INTERRUPTED}
-            sys.modules["jobs.launch.session"].close(succeeded=succeeded)
+            sys.modules["jobs.launch.session"].close()
         if as_json:
             log_message("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
     return code

@@ -35,6 +35,21 @@ _Value = TypeVar("_Value")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
 
 
+class _NeededByVerb(click.Parameter):
+    """A parameter that may be missing where `--show-config` replaces the verb."""
+
+    def value_is_missing(self, value: object) -> bool:
+        return super().value_is_missing(value) and not click.get_current_context().params.get("show_config")
+
+
+class _Option(_NeededByVerb, click.Option):
+    pass
+
+
+class _Argument(_NeededByVerb, click.Argument):
+    pass
+
+
 class _Declared(NamedTuple):
     """One option or argument."""
 
@@ -59,17 +74,17 @@ def option(
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Any:  # noqa: ANN401 - the default of a parameter of any type
     """Return an option with its help; *names* are like `-t --topic`, by default derived from the parameter's name."""
-    return _Declared(click.Option, names, {"metavar": metavar, "help": text, "type": kind, **more})
+    return _Declared(_Option, names, {"metavar": metavar, "help": text, "type": kind, **more})
 
 
-def flag(text: str, *, names: str = "") -> Any:  # noqa: ANN401 - as above
+def flag(text: str, *, names: str = "", is_eager: bool = False) -> Any:  # noqa: ANN401 - as above
     """Return a switch with its help."""
-    return _Declared(click.Option, names, {"is_flag": True, "help": text})
+    return _Declared(click.Option, names, {"is_flag": True, "help": text, "is_eager": is_eager})
 
 
 def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **more: Any) -> Any:  # noqa: ANN401 - as above
     """Return an argument."""
-    return _Declared(click.Argument, "", {"metavar": metavar, "type": kind, **more})
+    return _Declared(_Argument, "", {"metavar": metavar, "type": kind, **more})
 
 
 def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
@@ -96,7 +111,7 @@ def click_parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
             yield from click_parameters(one.parts)
         else:
             own = one.names or f"--{name.replace('_', '-')}"
-            names = [name] if one.kind is click.Argument else [*own.split(), name]
+            names = [name] if one.kind is _Argument else [*own.split(), name]
             yield one.kind(names, **one.settings)
 
 

@@ -16,7 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from jobs.console.log import JsonLines, log_message, mask_program_output
+from jobs.console.log import JsonLines, mask_program_output
 from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import given_spark_options, split_secrets
@@ -28,7 +28,7 @@ _STARTING = "rmq-lake: starting Spark"
 _WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
-_JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
+_JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left to itself
 
 # Warnings that the JVM always prints when Spark starts it, and that no flag suppresses; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
@@ -145,32 +145,21 @@ def _start(  # noqa: PLR0913 - what a session may be like
     _start_jvm(app_name, spark.prepare_submission(public, warm=warm, lasts=lasts, s3=s3), secret)
 
 
-def close(*, succeeded: bool) -> None:
+def close() -> None:
     """
-    End the session at the end of a command.
+    End the session at the end of a command: a cluster is told that the application has ended.
 
-    A local JVM ends when its standard input is closed, and the command does not wait for it, unless it has to write the
-    class archive for later runs. Until then it serves all other commands of this process. A cluster is told that the
-    application has ended.
+    A local JVM is left running for other commands of this process: it ends when its standard input is closed.
     """
-    if not _jvms:
+    if not _jvms or _jvms[-1][1].is_local:
         return
-    process, submitted = _jvms[-1]
-    if submitted.is_local and (submitted.unfinished_archive is None or not succeeded):
-        return
-    _jvms.clear()
-    if submitted.unfinished_archive is not None:
-        log_message("rmq-lake: writing an archive of Spark's classes for faster starts (only once) …")
+    process, _ = _jvms.pop()
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
         process.stdin.close()
-    try:
-        code = process.wait(_JVM_EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return
-    if submitted.unfinished_archive is not None and code == 0:
-        spark.keep_class_archive(submitted.unfinished_archive)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_JVM_EXIT_SECONDS)
 
 
 def is_started() -> bool:
@@ -224,9 +213,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
-        lacking = workers_lacking_modules(context)
-        if lacking:  # otherwise the run would fail a minute later, with a worker's error
-            raise SetupError(f"{lacking[0]}. {worker_python_advice()}")
+        refuse_workers_lacking(context, *_IMPORTED)
 
 
 def copy_jvm_output(reading: int) -> None:
@@ -278,8 +265,12 @@ def worker_python_advice() -> str:
     )
 
 
-def workers_lacking_modules(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[str]:
-    """Return the workers that lack modules, by running one small task per core that needs none of them."""
+def refuse_workers_lacking(context: SparkContext, *modules: str) -> None:
+    """
+    Raise `SetupError` if a worker lacks a module: otherwise the run would fail a minute later, with a worker's error.
+
+    One small task per core looks for the modules.
+    """
 
     def look(part: Iterable[int]) -> Iterator[str]:
         import socket
@@ -292,4 +283,6 @@ def workers_lacking_modules(context: SparkContext, modules: Sequence[str] = _IMP
             yield f"worker {socket.gethostname()}: its Python, {sys.executable}, has no {', '.join(missing)}"
 
     count = max(context.defaultParallelism, 1)
-    return sorted(set(context.parallelize(range(count), count).mapPartitions(look).collect()))
+    lacking = context.parallelize(range(count), count).mapPartitions(look).collect()
+    if lacking:
+        raise SetupError(f"{min(lacking)}. {worker_python_advice()}")

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +24,6 @@ from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_j
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
 _NAMED_JARS = 3  # in a message
-_ARCHIVE_DAYS = 30  # a class archive has 190 MB; the archive of a deleted environment is deleted when the next is made
-_RECORDING_SECONDS = 3600  # after this, an unfinished class archive is started again
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
@@ -34,8 +31,8 @@ DEFAULT_MASTER = "local[*,4]"
 # The JVM only schedules Python's work, for a few seconds: use one garbage collector thread, and the fast compiler.
 _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 # Use little memory: a heap that grows (by default the JVM begins with a 64th of the machine's memory, and new objects
-# fill a third of that once), and the class archive at its preferred address: at any other address, every page that
-# contains an address must be copied.
+# fill a third of that once), and the JDK's class archive at its preferred address: at any other address, every page
+# that contains an address must be copied.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _QUIET = f"-Dlog4j2.configurationFile={(CONF_DIRECTORY / 'log4j2.properties').as_uri()}"
 # Settings that every run needs, with any properties file of the user.
@@ -51,7 +48,6 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
     is_local: bool
-    unfinished_archive: Path | None  # the class archive that the JVM writes when it exits
 
 
 def prepare_submission(
@@ -84,12 +80,10 @@ def prepare_submission(
         environment[worker_daemon.MODULE_VARIABLE] = warm
         options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
     options = _with_files(options, "--jars", own_jars)
-    recording = None
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
-        flag, recording = class_archive_flag(java_home, spark_home())
-        # The JVM logs about its archive on standard output, which is reserved for data.
-        flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag, _ONE_COLLECTOR, *_SMALL]
+        # The JVM logs on standard output, which is reserved for data.
+        flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL]
         environment["SPARK_SUBMIT_OPTS"] = _appended([*flags, *([] if lasts else [_COMPILED_FAST])], given)
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
@@ -107,7 +101,7 @@ def prepare_submission(
         python = conf_settings(spark_options).get("spark.pyspark.python")
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
-    return Submission(tuple(options), environment, local, recording)
+    return Submission(tuple(options), environment, local)
 
 
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
@@ -163,46 +157,6 @@ def _appended(flags: Sequence[str], given: str) -> str:
     """Append the user's JVM flags to ours, so that they override them; two garbage collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
-
-
-def class_archive_flag(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
-    """
-    Return the JVM flag for its class archive, and the file that the JVM writes when it exits.
-
-    A third of the start-up time is parsing and verifying Spark's classes. The first local run writes the archive
-    (AppCDS); later runs map it. If it is missing or does not fit, the JVM starts without it, so it cannot cause
-    failures.
-    """
-    digest = hashlib.sha256(str(java_home.resolve()).encode())  # of the files that a JVM compares: itself and each JAR
-    release = java_home / "release"
-    if release.exists():
-        digest.update(release.read_bytes())
-    for jar in sorted((spark_home / "jars").iterdir()):
-        status = jar.stat()
-        digest.update(f"{jar}:{status.st_size}:{status.st_mtime_ns}\n".encode())
-    digest.update((CONF_DIRECTORY / "jars.lock").read_bytes())
-    path = cache_directory() / "class-archives" / f"{digest.hexdigest()[:16]}.jsa"
-    path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        os.utime(path)
-        return f"-XX:SharedArchiveFile={path}", None
-    unfinished = path.with_suffix(".unfinished")
-    if unfinished.exists() and time.time() - unfinished.stat().st_mtime < _RECORDING_SECONDS:
-        return "-Xshare:auto", None  # another run leaves it: two would write 190 MB twice
-    unfinished.touch()
-    return f"-XX:ArchiveClassesAtExit={unfinished}", unfinished
-
-
-def keep_class_archive(unfinished: Path) -> None:
-    """Keep the file that a JVM has written, if any, as class archive for later runs."""
-    if not unfinished.stat().st_size:
-        return
-    unfinished.chmod(0o644)  # the JVM makes it read-only; its time is renewed with each use
-    unfinished.replace(unfinished.with_suffix(".jsa"))
-    oldest = time.time() - _ARCHIVE_DAYS * 86400
-    for path in unfinished.parent.iterdir():
-        if path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
 
 
 class Jar(NamedTuple):

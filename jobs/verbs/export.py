@@ -8,7 +8,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
-from jobs.command.engine import engine_option, start_workers
+from jobs.command.engine import chosen_engine, engine_option, start_workers
 from jobs.command.options import (
     bundle,
     commitlog_option,
@@ -24,6 +24,7 @@ from jobs.console.amounts import GivenTime, count_text, size_text
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode, Result, Severity, worst_met
 from jobs.console.rows import RowFormat
+from jobs.launch.engine import Engine
 from jobs.launch.failures import as_usage_errors
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
@@ -119,6 +120,13 @@ def export(  # noqa: PLR0913 - one argument an option
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
+    choice = chosen_engine()
+    if condition is not None and choice is not None and choice.engine is Engine.SPARK:
+        from pyspark import SparkContext
+
+        from jobs.launch.session import refuse_workers_lacking
+
+        refuse_workers_lacking(SparkContext.getOrCreate(), "datafusion")
     output = None if is_streamed else out
     asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
     planned = plan_export(asked, workers.options)

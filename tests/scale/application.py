@@ -125,5 +125,5 @@ _STEPS: dict[str, Callable[..., Any]] = {
 
 if __name__ == "__main__":
     results = [_STEPS[name](*arguments) for name, arguments in json.loads(sys.argv[1])]
-    close(succeeded=True)
+    close()
     print(json.dumps(results))

@@ -33,7 +33,7 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and the results of `ingest` "
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code and the results of `ingest` "
     "runs that found nothing new (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",

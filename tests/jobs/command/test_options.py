@@ -47,6 +47,15 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(
     assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= shown.items()
 
 
+@pytest.mark.parametrize("verb", ["ingest", "dump", "export", "query by-key"])
+def test_settings_are_shown_without_the_arguments_that_a_verb_needs(verb: str, run: Run) -> None:
+    outcome = run(*verb.split(), "--show-config")
+
+    assert ExitCode.CLEAN == outcome.code, outcome.err
+    assert f"[{verb.replace(' ', '.')}]" == outcome.out.splitlines()[0]
+    assert ExitCode.USAGE == run(*verb.split()).code
+
+
 def test_a_location_in_the_environment_overrides_those_of_a_file(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

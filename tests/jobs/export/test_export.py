@@ -20,6 +20,8 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.export.export import ExportSummary
 from jobs.export.items import ExportDefect
+from jobs.launch import session
+from jobs.launch.engine import SetupError
 from jobs.verbs.export import left_out_lines
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
@@ -98,6 +100,20 @@ def test_spark_tasks_evaluate_the_condition(
     for place, path in places.items():
         found = {key for row in export(place, path, "--engine", "spark", *options) for key in row["keys"]}
         assert {f"k{number}" for number in expected} == found
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_worker_without_datafusion_is_named_before_any_work(
+    places: dict[str, Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_context: object, *modules: str) -> None:
+        raise SetupError(f"a worker has no {', '.join(modules)}")
+
+    monkeypatch.setattr(session, "refuse_workers_lacking", refuse)
+    asked = ("export", "--store", places["--store"], "--out", tmp_path / "out", "--engine", "spark")
+
+    assert "a worker has no datafusion" in run(*asked, "--where", "queue_id = 0").err
+    assert ExitCode.CLEAN == run(*asked).code
 
 
 @pytest.mark.usefixtures("spark")

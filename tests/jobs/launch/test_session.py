@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from jobs.launch import session, worker_daemon
 from jobs.launch.cache import code_archive
 from jobs.launch.engine import SetupError
-from jobs.launch.session import workers_lacking_modules
+from jobs.launch.session import refuse_workers_lacking
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -129,10 +130,11 @@ def test_work_waits_only_for_starting_workers(spark: SparkSession, monkeypatch: 
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
-    expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package"
+    refuse_workers_lacking(spark.sparkContext, "json")
 
-    assert [] == workers_lacking_modules(spark.sparkContext)
-    assert [expected] == workers_lacking_modules(spark.sparkContext, ("json", "no_such_package"))
+    expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package. Pass a Python"
+    with pytest.raises(SetupError, match=f"^{re.escape(expected)}"):
+        refuse_workers_lacking(spark.sparkContext, "json", "no_such_package")
 
 
 _SHOWN = """

@@ -17,7 +17,7 @@ from jobs.launch import cache as caches
 from jobs.launch import engine, spark, worker_daemon
 from jobs.launch.arguments import conf_settings, option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
-from jobs.launch.spark import Submission, class_archive_flag, keep_class_archive, prepare_submission
+from jobs.launch.spark import Submission, prepare_submission
 
 
 @pytest.fixture(autouse=True)
@@ -145,34 +145,6 @@ def test_the_users_garbage_collector_replaces_ours(monkeypatch: pytest.MonkeyPat
 
     assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
     assert "-Dmine=1" == flags[-1]
-
-
-def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
-    first, meanwhile = prepare_submission([]), prepare_submission([])
-    assert first.unfinished_archive is not None
-    assert f"-XX:ArchiveClassesAtExit={first.unfinished_archive}" in jvm_flags(first)
-    assert (None, []) == (meanwhile.unfinished_archive, [flag for flag in jvm_flags(meanwhile) if "AtExit" in flag])
-    first.unfinished_archive.write_bytes(b"classes")  # as the JVM does when it exits
-
-    keep_class_archive(first.unfinished_archive)
-
-    (archive,) = (cache / "class-archives").iterdir()
-    second = prepare_submission([])
-    assert f"-XX:SharedArchiveFile={archive}" in jvm_flags(second)
-    assert second.unfinished_archive is None
-
-
-def test_a_killed_recording_is_repeated_and_other_jars_get_their_own_archive(tmp_path: Path) -> None:
-    """A JVM refuses an archive whose class path has changed, and every later start would be slow."""
-    spark_home = tmp_path / "spark"
-    (spark_home / "jars").mkdir(parents=True)
-    flag, killed = class_archive_flag(tmp_path, spark_home)
-    assert killed is not None
-    os.utime(killed, (0, 0))
-
-    assert (flag, killed) == class_archive_flag(tmp_path, spark_home)
-    (spark_home / "jars" / "new.jar").write_bytes(b"")
-    assert (flag, killed) != class_archive_flag(tmp_path, spark_home)
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
