@@ -95,7 +95,7 @@ class TierIndex(NamedTuple):
         wrong = np.flatnonzero((hashes < 0) | (hashes % len(self.slots) != owners))
         if wrong.size:
             number = int(wrong[0])
-            where = f"one of slot {int(owners[number])} of {len(self.slots)}"
+            where = f"a hash of slot {int(owners[number])} of {len(self.slots)}"
             yield Contradiction(
                 self.position_of(number), f"entry {number} key_hash", str(hashes[number]), where, len(wrong)
             )

@@ -33,7 +33,7 @@ fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
 flip() { poke "$1" "$2" "$(printf %02x $((0x$(bytes "$1" "$2" 1) ^ $3)))"; }
 bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
-findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|LOOK|NOT [A-Z]+) |^●|^[a-z-]+: '; }
+findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|NOT(E | [A-Z]+)) |^●|^[a-z-]+: '; }
 """
 _VOLATILE = (  # what differs from run to run, and what stands for it
     (re.compile(r"\(user \d+, group \d+\)"), "(user UID, group GID)"),

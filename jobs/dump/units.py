@@ -323,7 +323,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
         yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
     odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
     odd += ["the bytes after the fields are not all zero"] if any(file.read(layout.size, size)) else []
-    text = ", ".join(odd) or "zeros to the end"
+    text = "; ".join(odd) or "zeros to the end"
     yield Item(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
 
 

@@ -181,7 +181,7 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
 
 
 def _problem(problem: Problem) -> str:
-    word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
+    word = "NOTE" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
     return f"{problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
 
 

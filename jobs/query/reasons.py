@@ -146,7 +146,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
         first, last = stored
         text = (
             f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Its messages are "
-            f"still in the log, from {_place(first)} to {_place(last)}; --through-log finds them"
+            f"still in the log, from {_place(first)}, to {_place(last)}; --through-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
     names = sorted(source.topics())

@@ -404,7 +404,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
     done = {fact.group for fact in facts if fact.state is ConsumptionState.CONSUMED}
     others = {fact.group for fact in facts} - done
     if not facts:
-        return Sentence("{state}, no consumer group has an offset in its queue", state=state)
+        return Sentence("{state}; no consumer group has an offset in its queue", state=state)
     if done:
         state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(sorted(done)))
     if others:

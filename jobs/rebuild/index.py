@@ -487,7 +487,7 @@ def _written(
     elif equal and not build.doubt:
         proven, proof = (
             build.kind is not BuiltFileKind.SUPPLEMENT,
-            f"{count_text(equal, 'file')} of the store recomputed, with identical bytes",
+            f"recomputing {count_text(equal, 'file')} of the store gave identical bytes",
         )
     recipe = build.recipe
     return WrittenFile(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.console.amounts import count_text
+from jobs.console.amounts import count_text, is_or_are
 from jobs.diagnosis.file_faults import FileFault, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.differences import (
@@ -112,7 +112,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.replaced.sort()
     summary.proof = "not proven: no rebuilt file is identical to a file of the store"
     if equal:
-        summary.proof = f"{count_text(equal, 'rebuilt file')} byte-for-byte identical to the store's"
+        summary.proof = f"{count_text(equal, 'rebuilt file')} {is_or_are(equal)} byte-for-byte identical to the store's"
     summary.notes += [
         f"undecided: the topic {topic!r} was deleted, or its queues were lost: {topics.explain_undecided(topic)}. The "
         f"queue files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or "

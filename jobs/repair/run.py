@@ -191,8 +191,10 @@ class RepairSummary(RatedOutcome):
             yield "  nothing can be repaired automatically"
         else:
             unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
-            verified = f"found to repair; not verified: {', '.join(unverified)}" if unverified else "to repair"
-            yield f"  nothing {verified}"
+            verified = (
+                f"found nothing to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
+            )
+            yield f"  {verified}"
         if self.kept:
             yield f"  the replaced files are in {', '.join(self.kept)}; only --undo needs them"
             yield "  delete them when you are sure that you will not undo the repair"

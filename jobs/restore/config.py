@@ -92,7 +92,7 @@ def write_config(
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_compare(path, data)
     notes = [] if written or left_out else [_NONE]
-    notes += [f"{', '.join(left_out)} not restored: {_FROM_LATER}"] if left_out else []
+    notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.lost, **lost}
 
 

@@ -178,7 +178,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         if start < one.base_offset + plan.size.value and end > one.base_offset
     ]
     if places:
-        why = "5.3.3 and 5.5.0 read the newest file, releases up to 5.1 the three newest"
+        why = "5.3.3 and 5.5.0 read the newest file, releases up to 5.1 read the three newest"
         summary.notes.append(
             f"a broker that starts with this log truncates it at the gap at offset {min(places):,} if it reads that "
             f"file for its recovery ({why})"

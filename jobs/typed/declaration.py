@@ -132,7 +132,7 @@ class _Declared:
         self._place = f'{path}: [topic."{topic}"' + ("]" if name is None else f'.types."{name}"]')
         self._path_of_types, self._topic, self._name = path, topic, name
         if not isinstance(values, dict):
-            raise DeclarationError(f"{self._place}: must be a table, with its keys in the lines after it")
+            raise DeclarationError(f"{self._place}: must be a table, with its keys on the following lines")
         self._values = values
 
     def type(self) -> TopicType:

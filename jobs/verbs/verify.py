@@ -256,7 +256,7 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
         "restore the lost messages from another lake, or from a new lake into which you have ingested a replica"
     )
     if not has_lake:
-        words = "save the messages in a lake; a lake that has the lost ones can restore them (--lake)"
+        words = "save the messages in a lake; to restore the lost ones, pass a lake that has them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
         keep = RecommendedStep(

@@ -273,7 +273,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.without_files.items()):
         cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
-        expected = f"{count_text(units, 'unit')}, which RocksDB has"
+        expected = f"{count_text(units, 'unit')}, as in RocksDB"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 

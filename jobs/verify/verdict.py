@@ -176,7 +176,7 @@ def _compared(name: str, numbers: Mapping[str, int]) -> str:
         return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['rows'], 'RocksDB row')}"
     if name == INDEX and "keys" in numbers:
         return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['files'], 'file')}"
-    return "nothing"
+    return "nothing compared"
 
 
 def _table(rows: Sequence[PartRow]) -> Iterator[str]:

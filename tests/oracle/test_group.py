@@ -110,7 +110,7 @@ _FORGETFUL = {
     "5.2.0": ("the queues of a member that rejoins have units at other positions", {"missing_file", "blank_inside"}),
     "5.4.0": ("the last units of a killed member may be missing", {"missing_unit"}),
 }
-_SENT = "sent, no consumer group has an offset in its queue"
+_SENT = "sent; no consumer group has an offset in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())
 # Elections take their time, and what a member has dispatched by then differs from run to run: not for every change.
 _GROUPS = [pytest.param(one, marks=marks(in_every_run=False)) for one in MATRIX if version_of(one) >= (4, 5, 2)]

@@ -306,7 +306,7 @@ def _state(note: Note) -> str:
     begun, moved = _FIRST.get(note.way, (Role.SENT, Role.SENT))
     role = begun if begun is Role.SENT else moved
     if note.topic not in GROUPS:
-        return f"{role}, no consumer group has an offset in its queue"
+        return f"{role}; no consumer group has an offset in its queue"
     role = Role.RETRIED if note.fails and note.consumed else role
     return f"{role}, {'not yet' if note.is_late else 'consumed'} by {GROUPS[note.topic].group}"
 
