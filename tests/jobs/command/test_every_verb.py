@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,16 @@ from jobs.demo import run_tour as take
 from jobs.lake.runs import OtherRunActiveError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
-from tests.pictures import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
+
+
+class Terminal(StringIO):
+    """An output that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
