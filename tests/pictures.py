@@ -1,7 +1,8 @@
 """
 Pictures for the documentation: `python -m tests.pictures` takes them in Chromium.
 
-Chromium needs a font with Chinese characters. The pictures show the pages of `browse` for a store that lost an index file and a queue, and for its lake.
+Chromium needs a font with Chinese characters. The pictures show the pages of `browse` for a store that lost an index
+file and a queue, and for its lake.
 """
 
 import shutil
