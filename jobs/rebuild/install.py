@@ -353,7 +353,7 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
 
 def _changed(place: Path) -> RefusedError:
     return RefusedError(
-        f"{place}: another process changed this file while this command ran; it was left as it is. Find out which "
+        f"{place}: another process changed this file while this command ran; it was left unchanged. Find out which "
         "process writes to the store, stop it, and run this command again"
     )
 

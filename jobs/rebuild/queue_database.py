@@ -237,7 +237,7 @@ class BuiltDatabase(NamedTuple):
             (
                 "queues without messages in the log",
                 dict.fromkeys(sorted(self.carried), 1),
-                "They continue after the last unit that the store has of them",
+                "They continue after their last unit in the store",
             ),
             (
                 "queues of batch topics (queue.type=BatchCQ)",

@@ -202,7 +202,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
         aside.unlink()
         return
     if name not in entry.new and place.exists():
-        raise _written_to(place, "the file was left as it is; you can run the undo again")
+        raise _written_to(place, "the file was left unchanged; you can run the undo again")
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.exists():
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
@@ -211,7 +211,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
     exchange_paths(aside, place)
     if not _is_installed(entry, name, aside):
         exchange_paths(aside, place)
-        raise _written_to(place, "the file was left as it is; you can run the undo again")
+        raise _written_to(place, "the file was left unchanged; you can run the undo again")
     aside.unlink()
 
 
@@ -224,7 +224,7 @@ def _remove(entry: JournalEntry, name: str) -> None:
     if removed.exists() and not _is_installed(entry, name, removed):
         os.link(removed, place, follow_symlinks=False)
         removed.unlink()
-        raise _written_to(place, "the file was left as it is; you can run the undo again")
+        raise _written_to(place, "the file was left unchanged; you can run the undo again")
     removed.unlink(missing_ok=True)
 
 

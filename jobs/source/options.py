@@ -51,7 +51,7 @@ class ReadOptions:
         for name in given.keys() - names.keys() - {"paths"}:  # Spark also passes options that are not of this source
             near = get_close_matches(name, names, n=1, cutoff=0.8)
             if near:
-                raise UnsupportedFormat(f"option {name} is not known: did you mean {names[near[0]]}?")
+                raise UnsupportedFormat(f"unknown option {name}: did you mean {names[near[0]]}?")
         if not given.get("path", "").strip():
             raise UnsupportedFormat(f"format {FORMAT_NAME} reads one store: load(STORE)")
         values: dict[str, Any] = {}

@@ -394,7 +394,7 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         if is_named or not _is_full(error):
             raise
         number = getattr(error, "errno", None) or errno.ENOSPC
-        needed = f"{size} bytes are to be written, " if size is not None else ""
+        needed = f"{size} bytes would be written, but only " if size is not None else ""
         raise OSError(number, f"{os.strerror(number)}: {needed}{_free(location)}", location) from error
 
 

@@ -242,8 +242,8 @@ def _notes(
         yield f"the broker had not dispatched the last {lag:,} bytes of the log when the queues were read"
     if joined.waiting_light_units:
         yield (
-            f"{count_text(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet, which is "
-            "the only place for them; the broker writes them at its next start (with "
+            f"{count_text(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet. They "
+            "are stored only there; the broker writes them at its next start (with "
             "rocksdbCQSelectiveDoubleWriteEnable, only those of LITE topics)"
         )
     if joined.ahead:
