@@ -25,7 +25,6 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
 from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
-from jobs.storage.model import Reader
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
@@ -402,24 +401,21 @@ def _compared(made: AssembledRecords, range_: Range | None) -> RowMask:
     cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
     with skip_lost_file(), range_.open() as file:  # the reader reports it as well
         for some in slices_between_cuts(made.offsets.size, cuts):
-            if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
-                equal[some] = _equal_to(file, range_, made, some)
+            place = int(made.offsets[some.start]) - range_.base_offset
+            if place < 0:  # a row that another engine has changed
+                continue
+            positions, sizes = made.positions[some], made.sizes[some]
+            start, end = int(positions[0]), int(positions[-1] + sizes[-1])
+            try:
+                data = bytes(file.read(place, end - start))
+            except OSError as error:
+                if not is_disk_error(error):
+                    raise
+                continue
+            found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)
+            differs = found != made.buffer[start:end]
+            equal[some] = ~np.logical_or.reduceat(differs, positions - start) if differs.any() else True
     return equal
-
-
-def _equal_to(file: Reader, range_: Range, made: AssembledRecords, some: slice) -> RowMask:
-    """Return which records of a contiguous range are equal to the file's bytes."""
-    positions, sizes = made.positions[some], made.sizes[some]
-    start, end = int(positions[0]), int(positions[-1] + sizes[-1])
-    try:
-        data = bytes(file.read(int(made.offsets[some][0]) - range_.base_offset, end - start))
-    except OSError as error:
-        if not is_disk_error(error):
-            raise
-        return np.zeros(positions.size, np.bool_)
-    found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)
-    differs = found != made.buffer[start:end]
-    return ~np.logical_or.reduceat(differs, positions - start) if differs.any() else np.ones(positions.size, np.bool_)
 
 
 def _runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[_Run]:

@@ -44,9 +44,8 @@ class PreRunCheck:
 
     def __init__(self, request: IngestRequest) -> None:
         self._request = request
-        self._is_local = all(
-            is_local(normalise_location(place)) for place in (request.store, request.lake, *request.commitlog)
-        )
+        places = (request.store, request.lake, *request.commitlog)
+        self._is_local = all(is_local(normalise_location(place)) for place in places)
         self._seen: str | None = None  # of the store, before the run
         self._runs: list[str] = []  # in the lake, before the run
 
@@ -66,7 +65,10 @@ class PreRunCheck:
             summary = Summary(**note["summary"])
             summary.open = OpenDamage(**{**note["open"], "gaps": tuple(note["open"]["gaps"])})
             is_same = (note["store"], note["lake"]) == (self._seen, self._of_lake(note["summary"]["store_id"]))
-            if not is_same or self._is_written_after(summary.to_offset):
+            store, end = self._store, summary.to_offset
+            after = [one for one in store.segments if one.base_offset + one.readable_bytes > end]
+            is_written = any(any(store.read(one, max(end - one.base_offset, 0), _ZEROS)) for one in after)
+            if not is_same or is_written:
                 return None
         except _DOUBTS:
             return None
@@ -98,12 +100,8 @@ class PreRunCheck:
 
     @cached_property
     def _note(self) -> Path:
-        asked, store, lake = (
-            self._request,
-            normalise_location(self._request.store),
-            normalise_location(self._request.lake),
-        )
-        log = [normalise_location(place) for place in asked.commitlog]
+        asked = self._request
+        store, lake, *log = map(normalise_location, (asked.store, asked.lake, *asked.commitlog))
         request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
         # Another version of this program may find more.
         folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
@@ -136,11 +134,6 @@ class PreRunCheck:
 
     def _manifests(self) -> list[str]:
         return sorted(info.name for info in Lake(normalise_location(self._request.lake)).list_files(_MANIFESTS))
-
-    def _is_written_after(self, offset: int) -> bool:
-        store = self._store
-        after = [one for one in store.segments if one.base_offset + one.readable_bytes > offset]
-        return any(any(store.read(one, max(offset - one.base_offset, 0), _ZEROS)) for one in after)
 
     def new_size(self) -> int | None:
         """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""

@@ -224,14 +224,12 @@ class _Run(NextRun):
         selection, newest = self.request.selection, self.known.newest
         is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
         unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
-        return selection.unmatched_patterns(self._topics_of_lake()) if unmatched and newest is not None else unmatched
-
-    def _topics_of_lake(self) -> set[str]:
-        snapshot = open_table(self.lake, MESSAGES.name)
+        snapshot = open_table(self.lake, MESSAGES.name) if unmatched and newest is not None else None
         if snapshot is None:
-            return set()
+            return unmatched
         of_store = ds.field("store_id") == self.known.store_id
-        return set(read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
+        topics = read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()
+        return selection.unmatched_patterns({*topics} - {None})
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""

@@ -66,9 +66,7 @@ class QueueRange(NamedTuple):
 
 Bundle = list[QueueRange]  # that one task reads
 BundleRead = tuple[list[Outcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
-_QueuePlan = tuple[
-    QueueState, list[QueueRange], list[Gap]
-]  # from where on a queue's log is read, and the missing parts
+_QueuePlan = tuple[QueueState, list[QueueRange], list[Gap]]  # where reading begins, the ranges, and the missing parts
 
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
@@ -305,7 +303,10 @@ def _write(
     for item in pieces:
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
-                yield Damage(item.offset, item.size, item.reason, _sample(part.range, item))
+                sample = None  # if the bytes cannot be read, or retention has deleted the file
+                with skip_lost_file(), part.range.open() as file:
+                    sample = bytes(file.read(item.offset - part.range.base_offset, min(item.size, SAMPLE_SIZE)))
+                yield Damage(item.offset, item.size, item.reason, sample)
             continue
         for records, parser in parts_by_release(item, rules):
             group = without_excluded(records, parser, selection)
@@ -317,10 +318,3 @@ def _write(
                 messages.write(rows)
             for offset, size in bad:
                 yield Damage.of_changed_body(group, offset, size)
-
-
-def _sample(range_: Range, piece: Piece) -> bytes | None:
-    """Return the first bytes of a damaged place; None where they cannot be read, or retention deleted the file."""
-    with skip_lost_file(), range_.open() as file:
-        return bytes(file.read(piece.offset - range_.base_offset, min(piece.size, SAMPLE_SIZE)))
-    return None

@@ -101,9 +101,8 @@ def _place(location: str, kind: CatalogKind) -> str:
 
 
 def _quoted(name: str, kind: CatalogKind) -> str:
-    return (
-        name if kind is CatalogKind.GLUE else f"`{name.replace('`', '``')}`"
-    )  # Athena takes no backquotes around a dot
+    # Athena takes no backquotes around a dot.
+    return name if kind is CatalogKind.GLUE else f"`{name.replace('`', '``')}`"
 
 
 def column_comment(field: "Field") -> str:

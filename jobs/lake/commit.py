@@ -58,9 +58,7 @@ TABLE_PROPERTIES = {
 }
 ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
-SnapshotRewrite: TypeAlias = Callable[
-    [DeltaTable], Rewrite
-]  # which files of a snapshot a commit replaces, and by which
+SnapshotRewrite: TypeAlias = Callable[[DeltaTable], Rewrite]  # which files a commit replaces, and by which
 
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:

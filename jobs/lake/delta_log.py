@@ -163,7 +163,12 @@ def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Deletio
     """Return the deletion vectors of a snapshot's files, by path."""
     if not may_have_deletion_vectors(snapshot):
         return {}
-    masks = _masks(snapshot)
+    root = _plain(snapshot.table_uri).rstrip("/") + "/"
+    masks = {
+        _plain(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
+        for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
+        for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
+    }
     described = read_vector_descriptors(lake, snapshot) if masks else {}
     found = {}
     for path, kept in masks.items():
@@ -172,15 +177,6 @@ def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Deletio
             raise OSError(f"{snapshot.table_uri}: Delta's log does not describe the deletion vector of {path}")
         found[path] = DeletionVector(kept, descriptor)
     return found
-
-
-def _masks(snapshot: DeltaTable) -> dict[str, npt.NDArray[np.bool_]]:
-    root = _plain(snapshot.table_uri).rstrip("/") + "/"
-    return {
-        _plain(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
-        for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
-        for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
-    }
 
 
 def _plain(uri: str) -> str:

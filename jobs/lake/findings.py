@@ -97,14 +97,10 @@ class Finding(NamedTuple):
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
         wanted = f", expected {self.expected}" if self.expected else ""
         subject = f"{place} {self.field}" if self.field else place
-        return f"{self.kind}: {subject}: {self.found}{wanted}{self._times_text} - {self.cause}"
-
-    @property
-    def _times_text(self) -> str:
-        """The number of occurrences, unless the text states a number already."""
-        if self.times <= 1 or self.field == "files" or self.kind in {MISSING_INDEX_ENTRIES, NOT_INDEXED}:
-            return ""
-        return f" ({self.times:,} {'units' if self.field == 'unit' else 'times'})"
+        states_number = self.field == "files" or self.kind in {MISSING_INDEX_ENTRIES, NOT_INDEXED}
+        noun = "units" if self.field == "unit" else "times"
+        times = f" ({self.times:,} {noun})" if self.times > 1 and not states_number else ""
+        return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause}"
 
 
 # A range of a log that a lake will never have, as in manifests and summaries.

@@ -45,7 +45,7 @@ from jobs.lake.superseded import (
     rewrite_without_rows,
     tables_with_superseded_rows,
 )
-from jobs.lake.table_file import AddedFile, FileNaming
+from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming
 from jobs.lake.tables import PRODUCT_TABLES, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
@@ -80,9 +80,7 @@ class Manifest:
     to_offset: int
     store_timestamp: int | None  # store time of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
-    tables: Mapping[
-        str, tuple[AddedFile, ...]
-    ]  # in the order of commits; a table without files only gets the run's number
+    tables: Mapping[str, tuple[AddedFile, ...]]  # in the order of commits; without files it only gets the run's number
     selection: Mapping[str, object] = field(default_factory=dict)
     state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -434,7 +432,8 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     """
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in WRITTEN_BY_RUNS:
-        if any(name.startswith(naming.merged_prefix) for name in _file_names(lake, table.name)):
+        merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # of files that the run merged after it was done
+        if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
             abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
         _delete_halves(lake, table.name)
         delete_uncommitted_files(

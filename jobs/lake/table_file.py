@@ -68,11 +68,6 @@ class FileNaming(NamedTuple):
         """The prefix of the names of this run's files."""
         return f"{self.store_id}-{self.run}-"
 
-    @property
-    def merged_prefix(self) -> str:
-        """The prefix of the names of files that the run merged after it was done."""
-        return f"{self.prefix}{MERGED_MARK}-"
-
 
 class TableFile:
     """One Parquet file of a table; no file is created without rows."""

@@ -167,16 +167,12 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
             continue
         there = snapshot.metadata().configuration
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
-        if there.get(FILE_RETENTION_PROPERTY, ONE_DAY_INTERVAL) not in {
-            TABLE_PROPERTIES[FILE_RETENTION_PROPERTY],
-            ONE_DAY_INTERVAL,
-        }:  # a day: of earlier versions
+        ours = {TABLE_PROPERTIES[FILE_RETENTION_PROPERTY], ONE_DAY_INTERVAL}  # a day: of earlier versions
+        if there.get(FILE_RETENTION_PROPERTY, ONE_DAY_INTERVAL) not in ours:
             continue
         kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
-        short = {FILE_RETENTION_PROPERTY: kept} | (
-            {LOG_RETENTION_PROPERTY: kept}
-            if there.get(LOG_RETENTION_PROPERTY) == TABLE_PROPERTIES[LOG_RETENTION_PROPERTY]
-            else {}
-        )
+        short = {FILE_RETENTION_PROPERTY: kept}
+        if there.get(LOG_RETENTION_PROPERTY) == TABLE_PROPERTIES[LOG_RETENTION_PROPERTY]:
+            short[LOG_RETENTION_PROPERTY] = kept
         with suppress(CommitFailedError):  # another process commits at this moment; the next start tries again
             set_properties(snapshot, short)

@@ -33,7 +33,7 @@ from jobs.products.index.file_builder import (
     file_names_between,
     hash_file,
 )
-from jobs.products.index.key_row import Key, KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index.key_row import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
@@ -236,11 +236,6 @@ def list_and_determine_settings(
     return store, files, settings
 
 
-def _first_key(start: int, row: KeySequence) -> Key | None:
-    """Return the key that created a file; None if the log has no keys."""
-    return next(iter(row.read_keys(start, start + 1) or row.read_keys(start - 1, start)), None)
-
-
 def _to_build(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...] = ()) -> BuildTask:
     recipe = plan.new_file_recipe(planned.start, planned.end)
     return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
@@ -430,7 +425,9 @@ def _choose_names(  # noqa: PLR0913 - what names depend on
     gap: Sequence[PlannedFile], before: str, following: str, *, row: KeySequence, zone: tzinfo, recorded: RecordedNames
 ) -> Sequence[str]:
     """Return names that sort between *before* and *following*: the *recorded* ones if these are in order."""
-    firsts = [_first_key(one.start, row) for one in gap]
+    # A file was created by its first key, or by the last one before it; a log may have no keys.
+    found = [row.read_keys(one.start, one.start + 1) or row.read_keys(one.start - 1, one.start) for one in gap]
+    firsts = [next(iter(keys), None) for keys in found]
     times = [0 if first is None else first.store_timestamp for first in firsts]
     made = file_names_between(times, zone, before, following)
     known = [

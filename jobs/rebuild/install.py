@@ -303,7 +303,13 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
             if plan.is_exchange:
                 _exchange_for(plan, staging, made, step)
             else:
-                _put_each(plan, staging, step)
+                if plan.set_aside:
+                    plan.aside.mkdir(mode=0o700, exist_ok=True)
+                for name in plan.new:
+                    step(f"put {name}")
+                    _put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
+                    flush_directory(plan.folder)
+                staging.rmdir()
         finally:
             os.close(made)
         flush_directory(base_path.parent)
@@ -313,16 +319,6 @@ def delete_killed_attempts(base_path: Path) -> None:
     """Delete the staging directories of installations that were killed."""
     for leftover in base_path.parent.glob(f"{base_path.name}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
-
-
-def _put_each(plan: Installation, staging: Path, step: BeforeStep) -> None:
-    if plan.set_aside:
-        plan.aside.mkdir(mode=0o700, exist_ok=True)
-    for name in plan.new:
-        step(f"put {name}")
-        _put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
-        flush_directory(plan.folder)
-    staging.rmdir()
 
 
 def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:

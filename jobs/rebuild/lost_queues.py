@@ -330,17 +330,12 @@ class _Comparison:
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
-        is_double = (
-            detect_storage_features(self._store).queues is QueueStorage.BOTH
-        )  # files are a second copy of queues in RocksDB
-        copies = {queue.name: queue for queue in queues_in_rocksdb(self._store)} if is_double else {}
-        copy = copies.get(queue.name)
-        position = _first_of(file, queue) + place
-        if (
-            copy is not None
-            and read_stored_units(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]
-        ):
-            return False
+        if detect_storage_features(self._store).queues is QueueStorage.BOTH:  # files and RocksDB have the same queues
+            copy = next((one for one in queues_in_rocksdb(self._store) if one.name == queue.name), None)
+            position = _first_of(file, queue) + place
+            units = None if copy is None else read_stored_units(copy, position, position + 1)
+            if units is not None and units["tags_code"][0] == made["tags_code"][place]:
+                return False
         return may_record_tags_have_changed(
             self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place])
         )

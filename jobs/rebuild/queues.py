@@ -66,10 +66,10 @@ class BuiltQueue:
 
     name: QueueName
     files: list[BuiltFile]
-    first_queue_offset: int  # of the first unit of the log; earlier messages are not in the log
-    units: int
-    misplaced: int
-    skipped: int
+    first_queue_offset: int = 0  # of the first unit of the log; earlier messages are not in the log
+    units: int = 0
+    misplaced: int = 0
+    skipped: int = 0
     blanks: int = 0  # in place of units of records that the log has lost
     hidden: int = 0  # units after such a blank, of the log's file 0: a broker skips them as well
     last_physical_offset: int = 0
@@ -135,12 +135,10 @@ def _together(scratch: Scratch, group: int, ranges: Sequence[RangeUnits]) -> Ite
 
 class _Queue:
     def __init__(self, recipe: QueueRecipe, name: QueueName, attempt: Path) -> None:
-        self._name = name
+        self._built = BuiltQueue(name, [])
         self._directory = Path(recipe.directory)
-        self._is_safe = name.is_safe
         begins_at_0 = recipe.segments[:1] == (0,)
         self._file_0_end = [*recipe.segments, MAX_LONG][1] if begins_at_0 else 0  # of the log
-        self._hidden = 0
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
@@ -151,18 +149,15 @@ class _Queue:
             self._extension = ExtBuilder(recipe.ext_file_size)
             extension = attempt.with_name(f"{attempt.name}-{EXTENSION_FOLDER}")
             self._extension_files = _Files(extension, f"{EXTENSION_FOLDER}/{inner}", recipe.ext_file_size)
-        self._first: int | None = None
-        self._units = 0
-        self._last = 0
-        self._newest_ms = 0
 
     def append(self, units: Units) -> None:
-        if self._first is None:
-            self._first = int(units["queue_offset"][0])
-        self._units += units.size
-        self._last = int(units["physical_offset"][-1])
-        self._newest_ms = max(self._newest_ms, int(units["store_timestamp"].max()))
-        if not self._is_safe:
+        built = self._built
+        if not built.units:
+            built.first_queue_offset = int(units["queue_offset"][0])
+        built.units += units.size
+        built.last_physical_offset = int(units["physical_offset"][-1])
+        built.newest_ms = max(built.newest_ms, int(units["store_timestamp"].max()))
+        if not built.name.is_safe:
             return
         if self._extension is not None and self._extension_files is not None:
             units, written = self._extension.append(units)
@@ -172,16 +167,16 @@ class _Queue:
             self._files.write(part)
         if (first := self._builder.first_after_blank) is not None:
             offsets = units["physical_offset"]
-            self._hidden += int(np.count_nonzero((first <= offsets) & (offsets < self._file_0_end)))
+            built.hidden += int(np.count_nonzero((first <= offsets) & (offsets < self._file_0_end)))
 
     def finish(self) -> BuiltQueue:
-        start = self._builder.start or 0
-        files = self._files.finish(self._directory, range(start, self._builder.files_end, self._builder.file_size))
+        built, builder = self._built, self._builder
+        bases = range(builder.start or 0, builder.files_end, builder.file_size)
+        built.files += self._files.finish(self._directory, bases)
         if self._extension_files is not None:
-            files += self._extension_files.finish(self._directory)
-        builder = self._builder
-        counts = builder.misplaced_count, builder.skipped_count, builder.blanks, self._hidden
-        return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last, self._newest_ms)
+            built.files += self._extension_files.finish(self._directory)
+        built.misplaced, built.skipped, built.blanks = builder.misplaced_count, builder.skipped_count, builder.blanks
+        return built
 
 
 def queue_names_text(names: Sequence[QueueName]) -> str:

@@ -83,7 +83,15 @@ class Journal:
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done."""
-        entry = _entry_of(plan)
+        folder, is_checkpoint = plan.folder, plan.base_path.name == CHECKPOINT_PART
+        exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
+        part = plan.base_path.name if plan.is_exchange or is_checkpoint else "log"
+        made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}
+        entry = JournalEntry(
+            part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
+            digests={name: sha256_of(file.source) for name, file in plan.new.items()},
+            made_folders=sorted(map(str, made)),
+        )  # fmt: skip
         self.entries.append(entry)
         self.write()
         yield
@@ -117,17 +125,6 @@ class Journal:
             self.entries.pop()
             self.write()
         return said
-
-
-def _entry_of(plan: Installation) -> JournalEntry:
-    exchanged = plan.folder.stat().st_ino if plan.is_exchange and plan.folder.exists() else None
-    part = plan.base_path.name if plan.is_exchange or plan.base_path.name == CHECKPOINT_PART else "log"
-    folders = {parent for name in plan.new for parent in Path(name).parents if not (plan.folder / parent).exists()}
-    return JournalEntry(
-        part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
-        digests={name: sha256_of(file.source) for name, file in plan.new.items()},
-        made_folders=sorted(str(folder) for folder in folders),
-    )  # fmt: skip
 
 
 def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> None:
@@ -168,9 +165,7 @@ def _written_to(place: Path, outcome: str) -> NotRepairableError:
 
 def _undo(entry: JournalEntry) -> list[str]:
     folder, aside = Path(entry.folder), Path(entry.aside)
-    delete_killed_attempts(
-        folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART
-    )  # of a step that was killed
+    delete_killed_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: not changed by the repair"]

@@ -8,7 +8,7 @@ the log, all other files of the store must be unchanged as well.
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -36,23 +36,9 @@ class CachingWorkers:
     def __init__(self, workers: Workers, root: Path) -> None:
         """Run tasks with *workers*, on ranges of the log of the store at *root*."""
         self._workers, self._root = workers, root
+        self.options, self.width, self.processes = workers.options, workers.width, workers.processes
         self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
         self.has_repeated = False  # only `ingest` reads it
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """File system settings of the workers."""
-        return self._workers.options
-
-    @property
-    def width(self) -> int:
-        """The number of tasks that run in parallel."""
-        return self._workers.width
-
-    @property
-    def processes(self) -> int:
-        """The number of processes in which tasks run."""
-        return self._workers.processes
 
     def map(
         self,

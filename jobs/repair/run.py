@@ -101,9 +101,8 @@ from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
-_NO_FILE_IS_WRONG = frozenset(
-    {CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE}
-)  # findings that no made index file corrects
+# Findings that no rebuilt index file corrects.
+_NO_FILE_IS_WRONG = frozenset({CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE})
 _SHOWN = 4
 _NONE_PROVEN = (
     "no index file was rebuilt: the missing file is the newest one, which the broker deletes when it starts after a "

@@ -5,7 +5,7 @@ Its files are restored: topics, groups, consumer offsets. The sizes and the rele
 that runs of `ingest` recorded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import tzinfo
 from hashlib import sha256
@@ -83,7 +83,9 @@ def write_config(
     lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
         of_file.sort(key=lambda version: int(version["run"]))
-        data = _version(name, of_file, until)
+        in_time = [version for version in of_file if until is None or version["to_offset"] <= until]
+        chosen = in_time[-1] if in_time else of_file[0]
+        data = chosen["bytes"] if in_time or not name.endswith(_PROGRESS) else None
         if data is None:
             left_out += [name] if of_file[-1]["bytes"] is not None else []
             continue
@@ -94,15 +96,6 @@ def write_config(
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.lost, **lost}
-
-
-def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:
-    """Return the version of a file for a log that ends at *until*, if there is one; *of_file* is sorted by run."""
-    in_time = [version for version in of_file if until is None or version["to_offset"] <= until]
-    if not in_time and name.endswith(_PROGRESS):
-        return None
-    data: bytes | None = (in_time[-1] if in_time else of_file[0])["bytes"]
-    return data
 
 
 def read_recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:

@@ -73,9 +73,7 @@ class RestoredSegment(NamedTuple):
     sha256: str
     records: int
     missing: tuple[Interval, ...]  # offsets without a row: zeros in the file
-    assumed: tuple[
-        Interval, ...
-    ]  # the end of a full file, which the lake does not keep, as releases from 4.9.1 write it
+    assumed: tuple[Interval, ...]  # ends of full files as releases from 4.9.1 write them: the lake does not keep them
     incomplete: tuple[int, ...]  # rows from which no record can be assembled
     twice: tuple[Interval, ...]
     unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
@@ -190,7 +188,13 @@ def restore_segment(
         os.ftruncate(descriptor, work.size)
         segment = _Segment(work, descriptor)
         unreadable: list[str] = []
-        pieces = list(_pieces(work, unreadable))
+        pieces = [
+            row
+            for file in work.pieces
+            for batch in _readable(work, LOG_PIECES, file, unreadable)
+            for row in batch.filter(_wanted(work, batch)).to_pylist()
+            if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
+        ]
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
         changed, unchecked = list[int](), Coverage()
         for batch in read_segment_rows(work, unreadable):
@@ -239,15 +243,6 @@ def read_segment_rows(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.R
         for batch in _readable(work, MESSAGES, file, unreadable, _COLUMNS):
             wanted = _wanted(work, batch)
             yield batch if pc.all(wanted, skip_nulls=False).as_py() else batch.filter(wanted)  # no copy of all bodies
-
-
-def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the lake's pieces of the segment between its messages."""
-    for file in work.pieces:
-        for batch in _readable(work, LOG_PIECES, file, unreadable):
-            for row in batch.filter(_wanted(work, batch)).to_pylist():
-                if row["physical_offset"] is not None and row["length"] is not None:  # emptied by another engine
-                    yield row
 
 
 def _readable(
