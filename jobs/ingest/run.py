@@ -24,13 +24,14 @@ from jobs.ingest.tier import run_tier_steps
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
 from jobs.lake.history import find_superseded_rows
-from jobs.lake.identity import find_namesakes, has_fingerprint, identify_store
+from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     COMMAND_KEY,
     TABLES_BEFORE_KEY,
     OtherRunActiveError,
+    list_known_broker_stores,
     list_known_stores,
     refuse_taken_run,
     register_store,
@@ -200,7 +201,9 @@ class _Run(NextRun):
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""
         newest = self.known.newest
-        start = newest.to_offset if newest else min(self.known.first_offset, self.store.start_offset)
+        # A first run that was killed has seen the start of the log at registration.
+        starts = (self.store.start_offset, *(one.offset for one in self.known.registered))
+        start = newest.to_offset if newest else min(starts)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()
@@ -208,7 +211,8 @@ class _Run(NextRun):
             self.summary.notes += [
                 f"the lake already has a broker {self.known.broker} ({other.store_id}), but its log differs from "
                 "this one, so this store was added as a new store"
-                for other in find_namesakes(self.lake, self.known)
+                for other in list_known_broker_stores(self.lake)
+                if other.broker == self.known.broker and other.store_id != self.known.store_id
             ]
         self.summary.from_offset = self.summary.to_offset = start
         request = self.request

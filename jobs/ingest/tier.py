@@ -18,7 +18,6 @@ import pyarrow as pa
 from jobs.console import process
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
-from jobs.lake import integrity
 from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,
@@ -33,7 +32,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
 from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, with_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
-from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED, WRITTEN_BY_RUNS
+from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
@@ -72,7 +71,6 @@ _QueuePlan = tuple[QueueState, list[QueueRange], list[Gap]]  # where reading beg
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that ingest new messages of a tier."""
     lake = Lake(normalise_location(request.lake), workers.options)
-    integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     queues = _of_one_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)

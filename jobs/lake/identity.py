@@ -20,7 +20,7 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, OtherRunActiveError, list_known_broker_stores, list_known_stores, register_store
+from jobs.lake.runs import KnownStore, OtherRunActiveError, list_known_stores, register_store
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -125,15 +125,6 @@ def _registered(
     raise OtherRunActiveError(
         "this store could not be registered, because others were registered at the same time; run the command again"
     )
-
-
-def find_namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
-    """Return other logs with this store's label: earlier logs of a wiped broker, or brokers with the same name."""
-    return [
-        other
-        for other in list_known_broker_stores(lake)
-        if other.broker == known.broker and other.store_id != known.store_id
-    ]
 
 
 def _find(

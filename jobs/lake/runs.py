@@ -135,11 +135,6 @@ class KnownStore:
         return TopicChoices.from_state(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
 
     @property
-    def first_offset(self) -> int:
-        """The start of the log at registration; a first run that was killed has seen it."""
-        return min(fingerprint.offset for fingerprint in self.registered)
-
-    @property
     def next_run(self) -> int:
         """The number of the next run."""
         return self.newest.run + 1 if self.newest else 1

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table, read_snapshot
+from jobs.lake.commit import open_table, read_rows, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.snapshot_files import (
@@ -25,7 +25,6 @@ from jobs.lake.snapshot_files import (
     is_readable_parquet,
     list_snapshot_files,
     read_batches,
-    read_rows_where,
 )
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
@@ -199,11 +198,9 @@ def _causes(
     messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
-    lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
-    runs = read_snapshot(
-        lake, RUNS.name, lambda snapshot: read_rows_where(lake, snapshot, ["detail"], wanted).to_pylist()
-    )
-    for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
+    runs = read_rows(messages.lake, RUNS.name, ["detail"], wanted)
+    for gap in (gap for (detail,) in runs for gap in json.loads(detail or "{}").get("gaps", ())):
         yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
         yield MissingCause(*_interval(row), f"damaged when it was read ({row['reason']})")
