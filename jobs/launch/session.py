@@ -158,7 +158,7 @@ def close() -> None:
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
         process.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
+    with suppress(subprocess.TimeoutExpired):  # a busy JVM may end later; nothing depends on it any more
         process.wait(_JVM_EXIT_SECONDS)
 
 
