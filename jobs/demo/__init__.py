@@ -75,7 +75,7 @@ class Tour:
         yield ("lose", "Now an index file is lost, as after a kill -9.", self._lose)
         yield (
             "miss",
-            f"A broker would now find fewer messages of {KEY}, without an error. rmq-lake searches the log instead.",
+            "A broker now finds fewer messages with this key, without an error. rmq-lake searches the log instead.",
             (*query[:-1], "--store", store),
         )
         yield ("rebuild", "Rebuild the file from the log, and install it.", (*rebuild, "--install", *on_spark))
@@ -168,7 +168,7 @@ def _what_spark_ran() -> str:
     from jobs.store.spark_workers import take_task_counts
 
     tasks, ranges = take_task_counts()
-    text = f"Spark ran {count_text(tasks, 'task')} for this, including {count_text(ranges, 'range')} of the log."
+    text = f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log."
     return (
         f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."
     )

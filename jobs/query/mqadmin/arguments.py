@@ -66,28 +66,28 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
         *("createUser", "updateUser", "deleteUser", "copyUser", "createAcl", "updateAcl", "deleteAcl", "copyAcl"),
     ),
     "sends messages": ("sendMessage", "sendMsgStatus", "checkMsgSendRT", "clusterRT"),
-    "needs a running broker: it shows connections or rates": (
+    "shows connections or rates, which only a running broker has": (
         *("brokerStatus", "brokerConsumeStats", "consumer", "consumerConnection", "consumerStatus"),
         *("producer", "producerConnection", "startMonitoring", "statsAll", "exportMetrics", "exportPopRecord"),
         *("getConsumerStatus", "haStatus", "getSyncStateSet", "getColdDataFlowCtrInfo"),
     ),
-    "asks name servers or controllers, whose data is not in a broker's store": (
+    "queries name servers or controllers, whose data is not in a broker's store": (
         *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
         *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
     ),
-    "asks for the settings with which the broker was started; see its broker.conf": (
+    "shows the settings of the broker's process, which are in broker.conf": (
         "getBrokerConfig",
         "exportConfigs",
     ),
-    "asks for users and their rights, which rmq-lake does not read": ("getUser", "listUser", "getAcl", "listAcl"),
-    "prints a file of compacted messages, which dump does": ("dumpCompactionLog",),
-    "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (
+    "shows users and their permissions, which rmq-lake does not read": ("getUser", "listUser", "getAcl", "listAcl"),
+    "prints a file of compacted messages; use `dump`": ("dumpCompactionLog",),
+    "exports topics, groups and offsets; use `topicList`, `getConsumerConfig` and `consumerProgress`": (
         "exportMetadata",
         "exportMetadataInRocksDB",
         "rocksDBConfigToJson",
     ),
-    "asks for a broker's epochs, which inspect prints": ("getBrokerEpoch",),
-    "compares a broker's queues in RocksDB with those in files, which verify does": ("checkRocksdbCqWriteProgress",),
+    "shows a broker's epochs; use `inspect`": ("getBrokerEpoch",),
+    "compares a broker's queues in RocksDB with those in files; use `verify`": ("checkRocksdbCqWriteProgress",),
 }
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})

@@ -260,7 +260,7 @@ def _why_no_trace(
     for trace, message in reported:
         if trace.error is not None:
             text = (
-                f"the trace at offset {message.record.physical_offset} has a line {trace.kind} that mqadmin cannot "
+                f"the trace at offset {message.record.physical_offset} has a {trace.kind} line that mqadmin cannot "
                 f"decode ({trace.error}), so it fails; --json shows the readable parts"
             )
             return Reason(ReasonKind.MQADMIN_CANNOT, text)

@@ -212,4 +212,4 @@ def test_one_damaged_byte_is_not_printed_as_a_plural() -> None:
     damaged = [ExportDefect("b", 7, 1, "overwritten")]
     summary = ExportSummary(0, 0, 0, [], damaged_bytes=1, damaged=damaged, gaps=[])
 
-    assert "  DAMAGE 1 byte of the log cannot be exported (not an intact message):" in left_out_lines(summary)
+    assert "  DAMAGE 1 byte of the log cannot be exported, because it is damaged:" in left_out_lines(summary)
