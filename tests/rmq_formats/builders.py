@@ -106,6 +106,10 @@ def noting(data: Buffer, calls: list[int]) -> Callable[[int, int], Buffer]:
     return read
 
 
+def damaged(data: bytes, at: int, new: bytes = b"\xff\xff") -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
 def into(data: bytearray) -> Callable[[int, Buffer], None]:
     """Return a function that writes blocks into *data*, each at its position."""
 

@@ -221,14 +221,13 @@ class IndexWriter:
             return
         release = release_at(self._rules, record.physical_offset)
         for key in index_keys(record, release):
-            self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
+            self._file_with_room().put(
+                index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count
+            )
 
     def dispatch_all(self, records: Iterable[MessageRecord]) -> None:
         for record in records:
             self.dispatch(record)
-
-    def _put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> None:
-        self._file_with_room().put(key_hash, physical_offset, store_timestamp, counting)
 
     def _file_with_room(self) -> IndexFile:
         if not self.files or self.files[-1].is_full:

@@ -247,10 +247,6 @@ def parts(assembled: AssembledRecords) -> list[bytes]:
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
 
 
-def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
-    return batch.set_column(batch.schema.get_field_index(name), pa.field(name, values.type), values)
-
-
 @given(st.lists(records(), max_size=5), st.sampled_from(PropertyParser))
 def test_any_record_is_restored_from_its_row(some: list[MessageRecord], parser: PropertyParser) -> None:
     good = [record for record in some if has_right_body_crc(record)]
@@ -304,7 +300,8 @@ def test_a_slice_of_a_batch_has_its_own_records() -> None:
 def test_inconsistent_rows_are_reported_and_not_encoded(column: str, value: pa.Array) -> None:
     batch = batch_of([a_record(body=b"body", topic="topic", properties=b"a\x01b\x02")])
 
-    assembled = assemble_records(changed(batch, column, value))
+    changed = batch.set_column(batch.schema.get_field_index(column), pa.field(column, value.type), value)
+    assembled = assemble_records(changed)
 
     assert ([], [0]) == (parts(assembled), list(assembled.incomplete_offsets))
 

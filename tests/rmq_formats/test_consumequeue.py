@@ -195,13 +195,6 @@ def test_topics_that_are_not_valid_folder_names_are_unsafe(topic: str, safe: boo
     assert name.is_safe is safe
 
 
-def test_the_release_of_a_record_is_the_last_one_that_started_before_it() -> None:
-    old = Release.of("4.9.0")
-    rules = QueueRules(((0, old), (100, NEW)))
-
-    assert [rules.release_at(offset) for offset in (-1, 0, 99, 100, 101)] == [old, old, old, NEW, NEW]
-
-
 def test_a_queue_ends_at_the_first_unwritten_unit() -> None:
     unit = UNIT.pack(5, 6, 7)
 

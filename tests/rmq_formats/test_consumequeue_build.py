@@ -164,10 +164,6 @@ def test_one_record_may_have_more_units_than_the_table_has_rows(prefix: str, que
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
-def a_first() -> ExpectedUnit:
-    return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
-
-
 def test_repeated_batches_add_no_units() -> None:
     unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
     builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
@@ -316,9 +312,8 @@ def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
     release: str, there: list[tuple[int, int, int]], unit: tuple[int, int, int], expected: tuple[int, int], files: int
 ) -> None:
     builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.of(release)),))
-    made = filled(
-        builder, [[a_first()._replace(queue_offset=n, physical_offset=at, size=size)] for n, at, size in (*there, unit)]
-    )
+    name = QueueName(QueueKind.PLAIN, "T", 0)
+    made = filled(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
     blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)
     units = [UNIT.pack(at, size, 7) for _, at, size in (*there, *([] if expected == SKIPPED else [unit]))]
 

@@ -77,15 +77,14 @@ def test_index_keys_are_unique_key_words_and_tags_in_this_order() -> None:
 
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
-FOR_EVER = (0, MAX_LONG)
 
 
-def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytearray:
-    return index_file_of(((index_key_hash(text), offset, time) for text, offset, time in puts), geometry)
+def a_file(*puts: tuple[str, int, int]) -> bytearray:
+    return index_file_of(((index_key_hash(text), offset, time) for text, offset, time in puts), GEOMETRY)
 
 
-def a_reader(data: bytes | bytearray, geometry: Geometry = GEOMETRY) -> IndexReader:
-    return IndexReader(reading(data), geometry, "index/1")
+def a_reader(data: bytes | bytearray) -> IndexReader:
+    return IndexReader(reading(data), GEOMETRY, "index/1")
 
 
 def offsets_in(reader: IndexReader, begin: int = 0, end: int = MAX_LONG) -> list[int]:
@@ -190,7 +189,7 @@ def test_a_circular_chain_ends_with_an_error_after_its_hits(back_to: int) -> Non
         reader = a_reader(data)
         found: list[int] = []
         with pytest.raises(CorruptData, match=r"index/1: .* loops back") if bottom < 19 else nullcontext():
-            found.extend(hop.entry.physical_offset for hop in reader.hits("T#a", *FOR_EVER))
+            found.extend(hop.entry.physical_offset for hop in reader.hits("T#a", 0, MAX_LONG))
 
         assert list(dict.fromkeys(found)) == list(range(19, bottom - 1, -1))
         assert len(found) <= 3 * GEOMETRY.index_num
@@ -204,16 +203,11 @@ def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:
     assert offsets_in(a_reader(data), -(1 << 63), 0) == [2]
 
 
-GEOMETRY = Geometry(hash_slots=8, index_num=20)
-TINY = Geometry(hash_slots=100, index_num=20)
-
-
 def numbered_file(entries: int, geometry: Geometry = GEOMETRY) -> bytearray:
     return index_file_of((((number + 1) * 7919 % 1009, number, 1000) for number in range(entries)), geometry)
 
 
-def index_bytes(data: Buffer, size: int | None = None) -> Content:
-    return Content(len(data) if size is None else size, reading(data))
+index_bytes = Content.from_bytes
 
 
 def test_length_and_count_of_a_full_file_determine_its_geometry() -> None:
@@ -261,8 +255,8 @@ def test_the_geometry_of_most_full_files_is_confirmed_by_their_entries() -> None
 def test_files_of_default_size_have_the_default_geometry() -> None:
     size = DEFAULT_GEOMETRY.file_size
 
-    assert find_stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
-    assert find_stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
+    assert find_stated_geometry([Content(size, reading(b""))] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
+    assert find_stated_geometry([Content(size, reading(b"\xff" * 40))]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
 def test_entries_show_a_different_geometry_of_the_same_file_size() -> None:

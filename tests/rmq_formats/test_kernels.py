@@ -204,8 +204,7 @@ def hostile_segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
 
 
 def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
-    size = count * np.dtype(type_).itemsize
-    return at_a_guarded_page(size).view(type_)
+    return at_a_guarded_page(count * np.dtype(type_).itemsize).view(type_)
 
 
 def _decode(raw: bytes, framing: Framing, size: int) -> int:

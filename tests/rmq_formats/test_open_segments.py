@@ -29,7 +29,7 @@ from rmq_formats.commitlog.segment import (
     walk_segment,
 )
 from rmq_formats.release import Release
-from tests.rmq_formats.builders import a_blank, a_record, framed, log_of, placed
+from tests.rmq_formats.builders import a_blank, a_record, damaged, framed, log_of, placed
 from tests.rmq_formats.strategies import FRAMINGS, mutations
 from tests.rmq_formats.test_scan import BASE, WINDOWS, flat, scanned
 
@@ -155,13 +155,9 @@ def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> N
     assert scanned(raw, Framing.DLEDGER) == pieces
 
 
-def _changed(raw: bytes, at: int, replacement: bytes) -> bytes:
-    return raw[:at] + replacement + raw[at + len(replacement) :]
-
-
 _ENTRY = len(entries([0]))
 _LONG = bytes(range(256)) * 5000
-_WRONG_TERM = _changed(entries([1, 900, 1, 1, 1]), 2 * _ENTRY, b"\xff" * _ENTRY)
+_WRONG_TERM = damaged(entries([1, 900, 1, 1, 1]), 2 * _ENTRY, b"\xff" * _ENTRY)
 TERMS = {
     # A group of one, whose leader nobody had to elect, has term -1 up to 4.7.1.
     "terms below zero": (entries([-1, -1, -1]) + bytes(500), 0, False, "RRRU"),
@@ -169,7 +165,7 @@ TERMS = {
     "terms below -1": (entries([-7, -1]) + bytes(500), 0, False, "RRU"),
     # It is being written over entries of its own size.
     "a record that is not whole yet before a leftover": (
-        _changed(entries([1, 2, 2, 1]), 3 * _ENTRY - 5, bytes(5)),
+        damaged(entries([1, 2, 2, 1]), 3 * _ENTRY - 5, bytes(5)),
         *(0, False, "RRW"),
     ),
     # A later run looks itself for the term of the entry that ends there, however long that is.
@@ -180,7 +176,7 @@ TERMS = {
     "a wrong term before damage": (_WRONG_TERM, 0, False, "RRDRR"),
     "a start after that damage": (_WRONG_TERM, 3 * _ENTRY, False, "RR"),
     # The header of an entry with a damaged record (here its magic) adds up: a lower term after it is a leftover.
-    "a damaged record": (_changed(entries([2, 2, 2, 1]), 2 * _ENTRY + DLEDGER_ENTRY.size + 4, b"\0"), 0, False, "RRDW"),
+    "a damaged record": (damaged(entries([2, 2, 2, 1]), 2 * _ENTRY + DLEDGER_ENTRY.size + 4, b"\0"), 0, False, "RRDW"),
 }
 
 

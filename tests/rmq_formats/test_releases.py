@@ -87,8 +87,8 @@ def test_an_unpublished_version_behaves_like_the_newest_release_before_it() -> N
 
 
 def test_rules_must_be_in_ascending_order() -> None:
-    assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 50) is OLDEST
-    assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 200) is NEWEST
+    rules = make_rules((100, OLDEST), (200, NEWEST))
+    assert [release_at(rules, offset) for offset in (50, 199, 200, 201)] == [OLDEST, OLDEST, NEWEST, NEWEST]
     with pytest.raises(CorruptData, match="ascend"):
         make_rules((100, OLDEST), (100, NEWEST))
     with pytest.raises(CorruptData, match="ascend"):
@@ -199,30 +199,22 @@ def test_files_show_the_oldest_possible_release(path: str, lowest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "lowest", "reason"),
+    ("mark", "lowest", "reason"),
     [
-        (Checkpoint(1, 2, 3), None, None),
-        (Checkpoint(0, 0, 0), None, None),
-        (Checkpoint(1, 2, 3, 4), "5.0.0", "checkpoint field master_flushed_offset"),
-        (Checkpoint(1, 2, 3, 4, 5), "5.1.1", "checkpoint field confirm_offset"),
-        (Checkpoint(1, 2, 3, 0, 0, 6), "5.5.0", "checkpoint field dispatched_offset"),
+        (checkpoint_mark(Checkpoint(1, 2, 3, 4)), "5.0.0", "checkpoint field master_flushed_offset"),
+        (checkpoint_mark(Checkpoint(1, 2, 3, 4, 5)), "5.1.1", "checkpoint field confirm_offset"),
+        (checkpoint_mark(Checkpoint(1, 2, 3, 0, 0, 6)), "5.5.0", "checkpoint field dispatched_offset"),
+        (abort_mark(b"4711"), "5.0.0", "abort names a process"),
     ],
 )
-def test_checkpoint_fields_show_the_oldest_possible_release(
-    checkpoint: Checkpoint, lowest: str | None, reason: str | None
+def test_the_content_of_checkpoint_and_abort_shows_the_oldest_possible_release(
+    mark: Mark, lowest: str, reason: str
 ) -> None:
-    mark = checkpoint_mark(checkpoint)
-
-    assert (mark and str(detect_eras([mark])[0].lowest)) == lowest
-    assert (mark and mark.reason) == reason
+    assert (str(detect_eras([mark])[0].lowest), mark.reason) == (lowest, reason)
 
 
-def test_the_abort_file_has_a_process_id_since_5_0_0() -> None:
-    mark = abort_mark(b"4711")
-
-    assert abort_mark(b"") is None
-    assert mark
-    assert str(detect_eras([mark])[0].lowest) == "5.0.0"
+def test_checkpoints_of_the_oldest_release_and_an_empty_abort_are_no_evidence() -> None:
+    assert [checkpoint_mark(Checkpoint(1, 2, 3)), checkpoint_mark(Checkpoint(0, 0, 0)), abort_mark(b"")] == [None] * 3
 
 
 @pytest.mark.parametrize(

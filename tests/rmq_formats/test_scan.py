@@ -32,6 +32,7 @@ from tests.rmq_formats.builders import (
     placed,
     reading,
 )
+from tests.rmq_formats.reference import group_of
 from tests.rmq_formats.strategies import FRAMINGS, I64, mutations, records
 
 BASE = 1 << 40
@@ -53,19 +54,18 @@ def flat(items: Iterator[RawRecords | Piece], framing: Framing = Framing.PLAIN) 
     return pieces
 
 
-def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
+def scanned(
     segment: bytes,
     framing: Framing = Framing.PLAIN,
     *,
     start: int = 0,
     end: int | None = None,
-    base: int = BASE,
     size: int | None = None,
     **options: Any,  # noqa: ANN401 - those of scan
 ) -> list[Piece]:
     size = len(segment) if size is None else size
     options.setdefault("final", False)
-    return flat(scan(reading(segment), start, size if end is None else end, size, base, framing, **options), framing)
+    return flat(scan(reading(segment), start, size if end is None else end, size, BASE, framing, **options), framing)
 
 
 def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
@@ -162,26 +162,25 @@ def test_a_range_without_a_known_boundary_starts_at_the_first_valid_record(
     assert found == [piece for piece in whole if piece.offset < BASE + end]
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
-def test_records_after_a_recent_one_are_not_settled(limit: int, expected: int) -> None:
+NEVER = 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("delays", "limit", "ahead", "expected"),
+    [
+        *(((0, -5, 9, 0), limit, NEVER, count) for limit, count in ((-1, 0), (0, 2), (8, 2), (9, 4))),
+        # A time after *ahead* is from a wrong clock, and delays no later record.
+        *(((0, 1000, 0, 5), *limits) for limits in ((0, 1000, 1), (0, 999, 3), (5, 999, 4))),
+    ],
+)
+def test_records_after_a_recent_one_are_not_settled(
+    delays: tuple[int, ...], limit: int, ahead: int, expected: int
+) -> None:
     """The order of the log is kept. An IPv6 host moves the position of the store time."""
-    times = [STORED, STORED - 5, STORED + 9, STORED]
-    hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
-    log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
-    raw = log_of(log, BASE)
-    (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
-    assert isinstance(group, RawRecords)
-    assert count_settled(group.buffer, group.positions, limit, 1 << 62) == expected
-
-
-def test_a_store_time_in_the_future_does_not_delay_later_records() -> None:
-    raw = log_of([a_record(store_timestamp=time) for time in (STORED, STORED + 1000, STORED, STORED + 5)], BASE)
-    (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
-    assert isinstance(group, RawRecords)
-    assert [1, 3, 4] == [
-        count_settled(group.buffer, group.positions, *limits)
-        for limits in ((STORED, STORED + 1000), (STORED, STORED + 999), (STORED + 5, STORED + 999))
-    ]
+    hosts = (PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER)
+    pairs = zip(hosts, delays, strict=True)
+    group = group_of(placed([a_record(born_host=host, store_timestamp=STORED + delay) for host, delay in pairs], BASE))
+    assert count_settled(group.buffer, group.positions, STORED + limit, STORED + ahead) == expected
 
 
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:

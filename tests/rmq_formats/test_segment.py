@@ -26,7 +26,7 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, log_of, noting, placed, reading
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, damaged, log_of, noting, placed, reading
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 from tests.support.stores import newest_segment, walked_segments
 
@@ -39,16 +39,6 @@ ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three
 
 def kinds(pieces: list[Piece]) -> list[PieceKind]:
     return [piece.kind for piece in pieces]
-
-
-def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
-    return [record.physical_offset for record in placed(messages, base_offset)] + [
-        base_offset + sum(record.total_size for record in messages)
-    ]
-
-
-def damaged(segment: bytes, position: int, replacement: bytes = b"\xff\xff") -> bytes:
-    return segment[:position] + replacement + segment[position + len(replacement) :]
 
 
 ERASED = b"\xff" * (48 + ONE.total_size)
@@ -138,12 +128,13 @@ def test_a_blank_with_a_wrong_size_ends_the_segment_if_no_record_follows(stated:
 @pytest.mark.parametrize("stated", [-5, 8, TWO.total_size, 4096, (1 << 31) - 1])
 def test_a_blank_with_a_wrong_size_does_not_hide_records(stated: int, final: bool) -> None:
     """Every blank of a broker has the right size, so this one is probably a record with a changed magic code."""
-    raw = damaged(a_segment([ONE, TWO, THREE], sealed=True), ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
+    whole = a_segment([ONE, TWO, THREE], sealed=True)
+    raw = damaged(whole, ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
 
     pieces = list(walk(raw, 0, final=final))
 
     assert kinds(pieces) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
-    assert [piece.offset for piece in pieces] == offsets([ONE, TWO, THREE])
+    assert [piece.offset for piece in pieces] == [piece.offset for piece in walk(whole, 0)]
     assert "CBD43194" in pieces[1].reason
 
 
@@ -320,13 +311,10 @@ def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: 
     assert any(behind) == Release.of(release_of(name)).stale_blank
 
 
-RECORDS = [a_record(), a_record(b"more"), a_record(b"most")]
-
-
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("head", [b"", b"\xff" * 8, b"\0\0\0\1" * 2, b"\0" * 4 + b"\1" * 60, b"\0" * 64])
 def test_framing_is_found_after_damaged_first_bytes(framing: Framing, head: bytes) -> None:
-    segment = bytearray(a_segment(RECORDS, 2048, 1 << 20, framing))
+    segment = bytearray(a_segment([ONE, TWO, THREE], 2048, 1 << 20, framing))
     segment[: len(head)] = head
 
     assert framing is find_framing(lambda at, size: bytes(segment[at : at + size]), len(segment), 1 << 20)

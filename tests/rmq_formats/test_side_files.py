@@ -25,6 +25,7 @@ from rmq_formats.timer_files import (
     used_slots,
 )
 from tests.golden import StoreOf
+from tests.rmq_formats.builders import damaged, reading
 from tests.support.stores import stored_records
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
@@ -39,7 +40,7 @@ def store(situation: StoreOf) -> Path:
 
 
 def slots_of(wheel: bytes) -> dict[int, Slot]:
-    return dict(used_slots(lambda position, length: wheel[position : position + length], len(wheel)))
+    return dict(used_slots(reading(wheel), len(wheel)))
 
 
 def units_of(folder: Path) -> dict[int, TimerUnit]:
@@ -157,10 +158,6 @@ def files(place: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((place / _FOLDER).iterdir(), key=lambda path: path.name[-20:])]
 
 
-def changed(data: bytes, position: int, raw: bytes) -> bytes:
-    return data[:position] + raw + data[position + len(raw) :]
-
-
 def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
     found = [read_tier_index(data) for data in files(place)]
 
@@ -199,7 +196,7 @@ def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
     ],
 )
 def test_a_contradiction_within_a_file_is_located(place: Path, position: int, raw: bytes, field: str) -> None:
-    (difference,) = read_tier_index(changed(files(place)[0], position, raw)).find_contradictions()
+    (difference,) = read_tier_index(damaged(files(place)[0], position, raw)).find_contradictions()
 
     assert (field, 1) == (difference.field, difference.times)
     assert difference.found != difference.expected
@@ -226,7 +223,7 @@ def test_unfinished_files_and_invalid_first_slots_are_rejected(
     place: Path, position: int, raw: bytes, why: str
 ) -> None:
     with pytest.raises(CorruptData, match=why):
-        read_tier_index(changed(files(place)[0], position, raw))
+        read_tier_index(damaged(files(place)[0], position, raw))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from rmq_formats.store import (
     decode_checkpoint,
     encode_checkpoint,
     parse_first_offset,
-    parse_offset_name,
 )
 from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
 from tests.support.stores import names
@@ -79,9 +78,16 @@ def test_the_path_of_a_file_determines_its_kind(kind: FileKind, paths: Sequence[
 
 @pytest.mark.parametrize(
     ("name", "offset"),
-    [(f"{4096:020d}", 4096), (f"cfcd2084{4096:020d}", 4096), (f"cfcd208{4096:020d}", None), ("4096", None)],
+    [
+        (f"{4096:020d}", 4096),
+        (f"cfcd2084{4096:020d}", 4096),  # in a tier, a hash before the offset
+        (f"cfcd208{4096:020d}", None),
+        ("4096", None),
+        ("09223372036854775807", (1 << 63) - 1),  # Java reads it into a signed 64-bit number
+        ("09223372036854775808", None),
+    ],
 )
-def test_names_of_tier_files_have_a_hash_before_the_offset(name: str, offset: int | None) -> None:
+def test_the_name_of_a_file_has_20_digits_of_a_64_bit_offset(name: str, offset: int | None) -> None:
     assert parse_first_offset(name) == offset
 
 
@@ -119,12 +125,6 @@ def test_segments_in_unknown_folders_have_the_offset_of_their_name() -> None:
 @given(st.text())
 def test_any_path_is_classified(path: str) -> None:
     assert classify(path).path == path
-
-
-@pytest.mark.parametrize(("name", "offset"), [("09223372036854775807", (1 << 63) - 1), ("09223372036854775808", None)])
-def test_a_name_beyond_the_largest_offset_is_not_an_offset(name: str, offset: int | None) -> None:
-    """Java reads it into a signed 64-bit number."""
-    assert parse_offset_name(name) == offset
 
 
 @pytest.mark.sample(12)
