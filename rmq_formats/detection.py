@@ -155,7 +155,7 @@ def checkpoint_mark(checkpoint: Checkpoint) -> Mark | None:
 
 def abort_mark(content: bytes) -> Mark | None:
     """Return the evidence for the release in the file `abort`: newer releases write a process id."""
-    return Mark("abort names a process", "abort_has_process_id", (True,)) if content else None
+    return Mark("the file abort contains a process id", "abort_has_process_id", (True,)) if content else None
 
 
 _FILE_SWITCHES = {

@@ -75,7 +75,7 @@ def decode_unique_id(text: str) -> UniqueId:
 
 def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
     if not _ID.fullmatch(text):
-        raise CorruptData(f"{text[:80]!r} is not a message id: 32 or 56 hexadecimal digits")
+        raise CorruptData(f"{text[:80]!r} is not a message id: expected 32 or 56 hexadecimal digits")
     raw = bytes.fromhex(text)
     layout = next(layout for layout in layouts.values() if layout.size == len(raw))
     return layout.unpack(raw)

@@ -289,7 +289,7 @@ class SegmentBytes:
         header_size = self.framing.header_size
         magic, size, _, _, pos, _, _, _, length = map(int, DLEDGER_ENTRY.unpack(self.read(position, header_size)))
         if magic != DLEDGER_MAGIC or pos != place or size != header_size + length:
-            raise CorruptData(f"entry header says magic {magic}, pos {pos}, size {size}, body {length}", place)
+            raise CorruptData(f"entry header has magic {magic}, pos {pos}, size {size}, body {length}", place)
         record = self._decode(position + header_size)
         if record.total_size != length:
             raise CorruptData(f"entry of {length} bytes around a record of {record.total_size}", place)

@@ -73,7 +73,7 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
     if bitmap_size < 0 or size != EXT_UNIT.size + bitmap_size:
         raise CorruptData(f"extension unit of {size} bytes with a bitmap of {bitmap_size}", position)
     if bitmap_at + bitmap_size > memoryview(buffer).nbytes:
-        raise NeedMoreData(f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} there", position)
+        raise NeedMoreData(f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} left", position)
     return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))
 
 

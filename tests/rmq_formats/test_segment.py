@@ -157,7 +157,7 @@ def test_first_bytes_determine_the_framing_of_a_segment(segment: bytes, expected
 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
-    [("magic", 2, "entry header says magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
+    [("magic", 2, "entry header has magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
 )
 def test_a_dledger_header_must_match_its_record(field: str, value: int, reason: str) -> None:
     """Its CRCs are always 0, but its sizes and its place can be checked."""
