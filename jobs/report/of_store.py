@@ -23,7 +23,7 @@ def report_of_verify(verdict: Verdict, seconds: float) -> Report:
     """Return the report of a finished verification."""
     rows = [part_row(name, part) for name, part in verdict.parts.items()]
     parts: list[Part] = [
-        Grid("What was compared", PART_COLUMNS, [(name, severity.value, *texts) for name, severity, *texts in rows])
+        Grid("Parts of the store", PART_COLUMNS, [(name, severity.value, *texts) for name, severity, *texts in rows])
     ]
     if verdict.findings:
         classes = Counter(finding.kind for finding in verdict.findings)

@@ -132,7 +132,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     steps = [
         line for step, _ in recommend_steps(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))
     ]
-    to_do = ["WHAT TO DO", *(f"  {line}" for line in steps)] if steps else []
+    to_do = ["RECOMMENDED ACTIONS", *(f"  {line}" for line in steps)] if steps else []
     blocks: list[list[str]] = [causes, known, to_do, list(start_warning_lines(verdict.start))]
     for lines in filter(None, blocks):
         yield from ["", *lines]
@@ -199,7 +199,7 @@ _COPY = "from a replica, a backup or another copy, and verify again. If a lake h
 REPAIR = "{program} repair {again} --out REPAIR"
 REPAIR_FROM_LAKE = f"{REPAIR} --lake LAKE"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
-# What to do about kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
+# The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         LOG, {MISNAMED_SEGMENT},
@@ -226,7 +226,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, {CHECKPOINT_AFTER_LOG},
-        "The checkpoint is used only after a crash. A broker that is started and stopped cleanly rewrites it.", (),
+        "The checkpoint is used only after a crash. To rewrite it, start the broker and stop it cleanly.", (),
     ),
     (
         QUEUES, {UNREADABLE_DATABASE},

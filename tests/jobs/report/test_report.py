@@ -137,7 +137,7 @@ def test_findings_are_listed_below_their_remedies(store: Path) -> None:
     assert [[f"{tool_command()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
     assert (report.severity, report.verdict) == ("contradiction", "contradiction")
     assert report.headline.startswith("2 problems found in 65 records, 65 queue units and 286 index keys, 56.2 KiB in ")
-    assert render_page(report).index("missing_queue") < render_page(report).index("What was compared")
+    assert render_page(report).index("missing_queue") < render_page(report).index("Parts of the store")
     commands = [command for remedy in report.remedies for command in remedy.commands]
     shown = re.findall(r"<pre>(.*?)</pre>", render_page(report), re.DOTALL)
     assert [command.split(" ") for command in commands] == [
