@@ -83,8 +83,8 @@ class Pages:
                 "/message": self._message,
                 "/body": self._body,
                 "/topics": self._topics,
-                "/groups": self._groups,
-                "/unfinished": self._unfinished,
+                "/groups": lambda lists, _: self._page("rows.html", title="Consumer groups", table=lists.groups()),
+                "/unfinished": lambda lists, _: self._page("unfinished.html", shown=lists.unfinished_messages()),
             }
             view = self._table if question.path.startswith("/tables/") else views.get(question.path)
             if view is None or self._lists is None:
@@ -118,7 +118,7 @@ class Pages:
                 messages=lists.message_count,
                 growth=lists.messages_added_by_runs(_SLOTS),
                 histogram=histogram,
-                marks=histogram_marks(histogram, "/messages", ()) if histogram else (),
+                marks=histogram_marks(histogram, ()) if histogram else (),
                 tables=lists.tables(),
             )
         if self._overview is None:
@@ -161,7 +161,7 @@ class Pages:
             rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
             histogram=histogram,
-            marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
+            marks=histogram_marks(histogram, asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
             command=self._place.query_command_line(
                 "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
@@ -229,12 +229,6 @@ class Pages:
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
         return self._page("rows.html", title="Topics", table=table, hidden=hidden)
-
-    def _groups(self, lists: Lists, _question: Question) -> Reply:
-        return self._page("rows.html", title="Consumer groups", table=lists.groups())
-
-    def _unfinished(self, lists: Lists, _question: Question) -> Reply:
-        return self._page("unfinished.html", shown=lists.unfinished_messages())
 
     def _table(self, lists: Lists, question: Question) -> Reply:
         name = question.path.removeprefix("/tables/")

@@ -229,7 +229,7 @@ def _class_of(severity: Severity) -> str:
     return str(severity).replace(" ", "-")
 
 
-def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, str]]) -> list[Mark]:
+def histogram_marks(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> list[Mark]:
     """Return a bar for each slot; each links to the messages of its time."""
     highest = max(histogram.counts, default=0) or 1
     kept = [(name, value) for name, value in asked if name not in {"since", "until", "before"}]
@@ -246,7 +246,7 @@ def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, 
                 round(width * 0.9, 2),
                 "s0",
                 f"{iso_time(begin)}: {count:,}",
-                f"{path}?{urlencode([*kept, *window])}",
+                f"/messages?{urlencode([*kept, *window])}",
                 round(HEIGHT - height, 2),
                 round(height, 2),
             )

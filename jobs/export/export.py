@@ -190,7 +190,9 @@ def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Expor
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
-            size += stream_parts(some, folder, asked.form, has_begun=size > 0)
+            files = [folder / part.name for part in some if part.messages]
+            size += _move(files, sys.stdout.buffer, asked.form, has_begun=size > 0)
+            sys.stdout.flush()
             parts += some
         return _summary(planned, parts, size)
 
@@ -396,14 +398,6 @@ def merge_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, ou
             _merge_text(files, attempt, form)
         attempt.replace(out)
     return out.stat().st_size
-
-
-def stream_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, *, has_begun: bool) -> int:
-    """Copy parts to standard output, in order, and return their size; delete each after it is copied."""
-    files = [folder / part.name for part in parts if part.messages]
-    size = _move(files, sys.stdout.buffer, form, has_begun=has_begun)
-    sys.stdout.flush()
-    return size
 
 
 def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun: bool = False) -> int:

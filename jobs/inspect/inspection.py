@@ -93,7 +93,7 @@ def inspect_store(
     elif not report.has_index:
         _note_lost_index(store, report, conf, is_closed=is_closed)
     if is_closed:
-        _note_lost_ends(store, report)
+        _note_lost_ends(store, report, max(known, default=-1))
     if state.process is None:
         report.start = _start(store, report, conf)
     return report
@@ -147,13 +147,12 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
         problems.add_note(store.root, text)
 
 
-def _note_lost_ends(store: Store, report: StoreReport) -> None:
+def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):
             problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS)
         return
-    newest = max(report.known_records(), default=-1)
     with suppress(OSError):  # reported with the queues and index files
         for lost in find_lost_ends(store, newest, log.end_offset):
             is_start = lost.end == store.start_offset

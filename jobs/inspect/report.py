@@ -257,11 +257,6 @@ class StoreReport:
         """Whether there is an index, in files or in RocksDB."""
         return bool(self.index.files or (self.state.rocksdb and self.state.rocksdb.index_rows))
 
-    def known_records(self) -> list[int]:
-        """Return the physical offsets of records that queues and index files name."""
-        last = self.index.last_offset
-        return [*self.queues.known_records(), *(() if last is None else (last,))]
-
     def next_steps(self) -> list[tuple[str, str]]:
         """Return the commands to run next, with reasons."""
         store = quote(self.store)

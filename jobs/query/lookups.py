@@ -150,7 +150,10 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if topic and answer.reason and not reasons.confirms_offset_id(answer.reason):
         of_topic = reasons.explain_no_message_with_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
         if answer.reason.kind is not ReasonKind.OTHER_BROKER or of_topic.kind is not ReasonKind.NOT_ON_DISK:
-            answer.reason = reasons.explain_wrong_id_kind(text, of_topic)
+            if of_topic.kind is ReasonKind.NOT_ON_DISK and reasons.parse_offset_id(text) is None:
+                sentence = f"{text!r} is neither an offset id nor a unique key; {of_topic.text}"
+                of_topic = Reason(ReasonKind.WRONG_KIND_OF_ID, sentence)
+            answer.reason = of_topic
     return answer
 
 

@@ -135,8 +135,7 @@ class Printer:
             path = self._write_body(stored)
             message = self.printable_message(stored)
             if self.prints_rows:
-                shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
-                self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
+                self._print_message(message, path, answer.offsets)
                 continue
             self.write(
                 text.message_detail_text(
@@ -158,12 +157,15 @@ class Printer:
         messages = map(self.printable_message, answer.messages)
         if self.prints_rows:
             for message, path in zip(messages, paths, strict=True):
-                shown = json_text.message_object(message, with_body=self.charset is not None)
-                self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
+                self._print_message(message, path)
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
             for line in text.query_by_key_lines(messages, asked):
                 self.write(line)
+
+    def _print_message(self, message: Message, path: Path | None, offsets: text.OffsetRange | None = None) -> None:
+        shown = json_text.message_object(message, offsets, with_body=self.charset is not None)
+        self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
 
     def _write_body(self, message: Message) -> Path | None:
         if self.bodies is None:

@@ -158,13 +158,6 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
     return Reason(ReasonKind.TOPIC_UNKNOWN, f"topic {topic} not found (no messages, queues or settings){hint}")
 
 
-def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
-    """Explain that a text is not an id, if *reason* would only say that no message has it."""
-    if reason.kind is not ReasonKind.NOT_ON_DISK or parse_offset_id(text) is not None:
-        return reason
-    return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a unique key; {reason.text}")
-
-
 def explain_invalid_offset_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
     return Reason(

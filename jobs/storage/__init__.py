@@ -63,9 +63,10 @@ def storage_for(location: str, options: Mapping[str, str] | None = None, care: R
 
         return HdfsStorage(name_nodes(location, options or {}))
     from jobs.storage.s3 import azure_storage, s3_storage  # lazy import: compiles expressions
+    from jobs.storage.settings import AzureSettings
 
     if scheme_of(location) in AZURE_SCHEMES:
-        return azure_storage(location, tuple(sorted((options or {}).items())))
+        return azure_storage(AzureSettings.for_location(location, options or {}))
     return s3_storage(tuple(sorted((options or {}).items())))
 
 

@@ -266,13 +266,9 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     return ObjectStorage(filesystem, asked, endpoint=endpoint or "Amazon S3")
 
 
-def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """Return the storage for *location*'s account."""
-    return _azure_storage(AzureSettings.for_location(location, dict(options)))
-
-
 @lru_cache(maxsize=8)
-def _azure_storage(settings: AzureSettings) -> ObjectStorage:
+def azure_storage(settings: AzureSettings) -> ObjectStorage:
+    """Return the storage for an account."""
     endpoint = settings.endpoint or f"https://{settings.account}.blob.core.windows.net"
     filesystem = azure_filesystem(settings)
     return ObjectStorage(filesystem, settings.credentials_text, "Azure", endpoint, "fs.azure.endpoint")

@@ -1,7 +1,7 @@
 """`type`: types the new messages of a lake."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -288,18 +288,18 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Typi
                 were_dead = read_rows_where(request.lake, known, ["physical_offset"], is_near).column(0)
                 dead = dead.filter(pc.invert(pc.is_in(dead.column("physical_offset"), were_dead)))
             lost[topic].update(dead.column("reason").to_pylist())
-    refused = [_lost_rows_text(topic, reasons) for topic, reasons in lost.items() if reasons]
+    refused = []
+    for topic, reasons in lost.items():
+        if reasons:
+            shown = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(_SHOWN_REASONS))
+            rows = count_text(reasons.total(), "typed row")
+            refused.append(f'[topic."{topic}"]: this would turn {rows} into dead letters: {shown}')
     if refused:
         discard_files(request.lake, done.actions)
         raise DeclarationError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
             "--accept-dead-letters to retype anyway"
         )
-
-
-def _lost_rows_text(topic: str, reasons: Counter[str]) -> str:
-    shown = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(_SHOWN_REASONS))
-    return f'[topic."{topic}"]: this would turn {count_text(reasons.total(), "typed row")} into dead letters: {shown}'
 
 
 def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
@@ -341,6 +341,9 @@ def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: T
     name = topic.type.topic
     reasons = done.reasons[name]
     unknown = TypingResult.sum_of((done, retried)).unknown[name]
+    known = {} if topic.replaces else before.topics.get(name, NEVER_TYPED).tables
+    both = [(columns.names, known[table].names) for table, columns in topic.state.tables.items() if table in known]
+    new_columns = (column for names, old in both for column in names if column not in old)
     return TopicSummary(
         name,
         ", ".join(topic.state.tables),
@@ -351,15 +354,8 @@ def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: T
         topic.replaces,
         retried.rows[name],
         dict(sorted(unknown.items(), key=lambda one: -one[1].messages)),
-        () if topic.replaces else tuple(_new_columns(topic, before)),
+        tuple(new_columns),
     )
-
-
-def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
-    known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
-    for table, columns in topic.state.tables.items():
-        if table in known:
-            yield from (name for name in columns.names if name not in known[table].names)
 
 
 def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:

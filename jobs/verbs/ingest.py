@@ -17,8 +17,7 @@ from jobs.command.options import (
     MILLISECONDS,
     POSITIVE_INTEGER,
     UNTIL,
-    broker_conf_option,
-    commitlog_option,
+    StorePlace,
     flag,
     hash_slots_option,
     index_num_option,
@@ -26,7 +25,7 @@ from jobs.command.options import (
     option,
     releases_option,
     report_option,
-    store_argument,
+    store_options,
 )
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
@@ -40,7 +39,6 @@ from jobs.products.registry import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
 from jobs.store.beside_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
-from jobs.store.store import log_directories, read_broker_conf
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option
 
 if TYPE_CHECKING:
@@ -65,9 +63,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 def ingest(  # noqa: PLR0913 - one argument an option
     *,
-    store: str = store_argument,
-    commitlog: tuple[str, ...] | None = commitlog_option,
-    broker_conf: Path | None = broker_conf_option,
+    place: StorePlace = store_options,
     lake: str = option(
         "LAKE", "Path or URI (s3a, abfss) of the lake; created if it does not exist.", OUTPUT_LOCATION, required=True
     ),
@@ -137,12 +133,12 @@ def ingest(  # noqa: PLR0913 - one argument an option
 
     STORE may also be the folder of a tier (`tieredStoreFilePath`): its messages go to the table `tiered`.
     """
-    conf = read_broker_conf(broker_conf)
+    conf = place.read_conf()
     request = IngestRequest(
-        store,
+        place.store,
         lake=lake,
         broker=broker or conf.broker_name,
-        commitlog=tuple(log_directories(commitlog, conf)),
+        commitlog=place.log_directories(conf),
         selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
         change_topics=change_topics,
         release=release,
@@ -154,7 +150,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         settle_ms=settle_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
-        care=read_limits_beside_broker(store, max_rate),
+        care=read_limits_beside_broker(place.store, max_rate),
     )
     registrations = IcebergRegistrations(None if dry_run else iceberg)
 
