@@ -9,20 +9,18 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from jobs.console.result import ExitCode
-from tests.support.commands import Run
+from tests.support.commands import ROOT, Outcome, Run
 from tests.support.lakes import table_of
 from tests.support.recipes import make_recipe_data
 from tests.support.scenes import (
     OURS,
-    ROOT,
     TRANSLATIONS,
     Shown,
-    World,
     bare,
+    check_scene,
     commands,
     fences,
     name_of,
-    prints_what_is_shown,
     scenes,
     world_of,
 )
@@ -38,26 +36,22 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHELL", "/bin/bash")
-    for shown in scene:
+
+    def run_shown(shown: Shown, words: list[str]) -> Outcome:
         monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
-        code, out, err = _run(shown, world, run)
-        assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
-        assert prints_what_is_shown(shown, out, err, tmp_path), f"{shown}\n{out}{err}"
+        if words[0] in OURS:
+            return run(*words[1:])
+        if words[0] == "make":
+            # `-n` checks only that the target exists; the targets are these tests themselves.
+            done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False, text=True)
+            return Outcome(done.returncode, "", "")
+        if words[:2] == ["python", "-m"]:
+            # Benchmarks and generators have tests of their own: here, that the module is there.
+            return Outcome(int(importlib.util.find_spec(words[2]) is None), "", "")
+        done = subprocess.run(["bash", "-c", shown.text], capture_output=True, check=False, text=True)
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
-
-def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
-    words = world.words(shown.text)
-    if words[0] in OURS:
-        outcome = run(*words[1:])
-        return int(outcome.code), outcome.out, outcome.err
-    if words[0] == "make":
-        # `-n` checks only that the target exists; the targets are these tests themselves.
-        return subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False).returncode, "", ""
-    if words[:2] == ["python", "-m"]:
-        # Benchmarks and generators have tests of their own: here, that the module is there.
-        return int(importlib.util.find_spec(words[2]) is None), "", ""
-    done = subprocess.run(["bash", "-c", shown.text], capture_output=True, check=False, text=True)
-    return done.returncode, done.stdout, done.stderr
+    check_scene(scene, world, run_shown)
 
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))

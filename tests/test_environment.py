@@ -14,8 +14,8 @@ import pytest
 from benchmarks.__main__ import PROGRAMS, command
 from tests.golden import unpack
 from tests.sampling import some_often
+from tests.support.commands import ROOT
 from tests.support.released import environment_of_a_stranger, fill_cache, pip_cache, without_network
-from tests.support.scenes import ROOT
 
 _ENTRY = re.compile(
     r"^([\w.-]+)==(\S+)(?: ; ([^\\\n]+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE

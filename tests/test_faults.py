@@ -13,10 +13,10 @@ import pytest
 from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import on_any_worker, sample, some_often
+from tests.support.commands import ROOT
 from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs
 from tests.support.fault_kinds import NO_FAULT, STORE
 from tests.support.faults import VERBS, line, matrix, page, said
-from tests.support.scenes import ROOT
 
 JUDGES = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.

@@ -23,7 +23,7 @@ from tests.support.released import (
     released,
     without_network,
 )
-from tests.support.scenes import OURS, Shown, World, commands, name_of, prints_what_is_shown, scenes, world_of
+from tests.support.scenes import OURS, Shown, check_scene, commands, name_of, scenes, world_of
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
 
@@ -53,25 +53,20 @@ def _scenes() -> list[ParameterSet]:
 @pytest.mark.parametrize("scene", _scenes())
 def test_every_command_of_a_page_runs_as_typed_by_a_user(scene: list[Shown], user: Released, tmp_path: Path) -> None:
     """Each runs in its own process, in the order of the page, with the exit code and output that the page shows."""
-    world = world_of(scene, tmp_path)
-    for shown in scene:
-        ended = _run(shown, world, user)
-        assert shown.exit_code == ended.code, f"{shown.page}: {shown.text}\n{ended.out}{ended.err}"
-        assert prints_what_is_shown(shown, ended.out, ended.err, world.folder), f"{shown}\n{ended.out}{ended.err}"
 
+    def run_shown(shown: Shown, words: list[str]) -> Outcome:
+        if words[0] in OURS:
+            return user.run(words, tmp_path)
+        if words[0] == "make":
+            # `-n` checks only that the target exists; this test is one of them.
+            return user.run(["make", "-n", *words[1:]], user.checkout)._replace(out="", err="")
+        if words[:2] == ["python", "-m"]:
+            # Benchmarks need the development environment, and hours; here, that the module is there.
+            program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({words[2]!r}) is None)"
+            return user.run([user.python, "-c", program], user.checkout)
+        return user.run(["bash", "-c", shown.text], tmp_path)
 
-def _run(shown: Shown, world: World, user: Released) -> Outcome:
-    words = world.words(shown.text)
-    if words[0] in OURS:
-        return user.run(words, world.folder)
-    if words[0] == "make":
-        # `-n` checks only that the target exists; this test is one of them.
-        return user.run(["make", "-n", *words[1:]], user.checkout)._replace(out="", err="")
-    if words[:2] == ["python", "-m"]:
-        # Benchmarks need the development environment, and hours; here, that the module is there.
-        program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({words[2]!r}) is None)"
-        return user.run([user.python, "-c", program], user.checkout)
-    return user.run(["bash", "-c", shown.text], world.folder)
+    check_scene(scene, world_of(scene, tmp_path), run_shown)
 
 
 def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ step back, jump ahead and return, stand still, walk at random, or are wrong in s
 also zeroed. Index files have the right times, so they are left out there: `verify` would contradict them.
 """
 
-import io
 import json
 import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from random import Random
@@ -22,7 +21,6 @@ from urllib.parse import parse_qsl
 
 from jobs.browse.pages import Pages
 from jobs.browse.workers import Question
-from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from jobs.store.release import UndecidedError
@@ -31,7 +29,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.errors import NotAStore
 from tests.golden import golden_stores, release_of, unpack
-from tests.support.commands import overwrite
+from tests.support.commands import overwrite, run_in_process
 from tests.support.fault_draws import Planted, Violation
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import newest_segment, read_segment, segments_of, walked_segments
@@ -48,21 +46,10 @@ class Given(NamedTuple):
     messages: Mapping[int, Mapping[str, Any]]
 
 
-class _Bytes(io.TextIOWrapper):
-    """Standard output that keeps the bytes written to it."""
-
-    def __init__(self) -> None:
-        self.kept = io.BytesIO()
-        super().__init__(self.kept, encoding="utf-8", errors="surrogateescape")
-
-
 def run(*words: str | Path) -> Given:
     """Run a command line in this process, and return its exit code and messages."""
-    out, err = _Bytes(), _Bytes()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = cli.main([str(word) for word in words])
-        out.flush()
-    rows = [json.loads(line) for line in out.kept.getvalue().splitlines() if line.startswith(b"{")]
+    code, out, _ = run_in_process(*words)
+    rows = [json.loads(line) for line in out.split("\n") if line.startswith("{")]
     return Given(code, {row["physical_offset"]: row for row in rows if row.get("type") == "message"})
 
 

@@ -1,11 +1,12 @@
 """Run verbs as a user does, in this process, and run campaigns in programs that can fork."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,26 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
         return Outcome(code, *capfd.readouterr())
 
     return run
+
+
+class _Stream(io.TextIOWrapper):
+    """An output stream that keeps the bytes written to it."""
+
+    def __init__(self) -> None:
+        self.kept = io.BytesIO()
+        super().__init__(self.kept, encoding="utf-8", errors="surrogateescape")
+
+    def text(self) -> str:
+        self.flush()
+        return self.kept.getvalue().decode("utf-8", "surrogateescape")
+
+
+def run_in_process(*words: str | Path) -> Outcome:
+    """Run a command line where no fixture captures its output: outside a test, or often in one."""
+    out, err = _Stream(), _Stream()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = cli.main([str(word) for word in words])
+    return Outcome(code, out.text(), err.text())
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:

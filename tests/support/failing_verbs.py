@@ -34,7 +34,7 @@ from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from tests.golden import unpack
-from tests.support.killing import ended, forked, load_everything
+from tests.support.killing import ended, forked, load_everything, told_by_fork
 from tests.support.lakes import leftovers
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
@@ -203,10 +203,9 @@ class Commands:
 
     def _lake_content(self, line: str) -> dict[str, str]:
         """Describe the lakes here, and what an ingest left over, in a fork: threads do not survive one."""
-        answer = self._folder / "rows.json"
         here = self._folder / "here"
 
-        def count() -> None:
+        def describe() -> dict[str, str]:
             tables = sorted({path.parent for path in here.rglob("_delta_log")})
             found = {
                 table.relative_to(here).as_posix(): _rows_of(table)
@@ -215,11 +214,9 @@ class Commands:
             }
             found = {name: rows for name, rows in found.items() if not rows.startswith("0 ")}
             left = [name for lake in ("lake", "out") for name in leftovers(here / lake)]
-            answer.write_text(json.dumps(found | {"leftovers": " ".join(left) if line.startswith("ingest") else ""}))
+            return found | {"leftovers": " ".join(left) if line.startswith("ingest") else ""}
 
-        assert ended(forked(count)) == 0
-        rows: dict[str, str] = json.loads(answer.read_text())
-        return rows
+        return told_by_fork(self._folder, describe)
 
     def _again(self, line: str, here: Path) -> Try:
         """Run a command once more, as its message says: some begin with an empty directory."""

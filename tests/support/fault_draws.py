@@ -46,7 +46,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of
-from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, units
+from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, records_in, units
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, folder_of_process
 
@@ -309,9 +309,7 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         if not name.startswith("index/"):  # the right bytes may have come under the clock's name
             yield Violation("a wrong file was deleted", name)
     elif name == "checkpoint":
-        newest = max(
-            (record.store_timestamp for _, _, record in Target(one.root, Random(0), one.root).records()), default=0
-        )
+        newest = max((record.store_timestamp for _, _, record in records_in(one.root)), default=0)
         times: tuple[int, ...] = struct.unpack_from(">qqq", now)
         if max(times) > max(newest, *struct.unpack_from(">qqq", was)):
             yield Violation("a checkpoint after the log", name)
@@ -359,13 +357,12 @@ def _changed_offsets(one: Planted) -> list[int]:
 
 def _ends(one: Planted) -> list[int]:
     """Return the offset after each record of the healthy log."""
-    records = (record for _, _, record in Target(golden(one.draw.store), Random(0), one.root).records())
-    return [record.physical_offset + record.total_size for record in records]
+    return [record.end_offset for _, _, record in records_in(golden(one.draw.store))]
 
 
 def _is_newest_named(one: Planted) -> bool:
     """Return whether a unit in a correct queue file names the newest record, which no longer exists."""
-    _, _, newest = Target(golden(one.draw.store), Random(0), one.root).records()[-1]
+    _, _, newest = records_in(golden(one.draw.store))[-1]
     address = UNIT.pack(newest.physical_offset, newest.total_size, 0)[:12]
     return any(
         unit.startswith(address)
@@ -438,7 +435,7 @@ def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:
 def _changed_records(one: Planted) -> set[bytes]:
     """Return the offsets, as an index entry has them, of records that are framed soundly and not what they were."""
     found = set()
-    for path, at, record in Target(one.root, Random(0), one.root).records():
+    for path, at, record in records_in(one.root):
         was = one.pristine.get(str(path.relative_to(one.root)), b"")[at : at + record.total_size]
         if was != path.read_bytes()[at : at + record.total_size]:
             found.add(struct.pack(">q", record.physical_offset))
@@ -583,7 +580,7 @@ def _leads_to_lost(one: Planted, unit: bytes) -> bool:
 
 def _of_bridged(one: Planted, after: Files) -> Iterator[Violation]:
     """Yield records that were whole before bridges were written, and are not now."""
-    for path, at, record in Target(golden(one.draw.store), Random(0), one.root).records():
+    for path, at, record in records_in(golden(one.draw.store)):
         name = str(path.relative_to(golden(one.draw.store)))
         was, now = (files.get(name, b"")[at : at + record.total_size] for files in (one.damaged, after))
         if was == one.pristine[name][at : at + record.total_size] != now:

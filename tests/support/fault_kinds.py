@@ -30,6 +30,7 @@ from rmq_formats.layout import Layout
 from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, file_name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
+from tests.support.commands import overwrite
 from tests.support.stores import flip, folder_of_process
 
 STORE = "b533-base"  # in which the faults of the page are planted
@@ -55,6 +56,23 @@ def golden(name: str) -> Path:
 # --- drawn: the table is `KINDS` ---
 
 
+def records_in(store: Path) -> list[tuple[Path, int, MessageRecord]]:
+    """Return the records of each segment, up to the first one that is not sound, and where they are."""
+    found = []
+    for path in sorted(store.glob(LOG)):
+        data, at = path.read_bytes(), 0
+        while at + 8 <= len(data):
+            size, magic = struct.unpack_from(">ii", data, at)
+            if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
+                break
+            try:
+                found.append((path, at, decode_record(data, at)))
+            except FormatError:
+                break
+            at += size
+    return found
+
+
 class Target:
     """A store that is about to be damaged."""
 
@@ -68,29 +86,8 @@ class Target:
         """Return a file; `IndexError` where there is none: then the fault has no place."""
         return self.random.choice(self.files(pattern))
 
-    def flip(self, path: Path, at: int, bit: int | None = None) -> None:
-        data = bytearray(path.read_bytes())
-        data[at] ^= 1 << (self.random.randrange(8) if bit is None else bit)
-        path.write_bytes(data)
-
-    def write(self, path: Path, at: int, new: bytes) -> None:
-        data = path.read_bytes()
-        path.write_bytes(data[:at] + new + data[at + len(new) :])
-
-    def records(self) -> list[tuple[Path, int, MessageRecord]]:
-        found = []
-        for path in self.files(LOG):
-            data, at = path.read_bytes(), 0
-            while at + 8 <= len(data):
-                size, magic = struct.unpack_from(">ii", data, at)
-                if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
-                    break
-                try:
-                    found.append((path, at, decode_record(data, at)))
-                except FormatError:
-                    break
-                at += size
-        return found
+    def flip(self, path: Path, at: int) -> None:
+        flip(path, at, 1 << self.random.randrange(8))
 
     def swap(self, first: Path, second: Path) -> None:
         one, other = first.read_bytes(), second.read_bytes()
@@ -147,20 +144,20 @@ def _misdirect(target: Target, path: Path) -> None:
     """Write a page of a file over another one, as a disk does that misses the place."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     source, place = target.random.sample(range(0, len(data), page), 2)
-    target.write(path, place, data[source : source + page][: len(data) - place])
+    overwrite(path, place, data[source : source + page][: len(data) - place])
 
 
 def _zero_page_of(target: Target, path: Path) -> None:
     """Zero one page, none that is all zeros already."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
-    target.write(path, at, bytes(min(page, len(data) - at)))
+    overwrite(path, at, bytes(min(page, len(data) - at)))
 
 
 def _random_page_of(target: Target, path: Path) -> None:
     page, size = target.random.choice((512, 4096)), path.stat().st_size
     at = target.random.randrange(0, size, page)
-    target.write(path, at, target.random.randbytes(min(page, size - at)))
+    overwrite(path, at, target.random.randbytes(min(page, size - at)))
 
 
 def _free_name(target: Target, path: Path, steps: Sequence[int]) -> Path:
@@ -215,7 +212,7 @@ def _part_of(name: str) -> Plant:
     """Return what flips a bit in one part of a record."""
 
     def plant(target: Target) -> None:
-        path, at, record = target.random.choice(target.records())
+        path, at, record = target.random.choice(records_in(target.root))
         start, size = _places(record)[name]
         target.flip(path, at + start + target.random.randrange(size))
 
@@ -241,45 +238,45 @@ def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
 
 
 def _zero_page(target: Target) -> None:
-    path, at, _ = target.random.choice(target.records())
+    path, at, _ = target.random.choice(records_in(target.root))
     page = target.random.choice((512, 4096))
-    target.write(path, at // page * page, bytes(page))
+    overwrite(path, at // page * page, bytes(page))
 
 
 def _zero_properties(target: Target) -> None:
-    path, at, record = target.random.choice(target.records())
+    path, at, record = target.random.choice(records_in(target.root))
     zeros = target.random.randrange(1, len(record.properties_raw))
-    target.write(path, at + record.total_size - zeros, bytes(zeros))
+    overwrite(path, at + record.total_size - zeros, bytes(zeros))
 
 
 def _lose_property_crc(target: Target) -> None:
-    path, at, record = target.random.choice(target.records())
+    path, at, record = target.random.choice(records_in(target.root))
     if b"__CRC32#" not in record.properties_raw:
         raise IndexError
-    target.write(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
+    overwrite(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
 
 
 def _random_tail(target: Target) -> None:
-    path, at, record = target.records()[-1]
+    path, at, record = records_in(target.root)[-1]
     room = path.stat().st_size - at - record.total_size - 8
     stale = path.read_bytes()[: max(room, 0)] if target.random.random() < 0.5 else target.random.randbytes(max(room, 0))
-    target.write(path, at + record.total_size, stale)
+    overwrite(path, at + record.total_size, stale)
 
 
 def _from_newest_on(content: Callable[[Random, int], bytes]) -> Plant:
     """Return what overwrites the newest records, to the end of their file."""
 
     def plant(target: Target) -> None:
-        path, at, _ = target.records()[-target.random.randrange(1, 6)]
-        target.write(path, at, content(target.random, path.stat().st_size - at))
+        path, at, _ = records_in(target.root)[-target.random.randrange(1, 6)]
+        overwrite(path, at, content(target.random, path.stat().st_size - at))
 
     return plant
 
 
 def _older_segment(target: Target) -> None:
     """Bring a segment back as it was when fewer records were in it."""
-    path, at, _ = target.random.choice(target.records())
-    target.write(path, at, bytes(path.stat().st_size - at))
+    path, at, _ = target.random.choice(records_in(target.root))
+    overwrite(path, at, bytes(path.stat().st_size - at))
 
 
 # --- faults of units and of index entries
@@ -295,7 +292,7 @@ def _older_queue(target: Target, path: Path) -> None:
     """Bring a queue file back as it was when fewer units were in it."""
     data = path.read_bytes()
     count = len(data.rstrip(b"\0")) // UNIT.size + 1
-    target.write(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
+    overwrite(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
 
 
 def _unit_bit(target: Target, path: Path) -> None:
@@ -303,12 +300,12 @@ def _unit_bit(target: Target, path: Path) -> None:
     target.flip(path, target.random.choice(written) * UNIT.size + target.random.randrange(UNIT.size))
 
 
-def _double_unit(target: Target, path: Path) -> None:
+def _double_unit(_: Target, path: Path) -> None:
     data = path.read_bytes()
     end = -(-len(data.rstrip(b"\0")) // UNIT.size) * UNIT.size
     if not UNIT.size <= end < len(data):
         raise IndexError
-    target.write(path, end, data[end - UNIT.size : end])
+    overwrite(path, end, data[end - UNIT.size : end])
 
 
 def _index_bit(target: Target, path: Path) -> None:
@@ -342,7 +339,7 @@ KINDS: dict[str, Plant] = {
     "rename-segment": _in(LOG, _rename(SEGMENT, 7 * SEGMENT, 10**9 * SEGMENT)),
     "rename-queue": _in(QUEUE, _rename(100, 200, 600)), "rename-index": _in(INDEX, _rename(10, 20, 60)),
     "unit-bit": _in(QUEUE, _unit_bit), "double-unit": _in(QUEUE, _double_unit),
-    "unit-high-bit": _in(QUEUE, lambda target, path: target.flip(path, 0, 7)), "index-bit": _in(INDEX, _index_bit),
+    "unit-high-bit": _in(QUEUE, lambda _, path: flip(path, 0, 1 << 7)), "index-bit": _in(INDEX, _index_bit),
     "slot-bit": _in(
         INDEX, lambda target, path: target.flip(path, HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
     ), "zero-queue-page": _in(QUEUE, _zero_page_of),
@@ -516,14 +513,13 @@ Wound = Callable[[Wounded], object]
 def planted_start(name: str, healthy: Path, store: Path, donor: Path) -> Path:
     """Return a copy with the wounds that a name has, one after the other; KIND:SEED is a fault that is drawn."""
     shutil.copytree(healthy, store)
-    of_healthy = Target(healthy, Random(0), donor)
     for part in name.split(" + ") if name != NO_DAMAGE else ():
         kind, _, seed = part.partition(":")
         if seed.isdigit():
             with suppress(*NO_PLACE):
                 KINDS[kind](Target(store, Random(int(seed)), donor))
         else:
-            STARTS[part](Wounded(Target(store, Random(1), donor), of_healthy.records(), of_healthy.files(LOG)))
+            STARTS[part](Wounded(Target(store, Random(1), donor), records_in(healthy), sorted(healthy.glob(LOG))))
     return store
 
 
@@ -539,9 +535,9 @@ def _change(
         at, record = [(at, record) for path, at, record in one.records if path == one.segments[which]][number]
         at += place if isinstance(place, int) else place(record)
         if isinstance(content, int):
-            one.target.flip(one.segment(which), at, content)
+            flip(one.segment(which), at, 1 << content)
         else:
-            one.target.write(one.segment(which), at, content(record))
+            overwrite(one.segment(which), at, content(record))
 
     return wound
 

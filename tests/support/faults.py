@@ -7,21 +7,19 @@ Every fault is planted in a copy of one healthy store that a real broker wrote; 
 Spark. `test_faults.py` compares the page with the current results.
 """
 
-import io
 import json
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.verify.log import UNCHECKED_FIELDS
 from tests.golden import unpack
+from tests.support.commands import run_in_process
 from tests.support.fault_kinds import (
     MESSAGE_HIT,
     NO_CHECKSUM,
@@ -90,10 +88,8 @@ _GEOMETRY = ("--hash-slots", "100", "--index-num", "20")
 
 
 def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = cli.main([str(argument) for argument in arguments])
-    return code, out.getvalue() + err.getvalue()
+    code, out, err = run_in_process(*arguments)
+    return ExitCode(code), out + err
 
 
 def _cell(word: str, *arguments: str | Path) -> Cell:

@@ -111,10 +111,6 @@ def _typed_lake(root: Path) -> int:
     return broker.offset
 
 
-def _typed_in_fork(root: Path) -> None:
-    told_by_fork(root, partial(_typed_lake, root))
-
-
 def _wrong_typings(root: Path) -> list[str]:
     wrong = []
     for topic, table in _TABLES.items():
@@ -271,7 +267,12 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "typings": partial(every_effect, _typed_in_fork, command=_type, finished=_typed_to_the_end),
+    "typings": partial(
+        every_effect,
+        lambda root: told_by_fork(root, partial(_typed_lake, root)),
+        command=_type,
+        finished=_typed_to_the_end,
+    ),
     "typings-beside-ingests": typings_beside_ingests,
     "restores": partial(
         every_effect, _lake_to_restore, command=_restore, finished=_wrong_restore, effects=_OF_RESTORES

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
 from threading import Event, Timer
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
@@ -420,21 +420,21 @@ def optimize_for_ever(root: Path, seed: int) -> None:
     (root / OPTIMIZED).write_text(json.dumps(codes))
 
 
-class Background(NamedTuple):
-    """What goes on while runs are killed."""
-
-    crashes: bool = False  # the broker crashes now and then; else retention deletes segments
-    kept: int = 6  # segments, at least
-    optimizes: bool = False
-
-
-def random_moments(folder: Path, kills: int, background: Background, *, follows: bool = False) -> dict[str, Any]:
+def random_moments(  # noqa: PLR0913 - in what campaigns differ
+    folder: Path,
+    kills: int,
+    *,
+    crashes: bool = False,
+    kept: int = 6,
+    optimizes: bool = False,
+    follows: bool = False,
+) -> dict[str, Any]:
     """
-    Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge.
+    Kill runs at any moment while the store is written to, then run to the end and judge.
 
-    One that *follows* does several steps before it is killed.
+    A broker that *crashes* truncates its log now and then; otherwise retention deletes segments, but leaves at least
+    *kept* of them. A run that *follows* does several steps before it is killed.
     """
-    crashes, kept, optimizes = background
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
@@ -541,12 +541,12 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
-    "retention": partial(random_moments, background=Background()),
-    "hasty": partial(random_moments, background=Background(kept=2)),
-    "crashes": partial(random_moments, background=Background(crashes=True)),
-    "followed": partial(random_moments, background=Background(), follows=True),
-    "followed-crashes": partial(random_moments, background=Background(crashes=True), follows=True),
-    "followed-optimized": partial(random_moments, background=Background(kept=60, optimizes=True), follows=True),
+    "retention": random_moments,
+    "hasty": partial(random_moments, kept=2),
+    "crashes": partial(random_moments, crashes=True),
+    "followed": partial(random_moments, follows=True),
+    "followed-crashes": partial(random_moments, crashes=True, follows=True),
+    "followed-optimized": partial(random_moments, kept=60, optimizes=True, follows=True),
     "together": together,
     "many": many_stores,
 }

@@ -14,8 +14,8 @@ from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import rows_without_timestamps
 from tests.support.broker import Broker, some_records
+from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
-from tests.support.scenes import ROOT
 from tests.support.stores import folder_of_process
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 from jobs.browse.pages import Pages as RenderedPages
 from jobs.browse.workers import Question
 from jobs.query.place import Place
+from tests.support.commands import ROOT
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
 HOSTILE_FOLDER = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  # a folder's name has no slash
 

@@ -10,9 +10,8 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.golden import unpack, unpack_situation
-from tests.support.commands import copy_of, overwrite
+from tests.support.commands import ROOT, Outcome, copy_of, overwrite
 
-ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
 # The same pages in another language, with the same commands.
@@ -205,6 +204,10 @@ def as_shown(text: str, folder: Path) -> str:
     return "\n".join(lines).strip()
 
 
-def prints_what_is_shown(shown: Shown, out: str, err: str, folder: Path) -> bool:
-    """Return whether a command printed what its page shows: the data, or all of it."""
-    return shown.prints is None or any(shown.prints.fullmatch(as_shown(text, folder)) for text in (out, out + err))
+def check_scene(scene: list[Shown], world: World, run: Callable[[Shown, list[str]], Outcome]) -> None:
+    """Run commands in order; each must end with the code, and print the data or the text, that its page shows."""
+    for shown in scene:
+        code, out, err = run(shown, world.words(shown.text))
+        assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
+        texts = (as_shown(text, world.folder) for text in (out, out + err))
+        assert shown.prints is None or any(map(shown.prints.fullmatch, texts)), f"{shown}\n{out}{err}"

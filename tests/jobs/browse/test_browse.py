@@ -36,8 +36,9 @@ from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
+from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
-from tests.support.pages import HOSTILE, ROOT, Pages, rendered, served
+from tests.support.pages import HOSTILE, Pages, rendered, served
 from tests.support.stores import segments_of, stored_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'

@@ -17,7 +17,7 @@ from jobs.browse.shown import Words
 from jobs.browse.workers import Question, Reply, Workers
 from jobs.query.place import Place
 from jobs.query.source import Sentence
-from tests.support.pages import ROOT
+from tests.support.commands import ROOT
 
 PLACE = Place("/store")
 ENDLESS, DYING, SHORT = (Question(path, {}, "en") for path in ("/endless", "/dying", "/short"))

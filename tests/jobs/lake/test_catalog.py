@@ -23,9 +23,9 @@ from jobs.lake.tables import MESSAGES, TABLES
 from jobs.typed.ddl import parse_columns, typed_table
 from tests.golden import SITUATIONS, StoreOf, release_of
 from tests.support.broker import Broker, some_records
+from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
 from tests.support.recipes import RECIPES, Recipe, make_recipe_data, show_tables
-from tests.support.scenes import ROOT
 
 _FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
 _DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
