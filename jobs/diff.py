@@ -230,7 +230,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             )
             damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.why)
             if run.what == ONLY_IN_STORE:
-                severity, cause = _lacking_in_lake(run, plan, until)
+                severity, cause = _classify_lacking_in_lake(run, plan, until)
             elif damage:
                 severity, cause = Severity.DAMAGE, damage
             elif is_before_log and is_lost and lost is not None:
@@ -239,7 +239,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
                 severity = Severity.HEALTHY
                 cause = "expired: retention deleted the segment; nothing in the store shows that it was lost"
             else:
-                severity, cause = _lacking_in_store(run, store, has_file=result.store is not None)
+                severity, cause = _classify_lacking_in_store(run, store, has_file=result.store is not None)
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
                 severity, cause = Severity.CONTRADICTION, _OTHERS
             is_rewritten |= severity is Severity.CONTRADICTION
@@ -257,7 +257,7 @@ def _classify_by_later_segments(run: _Run, result: SegmentDiff, last_equal: int)
     return run._replace(why={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.why, run.why))
 
 
-def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
+def _classify_lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
     if run.why == _UNWRITTEN or run.start >= store.end_offset:
         return Severity.GAP, "the store's log ends earlier: it was truncated, or the store is a lagging replica"
     if not has_file:
@@ -265,7 +265,7 @@ def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Sever
     return Severity.CONTRADICTION, _OTHERS
 
 
-def _lacking_in_lake(run: _Run, plan: Plan | None, until: int) -> tuple[Severity, str]:
+def _classify_lacking_in_lake(run: _Run, plan: Plan | None, until: int) -> tuple[Severity, str]:
     if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
     is_unchosen = run.why == _UNCHOSEN
@@ -278,30 +278,30 @@ def _lacking_in_lake(run: _Run, plan: Plan | None, until: int) -> tuple[Severity
 
 def diff_segment(work: SegmentDiff) -> SegmentDiff:
     """Compare both sides' records of a segment."""
-    store_starts, store_ends, is_chosen, pieces = _of_store(work)
-    lake, incomplete = _of_lake(work)
+    store_starts, store_ends, is_chosen, pieces = _read_store_records(work)
+    lake, incomplete = _read_lake_records(work)
     starts, ends, equal, changed, _ = lake
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
     is_new = store_starts >= work.until
     is_there = np.isin(starts, store_starts)
     is_again = np.diff(starts, prepend=-1) == 0
-    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
-    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & ~is_chosen, _UNCHOSEN)
-    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_new)
-    work.runs += _runs(_CHANGED_IN_LAKE, starts, ends, changed)
-    for run in _runs(ONLY_IN_LAKE, starts, ends, ~is_there & ~equal & ~changed):
+    work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
+    work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & ~is_chosen, _UNCHOSEN)
+    work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_new)
+    work.runs += _find_runs(_CHANGED_IN_LAKE, starts, ends, changed)
+    for run in _find_runs(ONLY_IN_LAKE, starts, ends, ~is_there & ~equal & ~changed):
         kinds = {piece.kind for piece in pieces if piece.offset < run.end and run.start < piece.end}
         is_unwritten = not kinds.isdisjoint({PieceKind.UNWRITTEN, PieceKind.WAITING})
         why = _DAMAGED if PieceKind.DAMAGE in kinds else _UNWRITTEN if is_unwritten else ""
         work.runs.append(run._replace(why=why))
-    work.runs += _different(work.store, lake, is_there & ~equal & ~changed)
-    work.runs += _runs(_TWICE, starts[is_again], ends[is_again], is_again[is_again])
+    work.runs += _find_different_records(work.store, lake, is_there & ~equal & ~changed)
+    work.runs += _find_runs(_TWICE, starts[is_again], ends[is_again], is_again[is_again])
     work.equal = int(np.count_nonzero(equal & ~is_again & ~changed))
     work.last_equal = int(starts[equal].max(initial=-1))
     return work
 
 
-def _different(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[_Run]:
+def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[_Run]:
     """
     Yield the records that both sides have, with different bytes.
 
@@ -322,13 +322,13 @@ def _different(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterato
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
     is_changed = goes_on & ~is_damaged
     rest = chosen & ~is_damaged & ~is_changed
-    yield from _runs(DIFFERENT, starts, ends, chosen & is_damaged, _DAMAGED)
-    yield from _runs(DIFFERENT, starts, ends, chosen & is_changed, _CHANGED)
-    yield from _runs(DIFFERENT, starts, ends, rest & ~unchecked, _CHECKED)
-    yield from _runs(DIFFERENT, starts, ends, rest & unchecked)
+    yield from _find_runs(DIFFERENT, starts, ends, chosen & is_damaged, _DAMAGED)
+    yield from _find_runs(DIFFERENT, starts, ends, chosen & is_changed, _CHANGED)
+    yield from _find_runs(DIFFERENT, starts, ends, rest & ~unchecked, _CHECKED)
+    yield from _find_runs(DIFFERENT, starts, ends, rest & unchecked)
 
 
-def _sorted(parts: Sequence[_Columns], flags: int) -> _Columns:
+def _join_and_sort(parts: Sequence[_Columns], flags: int) -> _Columns:
     """Join columns, two of offsets and some of flags, and sort their rows by the first."""
     empty = (*[np.empty(0, np.int64)] * 2, *[np.empty(0, np.bool_)] * flags)
     columns = [np.concatenate(column) for column in zip(empty, *parts, strict=True)]
@@ -336,7 +336,7 @@ def _sorted(parts: Sequence[_Columns], flags: int) -> _Columns:
     return tuple(column[order] for column in columns)
 
 
-def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, RowMask, list[Piece]]:
+def _read_store_records(work: SegmentDiff) -> tuple[Integers, Integers, RowMask, list[Piece]]:
     """Return the positions of the store's records, whether their topics were selected, and the other pieces."""
     places, others = list[_Columns](), list[Piece]()
     if work.store is not None:
@@ -349,7 +349,7 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, RowMask, list[Piec
                 starts = item.positions + item.base_offset
                 places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
         work.is_gone = reader.facts.was_deleted
-    starts, ends, is_chosen = _sorted(places, 1)
+    starts, ends, is_chosen = _join_and_sort(places, 1)
     return starts, ends, is_chosen, others
 
 
@@ -366,7 +366,7 @@ def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) ->
     return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
 
 
-def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
+def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
     """
     Return the lake's records, and the offsets of rows without a body.
 
@@ -385,14 +385,14 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
         is_changed, is_unchecked = check_crcs(batch, made)
         unchecked.add(*made.select(is_unchecked).offset_bounds)
         if made.offsets.size:
-            places.append((*made.offset_bounds, _compared(made, work.store), is_changed, is_unchecked))
+            places.append((*made.offset_bounds, _compare_with_store(made, work.store), is_changed, is_unchecked))
     work.incomplete = sum(some.size for some in incomplete)
     work.unreadable = list(dict.fromkeys(work.unreadable))
     work.unchecked = unchecked.merge_and_find_overlaps()[0]
-    return _sorted(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
+    return _join_and_sort(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
 
 
-def _compared(made: AssembledRecords, range_: Range | None) -> RowMask:
+def _compare_with_store(made: AssembledRecords, range_: Range | None) -> RowMask:
     """Return which records are equal to the store's bytes at their offsets."""
     equal = np.zeros(made.offsets.size, np.bool_)
     if range_ is None:
@@ -418,7 +418,7 @@ def _compared(made: AssembledRecords, range_: Range | None) -> RowMask:
     return equal
 
 
-def _runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[_Run]:
+def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[_Run]:
     """Yield the contiguous ranges of selected records; if there are too many, one range from the first to the last."""
     places = np.flatnonzero(chosen)
     cuts = np.diff(places) != 1

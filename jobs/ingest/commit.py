@@ -103,7 +103,7 @@ class NextRun:
         if self.request.dry_run:
             return tables
         if leftover is not None:
-            newest = _without_lost_files(self.lake, self.known, leftover)
+            newest = _leave_out_lost_files(self.lake, self.known, leftover)
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
         if newest is not None and (self.was_cut_off or newest is not self.known.newest):
@@ -155,13 +155,13 @@ class NextRun:
                 superseded=superseded,
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            self._commit(manifest)
+            self._prepare_and_commit(manifest)
             self.known = replace(self.known, newest=manifest)
         if self.known.newest is not None:
             summary.newest_ms = self.known.newest.store_timestamp
         self.clock.end_step("commit")
 
-    def _commit(self, manifest: Manifest) -> None:
+    def _prepare_and_commit(self, manifest: Manifest) -> None:
         prepare_run(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
         process.note_resumption(
@@ -178,7 +178,7 @@ class NextRun:
             self.summary.notes.append(text)
 
 
-def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
+def _leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     """
     Return a manifest without the tables whose files were deleted before the commit; it replaces the prepared one.
 
@@ -195,7 +195,7 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     if not lost:
         return manifest
     why = f"{next(iter(lost.values()))}: another engine's VACUUM deleted this file before it was committed"
-    left = _nothing_of(lake, known, manifest) if not taken else _without_products(lake, manifest, lost, taken)
+    left = _make_empty(lake, known, manifest) if not taken else _drop_products(lake, manifest, lost, taken)
     if left is None:
         raise FileNotFoundError(
             f"{why}, but {min(taken)} already has rows of run {manifest.run}; nothing was written. Restore the file "
@@ -210,7 +210,7 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     return left
 
 
-def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
+def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     """Return a run that leaves the lake as the one before it."""
     before = read_manifest(lake, manifest.store_id, manifest.run - 1) or replace(
         manifest, to_offset=manifest.from_offset, store_timestamp=None, fingerprints=known.registered, state={}
@@ -229,7 +229,7 @@ def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     )
 
 
-def _without_products(lake: Lake, manifest: Manifest, lost: Collection[str], taken: Collection[str]) -> Manifest | None:
+def _drop_products(lake: Lake, manifest: Manifest, lost: Collection[str], taken: Collection[str]) -> Manifest | None:
     """Return a run without the products of *lost* tables; None if they include messages or a *taken* table."""
     products = [product for product in PRODUCTS if product.state_key and not set(lost).isdisjoint(product.tables)]
     out = {name for product in products for name in product.tables}

@@ -119,9 +119,9 @@ class Follower:
 
     def run(self) -> Summary:
         """Return the sum of all steps; there is at least one, or its error."""
-        return reduce(Summary.plus_next_run, self._tried_again())
+        return reduce(Summary.plus_next_run, self._run_with_retries())
 
-    def _tried_again(self) -> Iterator[Summary]:
+    def _run_with_retries(self) -> Iterator[Summary]:
         """Yield the summary of each step; errors between two steps are retried."""
         ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
         trials = 0  # left; an error of the first step is raised

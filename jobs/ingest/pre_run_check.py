@@ -59,12 +59,12 @@ class PreRunCheck:
         if not self._is_local or self._request.dry_run or self._request.acknowledge:
             return None
         try:
-            self._runs = self._manifests()
-            self._seen = self._of_store()
+            self._runs = self._list_manifests()
+            self._seen = self._digest_store()
             note = json.loads(self._note.read_bytes())
             summary = Summary(**note["summary"])
             summary.open = OpenDamage(**{**note["open"], "gaps": tuple(note["open"]["gaps"])})
-            is_same = (note["store"], note["lake"]) == (self._seen, self._of_lake(note["summary"]["store_id"]))
+            is_same = (note["store"], note["lake"]) == (self._seen, self._describe_lake(note["summary"]["store_id"]))
             store, end = self._store, summary.to_offset
             after = [one for one in store.segments if one.base_offset + one.readable_bytes > end]
             is_written = any(any(store.read(one, max(end - one.base_offset, 0), _ZEROS)) for one in after)
@@ -86,9 +86,9 @@ class PreRunCheck:
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
         # If the lake cannot be read now, or the cache cannot be written, no note is kept.
         with suppress(OSError):
-            if self._manifests() != self._runs:
+            if self._list_manifests() != self._runs:
                 return  # another run has committed since
-            lake = self._of_lake(summary.store_id)
+            lake = self._describe_lake(summary.store_id)
             note = {"summary": described, "open": summary.open._asdict(), "store": self._seen, "lake": lake}
             self._note.parent.mkdir(exist_ok=True)
             begun = self._note.with_name(f".{uuid4()}")
@@ -109,7 +109,7 @@ class PreRunCheck:
         key = f"{__version__} {program} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
-    def _of_store(self) -> str:
+    def _digest_store(self) -> str:
         """Return a digest of all that a run can find in the store, except bytes at the log's end."""
         store, digest = self._store, sha256()
         for file in (*store.queue_files, *store.index_files, *store.other_files):
@@ -124,15 +124,15 @@ class PreRunCheck:
             digest.update(sha256(config.data).digest())
         return digest.hexdigest()
 
-    def _of_lake(self, store_id: str) -> list[Any]:
+    def _describe_lake(self, store_id: str) -> list[Any]:
         """Return the newest runs of a store, and whether one is unfinished or at work."""
         lake = Lake(normalise_location(self._request.lake))
-        manifests = [name for name in self._manifests() if name.startswith(store_id)]
+        manifests = [name for name in self._list_manifests() if name.startswith(store_id)]
         locks = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
         tables = sorted({_RUNS, *(table for product in PRODUCTS for table in product.tables)})
-        return [manifests, locks, {table: _transaction(lake, table, store_id) for table in tables}]
+        return [manifests, locks, {table: _read_transaction(lake, table, store_id) for table in tables}]
 
-    def _manifests(self) -> list[str]:
+    def _list_manifests(self) -> list[str]:
         return sorted(info.name for info in Lake(normalise_location(self._request.lake)).list_files(_MANIFESTS))
 
     def new_size(self) -> int | None:
@@ -143,11 +143,11 @@ class PreRunCheck:
         except _DOUBTS:
             return None
         try:
-            return sum(written_sizes(plan_ranges(self._store, self._read_to())))
+            return sum(written_sizes(plan_ranges(self._store, self._find_end_in_lake())))
         except _DOUBTS:  # an unreadable log ends the run on any engine
             return self._store.log_size
 
-    def _read_to(self) -> int:
+    def _find_end_in_lake(self) -> int:
         """Return the end of the part of the log that the lake has."""
         lake, store = Lake(normalise_location(self._request.lake)), self._store
         names = (info.name for info in lake.list_files(_MANIFESTS) if not info.name.startswith("."))
@@ -161,7 +161,7 @@ class PreRunCheck:
         return 0
 
 
-def _transaction(lake: Lake, table: str, store_id: str) -> int:
+def _read_transaction(lake: Lake, table: str, store_id: str) -> int:
     """Return the newest run of a store in a table; -1 without such a table."""
     from deltalake.exceptions import DeltaError
 

@@ -92,26 +92,26 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
         workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
     with explaining_full_disk(request.lake):
         try:
-            summary = _uncut(request, workers, clock)
+            summary = _run_with_retries(request, workers, clock)
         except IsTierError:
             yield from run_tier_steps(request, workers, clock)
             return
         yield summary
         later = replace(request, acknowledge=False)  # damage found by the first step stays open
         while summary.bytes_left:
-            yield (summary := _uncut(later, workers, StepTimer()))
+            yield (summary := _run_with_retries(later, workers, StepTimer()))
 
 
 @cache_snapshots()
-def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
+def _run_with_retries(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
         with suppress(LogTruncatedError):  # retry; the last attempt raises it
-            return _ingest(request, workers, clock, is_again=number > 0)
-    return _ingest(request, workers, clock, is_again=True)
+            return _run_once(request, workers, clock, is_again=number > 0)
+    return _run_once(request, workers, clock, is_again=True)
 
 
-def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
+def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
     lake = Lake(normalise_location(request.lake), workers.options)
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
@@ -153,13 +153,13 @@ class _Run(NextRun):
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = self.finish_earlier_run(spared)
         self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE_KEY: tables}
-        self.unmatched = self._unmatched_topics()
+        self.unmatched = self._find_unmatched_topics()
         superseded = find_superseded_rows(self.lake, self.known, self.store)
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
-        self._begin_at(superseded)
-        started = self._start(products, superseded)
-        ranges = self._plan(min(one.from_offset for one in started))
+        self._set_start(superseded)
+        started = self._start_products(products, superseded)
+        ranges = self._plan_ranges(min(one.from_offset for one in started))
         self.clock.end_step("planning")
         if self.request.dry_run:
             self.summary.plan = describe_plan(ranges, written_size(ranges))
@@ -175,7 +175,7 @@ class _Run(NextRun):
                 continue
             own = [Outcome(outcome.range, outcome.seen, outcome.payload[number].value) for outcome in outcomes]
             try:
-                self._finish(product, one.finish(own, self.summary.to_offset))
+                self._add_finished(product, one.finish(own, self.summary.to_offset))
             except (TopicsError, FileNotFoundError) as error:
                 for outcome in outcomes:
                     work.discard(outcome.payload)
@@ -185,7 +185,7 @@ class _Run(NextRun):
             self.clock.end_step(product.step)
         for outcome in outcomes:
             work.delete_scratch(outcome.payload)
-        self._confirm_read(outcomes)
+        self._confirm_not_rewritten(outcomes)
         if not self.is_registered:
             self._register()
         self._commit_read(outcomes, superseded)
@@ -198,7 +198,7 @@ class _Run(NextRun):
             raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
         register_store(self.lake, self.known, registrations)
 
-    def _begin_at(self, superseded: Superseded | None) -> None:
+    def _set_start(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""
         newest = self.known.newest
         # A first run that was killed has seen the start of the log at registration.
@@ -223,7 +223,7 @@ class _Run(NextRun):
                 "warning",
             )
 
-    def _unmatched_topics(self) -> tuple[str, ...]:
+    def _find_unmatched_topics(self) -> tuple[str, ...]:
         """Return the patterns of a new selection that match no topic of the broker or the lake."""
         selection, newest = self.request.selection, self.known.newest
         is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
@@ -235,7 +235,7 @@ class _Run(NextRun):
         topics = read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()
         return selection.unmatched_patterns({*topics} - {None})
 
-    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
+    def _start_products(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""
         request = self.request
         writers = determine_releases(self.store, request.release)
@@ -256,7 +256,7 @@ class _Run(NextRun):
             product.start(run, self.state.get(product.state_key) if product.state_key else None) for product in products
         ]
 
-    def _plan(self, from_offset: int) -> list[Range]:
+    def _plan_ranges(self, from_offset: int) -> list[Range]:
         """Plan the ranges after the watermark, and note the offsets that no file holds any more."""
         store, summary = self.store, self.summary
         if summary.from_offset < store.start_offset:
@@ -270,7 +270,7 @@ class _Run(NextRun):
             newest.store_timestamp if newest and at_watermark else None,
             SettleLimits.of(self.request.settle_ms),
         )
-        read_to = self._end_of_step(ranges)
+        read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
         self.newest = find_newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
@@ -287,7 +287,7 @@ class _Run(NextRun):
             )
         return ranges
 
-    def _end_of_step(self, ranges: Sequence[Range]) -> int:
+    def _find_end_of_step(self, ranges: Sequence[Range]) -> int:
         """Return the end of this run: with `--max-bytes-per-step` it may come before the end of the log."""
         new = [range_ for range_ in ranges if range_.end_offset > self.summary.from_offset]
         # A pattern of topics may be matched by the log's last message.
@@ -315,7 +315,7 @@ class _Run(NextRun):
             summary.bytes_left = 0  # the ranges planned after it are not written
         self.files = files_by_table(outcomes)
 
-    def _finish(self, product: Product, finished: FinishedProduct) -> None:
+    def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
@@ -328,7 +328,7 @@ class _Run(NextRun):
         for gap in finished.gaps:
             summary.add_gap(*gap)
 
-    def _confirm_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
+    def _confirm_not_rewritten(self, outcomes: Sequence[Outcome[Collected]]) -> None:
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:

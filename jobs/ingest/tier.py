@@ -71,7 +71,7 @@ _QueuePlan = tuple[QueueState, list[QueueRange], list[Gap]]  # where reading beg
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that ingest new messages of a tier."""
     lake = Lake(normalise_location(request.lake), workers.options)
-    queues = _of_one_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
+    queues = _select_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
     known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
@@ -92,7 +92,7 @@ def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -
     yield from done
 
 
-def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:
+def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:
     """Return the queues of the named broker, as several may copy to one tier."""
     places = {queue.place: queue.broker for queue in queues}
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
@@ -121,15 +121,15 @@ class _TierRun(NextRun):
         selection = self.request.selection
         if newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text:
             _require_topics(selection, self.queues)
-        plans = self._planned()
+        plans = self._plan_all_queues()
         for gap in (gap for _, _, gaps in plans for gap in gaps):
             self.summary.add_gap(*gap)
         states = queue_states(self.known)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
         parts = (part for _, parts, _ in plans for part in parts)
         # A bundle is about as large as a task should be: a tier may have thousands of queues.
-        bundles = list(enumerate(_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
-        left = sum(map(_size, bundles))
+        bundles = list(enumerate(_group_into_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
+        left = sum(map(_bundle_size, bundles))
         check_disk_space(self.summary.store, self.lake.location, left)
         self.clock.end_step("planning")
         if self.request.dry_run:
@@ -140,11 +140,11 @@ class _TierRun(NextRun):
             return
         now = states | {before.name: before for before, _, _ in plans}
         # If there is nothing to read, one empty commit is left.
-        for step in list(_batches(bundles, _size, self.request.step_bytes or inf)) or [[]]:
+        for step in list(_group_into_batches(bundles, _bundle_size, self.request.step_bytes or inf)) or [[]]:
             read = self._read(step)
-            left -= sum(map(_size, step))
+            left -= sum(map(_bundle_size, step))
             self.summary.bytes_left = left
-            now |= self._noted(read, now)
+            now |= self._note_states(read, now)
             state = {**states_as_json(now.values()), TABLES_BEFORE_KEY: tables, COMMAND_KEY: self.request.command}
             files: dict[str, list[AddedFile]] = {}
             for table, action in (item for _, actions in read for item in actions.items()):
@@ -159,7 +159,7 @@ class _TierRun(NextRun):
             self.summary.from_offset = self.summary.to_offset = done.to_offset
             self.request = replace(self.request, acknowledge=False)  # damage found by the first step stays open
 
-    def _planned(self) -> list[_QueuePlan]:
+    def _plan_all_queues(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
         states, request = queue_states(self.known), self.request
         wanted = [
@@ -170,7 +170,7 @@ class _TierRun(NextRun):
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
         settling = SettleLimits.of(request.settle_ms)
-        plans = self.workers.map(chunks, partial(_plans, settling=settling), "reading queues")
+        plans = self.workers.map(chunks, partial(_plan_queues, settling=settling), "reading queues")
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
@@ -185,7 +185,7 @@ class _TierRun(NextRun):
         self.clock.end_step("reading and writing")
         return read
 
-    def _noted(
+    def _note_states(
         self, read: Sequence[BundleRead], states: Mapping[TierQueueName, QueueState]
     ) -> dict[TierQueueName, QueueState]:
         of_queues: dict[TierQueueName, list[Outcome[QueueRange]]] = {}
@@ -195,7 +195,7 @@ class _TierRun(NextRun):
         noted = {}
         for name, outcomes in of_queues.items():
             before = states[name]
-            noted[name] = _after(before, outcomes)
+            noted[name] = _state_after(before, outcomes)
             self.summary.to_offset += noted[name].to_offset - before.to_offset
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
@@ -214,11 +214,13 @@ class _TierRun(NextRun):
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 
 
-def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: SettleLimits | None) -> list[_QueuePlan]:
-    return [_plan(queue, state, settling) for queue, state in queues]
+def _plan_queues(
+    some: Sequence[tuple[TierQueue, QueueState | None]], settling: SettleLimits | None
+) -> list[_QueuePlan]:
+    return [_plan_queue(queue, state, settling) for queue, state in some]
 
 
-def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | None) -> _QueuePlan:
+def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimits | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.compare(log) is Likeness.OTHER:
@@ -238,7 +240,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | N
     return state, [QueueRange(state.name, state.generation, range_) for range_ in ranges], gaps
 
 
-def _after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> QueueState:
+def _state_after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> QueueState:
     """Return the state of a queue after these parts of its log are read."""
     # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
     seen = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints[:-1]]
@@ -251,11 +253,11 @@ def _after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> Queue
     )
 
 
-def _size(numbered: tuple[int, Bundle]) -> int:
+def _bundle_size(numbered: tuple[int, Bundle]) -> int:
     return sum(part.range.size for part in numbered[1])
 
 
-def _batches(
+def _group_into_batches(
     items: Iterable[_Item], size_of: Callable[[_Item], int], limit: float, most: float = inf
 ) -> Iterator[list[_Item]]:
     """Yield *items* in their order, together at least *limit* bytes or *most* items; the last batch may be smaller."""
@@ -281,7 +283,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
     ):
 
         def read(part: QueueRange, range_: Range, pieces: Iterator[RawRecords | Piece]) -> QueueRange:
-            damaged = sorted(_write(part, pieces, messages, rules, selection))
+            damaged = sorted(_write_messages(part, pieces, messages, rules, selection))
             where = {"segment": range_.base_offset, "file": range_.location}
             # Damaged bytes may be of messages that were not selected.
             left_out = {} if selection.topic_filter is None else {"sample": None}
@@ -294,7 +296,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
     return outcomes, {table: action for table, action in files.items() if action is not None}
 
 
-def _write(
+def _write_messages(
     part: QueueRange, pieces: Iterator[RawRecords | Piece], messages: TableFile, rules: Rules, selection: Selection
 ) -> Iterator[Damage]:
     """Write the rows of a part's records; yield its damage."""

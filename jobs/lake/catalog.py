@@ -42,14 +42,14 @@ def catalog_statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterab
         reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
         raise RequestError(reason)
     there = [(table, snapshot) for table in (*TABLES, *typed) if (snapshot := open_table(lake, table.name)) is not None]
-    name = ".".join(_quoted(part, kind) for part in schema.split("."))
+    name = ".".join(_quote(part, kind) for part in schema.split("."))
     if there:
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
-        place = quote_sql_text(_place(lake.locate(table.name), kind))
-        full_name = f"{name}.{_quoted(catalog_name(table), kind)}"
-        yield Statement(table.name, _created(kind, full_name, place, table, snapshot))
+        place = quote_sql_text(_location_for(lake.locate(table.name), kind))
+        full_name = f"{name}.{_quote(catalog_name(table), kind)}"
+        yield Statement(table.name, _create_statement(kind, full_name, place, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
         for view in list_views():
@@ -76,12 +76,12 @@ _FROM_LOG = {
 }
 
 
-def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
+def _create_statement(kind: CatalogKind, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
     if kind is not CatalogKind.HIVE:
         return _FROM_LOG[kind].format(name=name, place=place)
     schema = snapshot.schema()
     columns = ",\n".join(
-        f"  {_quoted(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {quote_sql_text(comment)}" if comment else "")
+        f"  {_quote(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {quote_sql_text(comment)}" if comment else "")
         for field, type_ in zip(schema.fields, pa.schema(schema).types, strict=True)
         for comment in [column_comment(field)]
     )
@@ -92,7 +92,7 @@ def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: D
     )
 
 
-def _place(location: str, kind: CatalogKind) -> str:
+def _location_for(location: str, kind: CatalogKind) -> str:
     """Return a location with the URI scheme that the catalog's engine uses: s3a is Hadoop's name for S3."""
     scheme, separator, rest = location.partition("://")
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and scheme in S3_SCHEMES:
@@ -100,7 +100,7 @@ def _place(location: str, kind: CatalogKind) -> str:
     return location if separator else f"file://{location}"
 
 
-def _quoted(name: str, kind: CatalogKind) -> str:
+def _quote(name: str, kind: CatalogKind) -> str:
     # Athena takes no backquotes around a dot.
     return name if kind is CatalogKind.GLUE else f"`{name.replace('`', '``')}`"
 

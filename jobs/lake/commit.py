@@ -76,7 +76,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     location = lake.locate(name)
     try:
         with deltalake_as_oserror(lake, location, "read"):
-            return newest_snapshot(location, lambda: _opened(lake, name), own=own)
+            return newest_snapshot(location, lambda: _load_table(lake, name), own=own)
     except TableNotFoundError:
         return None
 
@@ -86,7 +86,7 @@ def open_table_for_change(lake: Lake, name: str) -> DeltaTable | None:
     return open_table(lake, name, own=True)
 
 
-def _opened(lake: Lake, name: str) -> DeltaTable:
+def _load_table(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
     opened = deltalake_as_oserror(lake, location, "read")(open_delta)
     return retry_server_failures(lambda: opened(location, lake.options))
@@ -122,7 +122,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     existing = open_table_for_change(lake, table.name)
     if existing is not None:
         with deltalake_as_oserror(lake, location, "written"):
-            return _with_new_columns(existing, table)
+            return _add_new_columns(existing, table)
 
     def create() -> DeltaTable:
         return DeltaTable.create(
@@ -138,10 +138,10 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
 
     with deltalake_as_oserror(lake, location, "written"), suppress(CommitFailedError):  # another process creates it
         retry_server_failures(create)
-    return _opened(lake, table.name)
+    return _load_table(lake, table.name)
 
 
-def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
+def _add_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
     """Add the columns that were introduced since this table was created; they are NULL in old rows."""
     there = {field.name for field in snapshot.schema().fields}
     new = [field for field in table.delta_schema.fields if field.name not in there]
@@ -190,10 +190,10 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
         new = Commit(table, (transaction,), metadata, data_change=True, appended=added, change=change)
-        return _replacement(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
+        return _replace_table(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
     with explaining_full_disk(lake.locate(table.name)):
-        return _retried(attempt)
+        return _retry_after_conflicts(attempt)
 
 
 def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its commit
@@ -216,7 +216,7 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
         raise
 
 
-def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) -> int:
+def _replace_table(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) -> int:
     location = lake.locate(new.table.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(
@@ -331,12 +331,12 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             return _write_once(lake, snapshot, new, attempts=0)
         except CommitFailedError:
             snapshot.update_incremental()
-            if snapshot.version() == before or not _is_possible(lake, snapshot, new):
+            if snapshot.version() == before or not _may_be_repeated(lake, snapshot, new):
                 raise
     raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
 
 
-def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
+def _may_be_repeated(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     """Return whether a commit that removes files may be applied to a newer snapshot than its own."""
     refuse_unsupported_features(lake, snapshot, new.table)
     if any(read_newest_transaction(snapshot, app) >= number for app, number in new.transactions):
@@ -372,7 +372,7 @@ def _flush(uri: str, versions: Iterable[int] = ()) -> None:
 T = TypeVar("T")
 
 
-def _retried(attempt: Callable[[], T]) -> T:
+def _retry_after_conflicts(attempt: Callable[[], T]) -> T:
     """Repeat *attempt* after conflicts and server failures; the next snapshot shows whether it has succeeded."""
     failure: CommitFailedError | None = None
     for _ in range(_ATTEMPTS):

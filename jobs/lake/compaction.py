@@ -117,8 +117,8 @@ def merge_small_files(
         return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
-        small = _mergeable(lake, table, stored)
-        chosen = _of_run(small, of.store_id, many) if of else list(_groups(small))
+        small = _list_mergeable(lake, table, stored)
+        chosen = _choose_for_run(small, of.store_id, many) if of else list(_group_files(small))
         names = [of.new_file_name(MERGED_MARK) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
         return [MergeGroup(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
@@ -165,12 +165,12 @@ def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
 
     def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         found = []
-        for node, some in _crowded(stored, column):
+        for node, some in _find_crowded_nodes(stored, column):
             groups = [group for file in some for group in list_row_groups(lake, table, file, column, _TOP)]
             # The name keeps the file out of merges in log order, which would widen its range.
             found += [
                 MergeGroup(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part)
-                for part in _parts(node, groups)
+                for part in _divide_node(node, groups)
             ]
         return found
 
@@ -180,13 +180,13 @@ def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
     return saved
 
 
-def _crowded(stored: Sequence[SnapshotFile], column: str) -> Iterator[tuple[HashRange, list[SnapshotFile]]]:
+def _find_crowded_nodes(stored: Sequence[SnapshotFile], column: str) -> Iterator[tuple[HashRange, list[SnapshotFile]]]:
     """Yield nodes with many files of one store, with a limited number of these files at a time."""
     of_node: dict[tuple[str, HashRange], list[SnapshotFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
         store = file.minimum("store_id", "")
         if file.rows and store and store == file.maximum("store_id", ""):
-            of_node[store, _node(file, column)].append(file)
+            of_node[store, _node_of(file, column)].append(file)
     for (_, node), there in of_node.items():
         for start in range(0, len(there) if len(there) >= CROWDED_NODE_FILES else 0, _TOGETHER):
             some = there[start : start + _TOGETHER]
@@ -194,7 +194,7 @@ def _crowded(stored: Sequence[SnapshotFile], column: str) -> Iterator[tuple[Hash
                 yield node, some
 
 
-def _node(file: SnapshotFile, column: str) -> HashRange:
+def _node_of(file: SnapshotFile, column: str) -> HashRange:
     """Return the node of a file; files written by runs belong to the root, even with few hashes."""
     low, high = file.minimum(column, 0), file.maximum(column, _TOP[-1])
     if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
@@ -205,7 +205,7 @@ def _node(file: SnapshotFile, column: str) -> HashRange:
     return HashRange(low // width * width, (low // width + 1) * width)
 
 
-def _parts(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator[HashRange]:
+def _divide_node(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator[HashRange]:
     """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
     inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
     # Assume that the hashes of a row group are spread evenly.
@@ -215,7 +215,7 @@ def _parts(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator
         yield node
         return
     for low in node[::width]:
-        yield from _parts(HashRange(low, low + width), inside)
+        yield from _divide_node(HashRange(low, low + width), inside)
 
 
 def estimate_savings(lake: Lake, table: Table) -> Savings:
@@ -223,13 +223,13 @@ def estimate_savings(lake: Lake, table: Table) -> Savings:
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Savings(table.name, bytes_after=None)
-    chosen = list(_groups(_mergeable(lake, table, list_snapshot_files(lake, snapshot))))
+    chosen = list(_group_files(_list_mergeable(lake, table, list_snapshot_files(lake, snapshot))))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
     return Savings(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
-def _of_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[list[SnapshotFile]]:
+def _choose_for_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[list[SnapshotFile]]:
     """Return groups of the smallest files: a large file waits until the smaller ones together have its size."""
     mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
@@ -241,7 +241,7 @@ def _of_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[lis
             largest, count, weight = size, number, total
     if count < many and weight < SMALL_FILE_BYTES:
         return []
-    return list(_groups(file for file in mine if file.size <= largest))
+    return list(_group_files(file for file in mine if file.size <= largest))
 
 
 def is_clustered(file: SnapshotFile) -> bool:
@@ -249,13 +249,13 @@ def is_clustered(file: SnapshotFile) -> bool:
     return file.path.startswith(_CLUSTERED)
 
 
-def _mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
-    left = (_CLUSTERED, *(_spared_rows(lake) if table.name == RUNS.name else ()))
+def _list_mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
+    left = (_CLUSTERED, *(_spared_prefixes(lake) if table.name == RUNS.name else ()))
     small = [file for file in stored if file.size < SMALL_FILE_BYTES and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 
 
-def _spared_rows(lake: Lake) -> tuple[str, ...]:
+def _spared_prefixes(lake: Lake) -> tuple[str, ...]:
     """
     Return the name pattern of those files of `runs` that are never merged: newest runs and registrations.
 
@@ -277,7 +277,7 @@ def _store(file: SnapshotFile) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _groups(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
+def _group_files(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
     """Yield files to be merged into one: consecutive files of one store, not larger together than a large file."""
     for _, of_store in groupby(small, key=_store):
         group: list[SnapshotFile] = []
@@ -295,13 +295,13 @@ def merge_group(group: MergeGroup) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
 
     def write(table: Table) -> AddedFile | None:
-        rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
+        rows = _read_sorted_rows(group, table) if table.sorted_by else _read_rows(group, table)
         return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).write_all(rows)
 
     return write_relaxing_required(group.table, write)
 
 
-def _rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
+def _read_rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
     node = group.within
     within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
     for file in group.files:
@@ -314,7 +314,7 @@ def _rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
             raise OSError(errno.EIO, f"this file of the lake cannot be read: {error}", location) from error
 
 
-def _sorted(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
+def _read_sorted_rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's sort column; too many rows are sorted in parts."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
@@ -325,7 +325,7 @@ def _sorted(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
             yield whole.take(order[start : start + _GROUP_ROWS])
 
     held: list[pa.RecordBatch] = []
-    for batch in _rows(group, table):
+    for batch in _read_rows(group, table):
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
             yield from in_order()
@@ -345,11 +345,11 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return 0
-    hours = _retention(snapshot)
-    found = _vacuumed(lake, table, snapshot, hours)
-    names = _deletable(lake, table, snapshot, found)
+    hours = _determine_retention(snapshot)
+    found = _vacuum(lake, table, snapshot, hours)
+    names = _select_deletable(lake, table, snapshot, found)
     if len(names) == len(found) and not needs_spark(snapshot):
-        return len(_vacuumed(lake, table, snapshot, hours, dry_run=dry_run))
+        return len(_vacuum(lake, table, snapshot, hours, dry_run=dry_run))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
@@ -364,17 +364,17 @@ def vacuum_store_files(lake: Lake, table: Table, store_id: str) -> None:
     snapshot = open_table_for_change(lake, table.name)
     if snapshot is None or not keeps_replaced_files_briefly(snapshot):
         return
-    found = _vacuumed(lake, table, snapshot, None)
-    for name in _deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
+    found = _vacuum(lake, table, snapshot, None)
+    for name in _select_deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
         lake.delete(f"{table.name}/{name}")
 
 
-def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
+def _vacuum(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
     with deltalake_as_oserror(lake, lake.locate(table.name), "vacuumed"):
         return snapshot.vacuum(hours, dry_run=dry_run, full=True)
 
 
-def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
+def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
     """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
     vectors, location = may_have_deletion_vectors(snapshot), lake.locate(table.name)
     left = [name for name in found if not (vectors and is_deletion_vector_file(name))]
@@ -384,7 +384,7 @@ def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[s
     return [name for name in left if (path := root / name).is_file() and path.parent == path.parent.resolve()]
 
 
-def _retention(snapshot: DeltaTable) -> int | None:
+def _determine_retention(snapshot: DeltaTable) -> int | None:
     """Return how many hours a deleted file is kept; None: as another engine has configured it for the table."""
     hours = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
     try:

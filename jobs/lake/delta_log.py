@@ -36,14 +36,14 @@ def read_vector_descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descr
     names = [info.name for info in lake.list_files(log)]
     found: Descriptors = {}
     start = 0
-    for name in _newest_checkpoint(names, snapshot.version()):
-        _replay(_checkpoint_actions(lake, f"{log}/{name}"), found)
+    for name in _find_newest_checkpoint(names, snapshot.version()):
+        _replay(_read_checkpoint(lake, f"{log}/{name}"), found)
         start = int(name[:20]) + 1
     commits = {int(match[1]): name for name in names if (match := _COMMIT.fullmatch(name))}
     for version in range(start, snapshot.version() + 1):
         if version not in commits:
             raise FileNotFoundError(f"{lake.locate(log)}: the commit of version {version} is missing")
-        _replay(_lines(lake, f"{log}/{commits[version]}"), found)
+        _replay(_read_lines(lake, f"{log}/{commits[version]}"), found)
     return {path: vector for (path, _), vector in found.items()}
 
 
@@ -58,7 +58,7 @@ def find_newest_matching_version(
     is_wanted = False
     for name in names:
         changed: dict[str, LogAction] = {}
-        for action in _lines(lake, f"{log}/{name}"):
+        for action in _read_lines(lake, f"{log}/{name}"):
             changed |= {kind: action[kind] for kind in ("protocol", "metaData") if action.get(kind)}
         newest |= changed
         if changed and len(newest) > 1:  # few commits change either
@@ -80,7 +80,7 @@ def vector_id(vector: Descriptor | None) -> str:
     return f"{vector['storageType']}{vector['pathOrInlineDv']}" + ("" if offset is None else f"@{offset}")
 
 
-def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
+def _find_newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
     """Return the files of the newest complete checkpoint up to *version*."""
     # A checkpoint is one file, or as many parts as each part's name says (PROTOCOL.md, "Checkpoints"); a writer that
     # died has left some of them.
@@ -93,16 +93,16 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
     return sorted(max(complete)[1]) if complete else []
 
 
-def _checkpoint_actions(lake: Lake, path: str) -> Iterator[LogAction]:
-    for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
+def _read_checkpoint(lake: Lake, path: str) -> Iterator[LogAction]:
+    for action in _read_lines(lake, path) if path.endswith(".json") else _read_parquet_actions(lake, path):
         yield action
         sidecar = action.get("sidecar")
         if sidecar:
             name = sidecar["path"].rpartition("/")[2]
-            yield from _parquet_actions(lake, f"{path.rpartition('/')[0]}/_sidecars/{name}")
+            yield from _read_parquet_actions(lake, f"{path.rpartition('/')[0]}/_sidecars/{name}")
 
 
-def _parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
+def _read_parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
     with lake.open_arrow_file(path) as source:
         file = pq.ParquetFile(source)
         schema = file.schema_arrow
@@ -115,7 +115,7 @@ def _parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
             yield from batch.to_pylist()
 
 
-def _lines(lake: Lake, path: str) -> Iterator[LogAction]:
+def _read_lines(lake: Lake, path: str) -> Iterator[LogAction]:
     for line in lake.read(path).splitlines():
         if line.strip():
             yield json.loads(line)
@@ -163,9 +163,9 @@ def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Deletio
     """Return the deletion vectors of a snapshot's files, by path."""
     if not may_have_deletion_vectors(snapshot):
         return {}
-    root = _plain(snapshot.table_uri).rstrip("/") + "/"
+    root = _decode_uri(snapshot.table_uri).rstrip("/") + "/"
     masks = {
-        _plain(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
+        _decode_uri(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
         for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
         for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
     }
@@ -179,5 +179,5 @@ def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Deletio
     return found
 
 
-def _plain(uri: str) -> str:
+def _decode_uri(uri: str) -> str:
     return unquote(uri).removeprefix("file://")

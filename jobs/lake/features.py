@@ -66,10 +66,10 @@ class UnsupportedTableError(OSError):
 def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     """Raise `UnsupportedTableError` if a table has a feature that we cannot write."""
     location = lake.locate(table.name)
-    found = list(_refusals(lake, snapshot, table))
+    found = list(_find_refusals(lake, snapshot, table))
     lacking = why_spark_cannot_start() if needs_spark(snapshot) and not has_session() else ""
     if lacking:
-        found.append(_taken_back(lake, snapshot, table, _features(snapshot) & SPARK_ONLY_FEATURES))
+        found.append(_describe_refused(lake, snapshot, table, _features(snapshot) & SPARK_ONLY_FEATURES))
     if not found:
         return
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
@@ -92,7 +92,7 @@ def _features(snapshot: DeltaTable) -> set[str]:
     return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
 
 
-def _written(lake: Lake) -> frozenset[str]:
+def _writable(lake: Lake) -> frozenset[str]:
     return SUPPORTED_FEATURES | SPARK_ONLY_FEATURES if is_local(lake.location) else SUPPORTED_FEATURES
 
 
@@ -102,8 +102,8 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
     table = table or TABLES_BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
-    what += _layout(snapshot.schema(), metadata.partition_columns, table)
-    statements = _restore(lake, snapshot, table) if what else ()
+    what += _find_layout_differences(snapshot.schema(), metadata.partition_columns, table)
+    statements = _restore_statements(lake, snapshot, table) if what else ()
     if not what and any(":/" in path for path in paths):
         what = ["files of another table (CLONE)"]
         statements = ("CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}",)
@@ -115,7 +115,7 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
         )
 
 
-def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_Refusal]:
+def _find_refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_Refusal]:
     used = _features(snapshot)
     configuration = snapshot.metadata().configuration
     for name, value in sorted(configuration.items()):
@@ -137,13 +137,13 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_Refus
         if _DEFAULT in field.metadata:
             drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP DEFAULT"
             yield (f"a column default: {field.name}", (drop,))
-    refused = used - _written(lake)
-    columns = list(_columns(schema, snapshot.metadata().partition_columns, table))
+    refused = used - _writable(lake)
+    columns = list(_find_refused_columns(schema, snapshot.metadata().partition_columns, table))
     if refused or columns:
-        yield _taken_back(lake, snapshot, table, refused, columns)
+        yield _describe_refused(lake, snapshot, table, refused, columns)
 
 
-def _taken_back(
+def _describe_refused(
     lake: Lake, snapshot: DeltaTable, table: Table, features: set[str], columns: Sequence[str] = ()
 ) -> _Refusal:
     """Return the refused features and columns, with the statements that drop them."""
@@ -152,23 +152,22 @@ def _taken_back(
         what = ", ".join(f"the feature {one}" for one in dropped)
         return (what, tuple(f"ALTER TABLE {{table}} DROP FEATURE {one}" for one in dropped))
     what = ", ".join([*(f"the feature {feature}" for feature in sorted(features)), *columns])
-    return (what, _restore(lake, snapshot, table))
+    return (what, _restore_statements(lake, snapshot, table))
 
 
-def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
+def _restore_statements(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
-    known = find_newest_matching_version(
-        lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if why_spark_cannot_start() else _written(lake), table)
-    )
+    writable = SUPPORTED_FEATURES if why_spark_cannot_start() else _writable(lake)
+    known = find_newest_matching_version(lake, snapshot, partial(_is_writable, writable, table))
     version = "<an earlier version from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _is_ours(written: frozenset[str], table: Table, protocol: LogAction, metadata: LogAction) -> bool:
+def _is_writable(written: frozenset[str], table: Table, protocol: LogAction, metadata: LogAction) -> bool:
     if not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))):
         return False
-    columns = _columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
+    columns = _find_refused_columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
     return not (_is_mapped(metadata.get("configuration", {})) or any(columns))
 
 
@@ -176,13 +175,13 @@ def _is_mapped(configuration: Mapping[str, str | None]) -> bool:
     return (configuration.get("delta.columnMapping.mode") or "none").lower() != "none"
 
 
-def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
-    yield from _layout(schema, partitions, table)
+def _find_refused_columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
+    yield from _find_layout_differences(schema, partitions, table)
     for field in schema.fields:
         yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)
 
 
-def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
+def _find_layout_differences(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
     """Yield the reasons why a table's files do not store columns as our files do."""
     if partitions:
         yield "partitions by " + ", ".join(partitions)

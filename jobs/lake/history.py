@@ -70,7 +70,7 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
         return None
     _, agreed, differs = compare_fingerprints(known, store)
     agreed_end = agreed[-1].end if agreed else 0
-    before = _boundary_before(agreed, store) if differs is None else None
+    before = _find_boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs} differ from those that were read before"
     elif before is not None and not chain_leads_to(agreed[-1].offset, before, store):
@@ -87,7 +87,7 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     return Superseded(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 
-def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
+def _find_boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
     """Return a known boundary before the last fingerprint, in its segment; None without fingerprints."""
     segment = store.segment_at(agreed[-1].offset) if agreed else None
     if segment is None:
@@ -121,19 +121,19 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: i
     # 1        None      one rotten field, or a rewritten log        remember it
     # 1, more  set       a second difference in a row                rewritten from the doubtful one on
     # more     None      another record at this offset               rewritten from here on
-    for group in _groups(store, max(agreed, store.start_offset), end):
-        for offset, fields in _compared(lake, known, group, end):
+    for group in _read_groups(store, max(agreed, store.start_offset), end):
+        for offset, fields in _compare_group(lake, known, group, end):
             if fields is None:
-                unknown = _boundary(offset, group) if unknown is None else unknown
+                unknown = _find_boundary(offset, group) if unknown is None else unknown
             elif fields > 1 or (fields and doubtful is not None):
-                return _boundary(offset if doubtful is None else doubtful, group) if unknown is None else unknown
+                return _find_boundary(offset if doubtful is None else doubtful, group) if unknown is None else unknown
             else:
                 doubtful = offset if fields else None
                 unknown = unknown if fields else None  # the same log goes on: another engine has deleted the row
     return unknown
 
 
-def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
+def _read_groups(store: Store, start: int, end: int) -> Iterator[_Group]:
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
         if range_.start_offset >= end:
             return
@@ -157,7 +157,7 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None]]:
+def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None]]:
     """
     Yield each position at which the log or the lake has a record, with the number of different fields.
 
@@ -169,14 +169,14 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         return
-    kept = _as_read(lake, snapshot, here)
-    of_lake = _values(kept, "physical_offset")
-    of_log = _values(group.records, "physical_offset")
+    kept = _read_original_rows(lake, snapshot, here)
+    of_lake = _column_values(kept, "physical_offset")
+    of_log = _column_values(group.records, "physical_offset")
     of_log = of_log[of_log < end]
     both, in_log, in_lake = np.intersect1d(of_log, of_lake, assume_unique=True, return_indices=True)
     unequal = np.zeros(both.size, np.int64)
     for name in _COMPARED:
-        unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
+        unequal += _column_values(group.records, name)[in_log] != _column_values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.until]
@@ -187,27 +187,27 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     yield from sorted(compared.items())
 
 
-def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
+def _read_original_rows(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
     """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
     kept = read_rows_where(lake, snapshot, list(_COMPARED), where)
     deleted = read_rows_where(lake, snapshot, list(_COMPARED), where, deleted=True)
     if deleted.num_rows:
-        offsets, first = np.unique(_values(deleted, "physical_offset"), return_index=True)
-        alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
+        offsets, first = np.unique(_column_values(deleted, "physical_offset"), return_index=True)
+        alone = first[~np.isin(offsets, _column_values(kept, "physical_offset"))]
         kept = pa.concat_tables([kept, deleted.take(alone)])
     return kept.sort_by("physical_offset")
 
 
-def _boundary(found: int, group: _Group) -> int:
+def _find_boundary(found: int, group: _Group) -> int:
     """Return the log record that covers *found*: a row may begin in the middle of it."""
-    of_log = _values(group.records, "physical_offset")
+    of_log = _column_values(group.records, "physical_offset")
     before = of_log[of_log <= found]
     if not before.size:
         return min(found - group.header_size, group.start)
     return int(before[-1]) - group.header_size
 
 
-def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
+def _column_values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
     column = table.column(name)
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)
@@ -223,30 +223,30 @@ def read_committed_records(lake: Lake, store_id: str, start: int, end: int) -> I
     snapshot = open_table(lake, STORED_MESSAGES.name)
     if snapshot is None:
         return
-    known = read_rows_where(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
+    known = read_rows_where(lake, snapshot, ["physical_offset"], _rows_between(store_id, start, end))
     offsets = np.sort(known.column("physical_offset").to_numpy())
     for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
         if part.size:
-            here = _between(store_id, int(part[0]), int(part[-1]) + 1)
-            yield from _near_each_other(read_rows_where(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
+            here = _rows_between(store_id, int(part[0]), int(part[-1]) + 1)
+            yield from _encode_in_groups(read_rows_where(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
 
 
-def _between(store_id: str, start: int, end: int) -> pc.Expression:
+def _rows_between(store_id: str, start: int, end: int) -> pc.Expression:
     offset = pc.field("physical_offset")
     return (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
 
 
-def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[RawRecords]:
+def _encode_in_groups(ordered: pa.Table | pa.RecordBatch) -> Iterator[RawRecords]:
     for start in range(0, ordered.num_rows, _AT_ONCE):
         rows, first = ordered.slice(start, _AT_ONCE).to_pylist(), 0
         for at in range(1, len(rows) + 1):
             begins = rows[first]["physical_offset"]
             if at == len(rows) or rows[at]["physical_offset"] + rows[at]["total_size"] - begins > _GROUP_SIZE:
-                yield _as_records(rows[first:at])
+                yield _encode_rows(rows[first:at])
                 first = at
 
 
-def _as_records(rows: Sequence[Mapping[str, Any]]) -> RawRecords:
+def _encode_rows(rows: Sequence[Mapping[str, Any]]) -> RawRecords:
     encoded = [encode_record(record_from_row({**row, "body": bytes(row["body_length"])})) for row in rows]
     base = rows[0]["physical_offset"]
     positions = np.array([row["physical_offset"] - base for row in rows], np.int64)

@@ -80,12 +80,12 @@ class Registration(NamedTuple):
 _Shown: TypeAlias = tuple[str | None, int]  # a Delta table, and its version; of another engine's snapshot None and -1
 
 
-def _shown_by(snapshot: "Snapshot | None") -> _Shown:
+def _version_shown_by(snapshot: "Snapshot | None") -> _Shown:
     noted = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary is not None else {}
     return (noted[_TABLE_ID], int(noted[_VERSION])) if _TABLE_ID in noted else (None, -1)
 
 
-def _shown_of(snapshot: DeltaTable) -> _Shown:
+def _version_of(snapshot: DeltaTable) -> _Shown:
     return str(snapshot.metadata().id), snapshot.version()
 
 
@@ -104,7 +104,7 @@ class Registrar:
         """Register the newest version of each table, including *typed* ones; raise `OSError` if one failed."""
         done, refused = [], []
         try:
-            catalog = self._opened(lake)
+            catalog = self._connect(lake)
             for table in (*TABLES, *typed):
                 try:
                     registration = self._register(catalog, lake, table)
@@ -126,7 +126,7 @@ class Registrar:
             f"complete, and the next command with --iceberg {self._target} registers the missing files"
         )
 
-    def _opened(self, lake: Lake) -> "Catalog":
+    def _connect(self, lake: Lake) -> "Catalog":
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
@@ -146,35 +146,35 @@ class Registrar:
             snapshot = open_table(lake, table.name)
             if snapshot is None:
                 return None
-            newest = _shown_of(snapshot)
+            newest = _version_of(snapshot)
             if self._shown.get(table.name) == newest:
                 return Registration(table.name, newest[1])
-            registered = self._table(catalog, lake, table, snapshot)
-            shown = _shown_by(registered.current_snapshot())
+            registered = self._load(catalog, lake, table, snapshot)
+            shown = _version_shown_by(registered.current_snapshot())
             if shown[0] == newest[0] and shown[1] > newest[1]:
                 snapshot = open_table(lake, table.name) or snapshot  # opened after the catalog's, so at least as new
-                newest = _shown_of(snapshot)
+                newest = _version_of(snapshot)
             try:
-                change = _brought_up(registered, lake, table, snapshot) if shown != newest else (0, 0)
+                change = _commit_difference(registered, lake, table, snapshot) if shown != newest else (0, 0)
             except CommitFailedException:  # another process registers this table
                 continue
             self._shown[table.name] = newest
             return Registration(table.name, newest[1], *change)
         raise OSError(f"{table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
 
-    def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
+    def _load(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
         """Return the catalog's table, creating it if necessary; refuse a table with another owner."""
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (*self._namespace, catalog_name(table))
-        owner = _place(lake.locate(table.name))
+        owner = _location_for(lake.locate(table.name))
         try:
             found = catalog.load_table(name)
         except NoSuchTableError:
             found = catalog.create_table_if_not_exists(
                 name,
                 _arrow_schema(snapshot),
-                location=_place(lake.locate(METADATA_FOLDER, *name)),
+                location=_location_for(lake.locate(METADATA_FOLDER, *name)),
                 properties={_OWNER: owner, **_PROPERTIES},
             )
         known = found.properties.get(_OWNER)
@@ -187,30 +187,30 @@ class Registrar:
         return found
 
 
-def _brought_up(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:
+def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:
     """Commit the difference between the Iceberg and the Delta table; return the number of added and removed files."""
-    wanted = _wanted(lake, table, snapshot)
-    there = _data_files(registered)
+    wanted = _list_wanted_paths(lake, table, snapshot)
+    there = _list_data_files(registered)
     new, gone = [path for path in wanted if path not in there], there.keys() - wanted
-    transaction = _transaction(registered)
-    _adapt(transaction, _arrow_schema(snapshot), is_replaced=there.keys() <= gone)
+    transaction = _begin_transaction(registered)
+    _adapt_schema(transaction, _arrow_schema(snapshot), is_replaced=there.keys() <= gone)
     if new or gone:
         if transaction.table_metadata.name_mapping() is None:  # our files have no field ids
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({"schema.name-mapping.default": mapping})
-        table_id, version = _shown_of(snapshot)
+        table_id, version = _version_of(snapshot)
         noted = {_TABLE_ID: str(table_id), _VERSION: str(version)}
         update = transaction.update_snapshot(snapshot_properties=noted)
         with update.overwrite() if gone else update.merge_append() as producer:
             for path in gone:
                 producer.delete_data_file(there[path])
             for path in new:
-                producer.append_data_file(_described(registered, transaction, path))
+                producer.append_data_file(_describe_file(registered, transaction, path))
     _forget_snapshots(transaction.commit_transaction())
     return len(new), len(gone)
 
 
-def _described(registered: "IcebergTable", transaction: "Transaction", path: str) -> "DataFile":
+def _describe_file(registered: "IcebergTable", transaction: "Transaction", path: str) -> "DataFile":
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, parquet_file_to_data_file
 
     try:
@@ -223,7 +223,7 @@ def _described(registered: "IcebergTable", transaction: "Transaction", path: str
         ) from error
 
 
-def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
+def _list_wanted_paths(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
     """Return the paths of a snapshot's files; raise `UnsupportedTableError` if they do not contain exactly its rows."""
     stored = list_snapshot_files(lake, snapshot, table)
     location = lake.locate(table.name)
@@ -234,10 +234,10 @@ def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
             "run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; "
             f"REORG TABLE delta.`{location}` APPLY (PURGE)"
         )
-    return [_place(lake.locate(table.name, file.path)) for file in stored]
+    return [_location_for(lake.locate(table.name, file.path)) for file in stored]
 
 
-def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
+def _list_data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
     from pyiceberg.manifest import ManifestContent
 
     current = registered.current_snapshot()
@@ -253,7 +253,7 @@ def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
     return found
 
 
-def _transaction(registered: "IcebergTable") -> "Transaction":
+def _begin_transaction(registered: "IcebergTable") -> "Transaction":
     """
     Return a transaction that fails unless the table is still in this state when it commits.
 
@@ -278,7 +278,7 @@ def _transaction(registered: "IcebergTable") -> "Transaction":
     return Fenced(registered)
 
 
-def _adapt(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) -> None:
+def _adapt_schema(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) -> None:
     """Give the Iceberg table the Delta table's columns; their types may change only if every file *is_replaced*."""
     known, wanted = _types(transaction.table_metadata.schema().as_arrow()), _types(schema)
     if known == wanted:
@@ -309,15 +309,15 @@ def _forget_snapshots(registered: "IcebergTable") -> None:
     old = [snapshot for snapshot in snapshots[:-_KEPT] if snapshot.snapshot_id not in named]
     # A removed manifest never returns, so the oldest snapshot that stays has each old manifest that newer ones have.
     stay = [snapshots[-_KEPT], *(snapshot for snapshot in snapshots if snapshot.snapshot_id in named)]
-    needed = set(_manifests(registered, stay))
-    needless = {*_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed
+    needed = set(_list_manifests(registered, stay))
+    needless = {*_list_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed
     registered.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
     for path in needless:
         with suppress(OSError):  # remaining files only take a little space
             registered.io.delete(path)
 
 
-def _manifests(registered: "IcebergTable", snapshots: "Iterable[Snapshot]") -> Iterator[str]:
+def _list_manifests(registered: "IcebergTable", snapshots: "Iterable[Snapshot]") -> Iterator[str]:
     return (manifest.manifest_path for snapshot in snapshots for manifest in snapshot.manifests(registered.io))
 
 
@@ -331,7 +331,7 @@ def _arrow_schema(snapshot: DeltaTable) -> pa.Schema:
     )
 
 
-def _place(location: str) -> str:
+def _location_for(location: str) -> str:
     """Return a location in the form that Iceberg readers use; pyiceberg would truncate a URI at these characters."""
     if not is_local(location):
         if any(character in location for character in "#?"):

@@ -95,8 +95,8 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
         stores = [known for known in registered if known.tier is None]
-        firsts = cache(lambda: list(_first_records(store)))  # read on demand
-        found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
+        firsts = cache(lambda: list(_read_first_records(store)))  # read on demand
+        found = _find_store(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
             return found
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
@@ -105,10 +105,10 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
             )
         return KnownStore("", broker or DEFAULT_BROKER, tuple(fingerprint for fingerprint, _ in firsts()))
 
-    return _registered(lake, known_or_new, register_new=register_new)
+    return _find_or_register(lake, known_or_new, register_new=register_new)
 
 
-def _registered(
+def _find_or_register(
     lake: Lake, known_or_new: Callable[[Sequence[KnownStore]], KnownStore | None], *, register_new: bool
 ) -> KnownStore | None:
     """Return the store that matches one in the lake; a new store is registered."""
@@ -127,7 +127,7 @@ def _registered(
     )
 
 
-def _find(
+def _find_store(
     lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[_FirstRecord]], broker: str
 ) -> KnownStore | None:
     """Return the store with the same bytes; if all known bytes have expired, the one with this label."""
@@ -140,7 +140,7 @@ def _find(
         undecided[likeness].append(known)
     if undecided[Likeness.PARTLY]:
         return undecided[Likeness.PARTLY][0]
-    owners = _owners(lake, firsts()) if stores else set()
+    owners = _find_owners(lake, firsts()) if stores else set()
     for known in by_label:
         if known.store_id in owners:
             return known
@@ -158,14 +158,14 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
     return sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - equal ones keep this order
 
 
-def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
+def _find_owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
     where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
     found = read_rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
     wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
     return {store_id for store_id, *message in found if tuple(message) in wanted}
 
 
-def _first_records(store: Store) -> Iterator[_FirstRecord]:
+def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
     for segment in store.segments[::step]:
         whole = Range(
@@ -237,20 +237,20 @@ def identify_tier(
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
         undecided = []
         for known in _newest_of_label_first([one for one in registered if one.tier is not None], broker):
-            likeness = _likeness(known, queues)
+            likeness = _compare_tier(known, queues)
             if likeness is Likeness.SAME:
                 return known
             if likeness is Likeness.UNKNOWN and known.broker == broker:
                 undecided.append(known)
         if undecided:
             return undecided[0]
-        firsts = _first_states(queues)
+        firsts = _read_first_states(queues)
         return KnownStore("", broker, (), tier=firsts) if firsts else None
 
-    return _registered(lake, known_or_new, register_new=register_new)
+    return _find_or_register(lake, known_or_new, register_new=register_new)
 
 
-def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
+def _compare_tier(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     """Compare until one queue has the same bytes; recreated topics have other bytes."""
     states = queue_states(known) or {state.name: state for state in map(QueueState.of_json, known.tier or ())}
     verdict = Likeness.UNKNOWN
@@ -263,7 +263,7 @@ def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     return verdict
 
 
-def _first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
+def _read_first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
     """Return states for some queues with their first records as fingerprints, and no ingested rows."""
     found = []
     for queue in queues[:: max(len(queues) // _SAMPLED_QUEUES, 1)]:

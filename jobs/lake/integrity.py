@@ -69,14 +69,14 @@ def refuse_foreign_files(lake: Lake) -> None:
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
         return
     known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
-    foreign = sorted(name for name in _names(lake) if name not in known and not name.startswith("."))
+    foreign = sorted(name for name in _list_names(lake) if name not in known and not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
         reason = f"has files of another program ({shown}), so it is not a lake. Pass an empty or new directory"
         raise ForeignFilesError(reason, None, lake.location)
 
 
-def _names(lake: Lake) -> set[str]:
+def _list_names(lake: Lake) -> set[str]:
     """Return the names of the entries directly in a lake's folder; an empty set if the folder does not exist."""
     if not is_local(lake.location):
         return {info.name.partition("/")[0] for info in lake.list_files("")}
@@ -116,12 +116,12 @@ def newest_run_by_table(
         run = read_newest_transaction(snapshot, store.store_id) if snapshot is not None else None
         if table.name not in spared:
             most = number if table.name in own or before is None else wanted or 0
-            _check(lake, store, table, run, (wanted or 0, most))
+            _check_run(lake, store, table, run, (wanted or 0, most))
         found[table.name] = number if table.name in own else max(run or 0, earlier or 0)
     return {name: run for name, run in found.items() if run}
 
 
-def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
+def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
     least, most = bounds
     if least <= (run or 0) <= most:
         return
@@ -216,7 +216,7 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     found = [
         lost
         for store_id, newest in prepared.items()
-        for lost in _of_tables(lake, read_manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
+        for lost in _find_lost_in_tables(lake, read_manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
     ]
     wanted = [(done_transaction_app(store_id), run) for store_id, run in done.items()]
     wanted += [(store_id, run) for store_id, (run, _) in prepared.items()]
@@ -238,7 +238,7 @@ def restore_transactions(lake: Lake, lost: list[LostTransaction]) -> None:
         put_transaction(lake, TABLES_BY_NAME[one.table], (one.app, one.number))
 
 
-def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransaction]:
+def _find_lost_in_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransaction]:
     """Yield the transactions of a store that tables have lost, according to the manifest of its newest run."""
     store, run = newest.store_id, newest.run
     before = newest.tables_before or {}
@@ -248,13 +248,13 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransact
         known = newest_committed_transaction(lake, table.name, store)
         if known >= number:
             continue
-        doubt = _doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
+        doubt = _find_doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
         if table.name in own and done < run and not doubt:
             doubt = f"run {run} of store {store} was not finished, and nothing shows which tables have its rows"
         yield LostTransaction(table.name, store, known, number, doubt)
 
 
-def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFile] | None) -> str:
+def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFile] | None) -> str:
     """Return why a table's rows do not prove that it has the store's runs; empty if they do."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:

@@ -39,7 +39,7 @@ def hold_lock(lake: Lake, store_id: str) -> Iterator[bool]:
     if location in _kept:
         yield False
         return
-    with _file_held(location) if is_local(location) else _noted(lake, store_id) as was_cut_off:
+    with _hold_file_lock(location) if is_local(location) else _hold_note(lake, store_id) as was_cut_off:
         yield was_cut_off
 
 
@@ -63,14 +63,14 @@ def check_lock_is_shared(lake: Lake, store_id: str) -> None:
 
 
 @contextmanager
-def _file_held(location: str) -> Iterator[bool]:
+def _hold_file_lock(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = _opened(path)
+    descriptor = _open_lock_file(path)
     try:
         _lock(descriptor)
         was_cut_off = os.fstat(descriptor).st_size > 0
-        note = _note()
+        note = _encode_note()
         with naming_file_in_errors(str(path)):
             os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
@@ -80,7 +80,7 @@ def _file_held(location: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     """Open a lock file, but no link: the target would be overwritten."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -96,30 +96,30 @@ def _lock(descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise OtherRunActiveError(_holder_text(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
+        raise OtherRunActiveError(_describe_holder(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise
 
 
 @contextmanager
-def _noted(lake: Lake, store_id: str) -> Iterator[bool]:
+def _hold_note(lake: Lake, store_id: str) -> Iterator[bool]:
     path = f"{_LOCKS}/{store_id}"
     was_cut_off = any(info.name == store_id for info in lake.list_files(_LOCKS))
     if was_cut_off:
         lake.delete(path)  # storages do not overwrite files
     with suppress(FileExistsError):  # of a run that began at the same moment: the commit decides between the two
-        lake.create(path, _note())
+        lake.create(path, _encode_note())
     yield was_cut_off
     lake.delete(path)
 
 
-def _note() -> bytes:
+def _encode_note() -> bytes:
     since = datetime.now(UTC).isoformat(timespec="seconds")
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode() + b"\n"
 
 
-def _holder_text(text: bytes) -> str:
+def _describe_holder(text: bytes) -> str:
     try:
         holder = json.loads(text.partition(b"\n")[0])
         run = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"

@@ -146,11 +146,11 @@ def list_known_stores(lake: Lake) -> list[KnownStore]:
 
     All are read from one snapshot of `runs`: on an object store, each snapshot loads Delta's log.
     """
-    return read_snapshot(lake, RUNS.name, partial(_stores_in, lake)) or []
+    return read_snapshot(lake, RUNS.name, partial(_read_stores, lake)) or []
 
 
-def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
-    stores = _registered_in(lake, snapshot)
+def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+    stores = _read_registrations(lake, snapshot)
     numbers = {store.store_id: read_newest_transaction(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
     names = ["store_id", "run", "state", "manifest"]
@@ -162,7 +162,7 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         if run:
             path = manifests.get((store.store_id, run))
             if path is None:
-                raise _missing_row(lake, store.store_id, run)
+                raise _missing_row_error(lake, store.store_id, run)
             found.append(replace(store, newest=read_manifest_at(lake, path, run)))
         else:
             _refuse_forgotten_runs(lake, store)
@@ -170,7 +170,7 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     return found
 
 
-def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     found = []
     columns = ["store_id", "broker", "state", "time", "detail"]
     for row in read_rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
@@ -247,17 +247,17 @@ def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]]
 
 def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
     """Return the row of `runs` that prepares a run; raise `OSError` if it is missing."""
-    row = _prepared_row(lake, store_id, run)
+    row = _find_prepared_row(lake, store_id, run)
     if row is None:
-        raise _missing_row(lake, store_id, run)
+        raise _missing_row_error(lake, store_id, run)
     return row
 
 
-def _missing_row(lake: Lake, store_id: str, run: int) -> OSError:
+def _missing_row_error(lake: Lake, store_id: str, run: int) -> OSError:
     return OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
 
 
-def _prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
+def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
     names = ("store_id", "state", "time", "host", "to_offset", "manifest")
     found = read_rows(lake, RUNS.name, names, ds.field("run") == run)
     return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED)), None)
@@ -307,21 +307,21 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
     """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
     if newest_committed_transaction(lake, RUNS.name, store_id) >= run:
-        raise OtherRunActiveError(_who_prepared(lake, store_id, run)) from cause
+        raise OtherRunActiveError(_describe_faster_run(lake, store_id, run)) from cause
 
 
 def prepare_run(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
     if newest_committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard_files(lake, manifest.tables)
-        raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
+        raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
     try:
         _append_prepared(lake, manifest, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
         discard_files(lake, manifest.tables)
-        raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
+        raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run)) from error
 
 
 def replace_prepared(lake: Lake, manifest: Manifest, of: Manifest) -> None:
@@ -333,13 +333,13 @@ def replace_prepared(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     app = f"{manifest.store_id}/replaced"
     number = newest_committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
-        raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run))
+        raise OtherRunActiveError(_describe_faster_run(lake, of.store_id, of.run))
     prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
     change = rewrite_without_rows(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
-        raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run)) from error
+        raise OtherRunActiveError(_describe_faster_run(lake, of.store_id, of.run)) from error
 
 
 def _append_prepared(
@@ -383,8 +383,8 @@ def discard_files(lake: Lake, written: Mapping[str, Iterable[AddedFile]]) -> Non
             lake.delete(f"{table}/{action.path}")
 
 
-def _who_prepared(lake: Lake, store_id: str, run: int) -> str:
-    row = _prepared_row(lake, store_id, run)
+def _describe_faster_run(lake: Lake, store_id: str, run: int) -> str:
+    row = _find_prepared_row(lake, store_id, run)
     by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
     return f"run {run} of this store was prepared by another process{by_whom}"
 
@@ -430,11 +430,11 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # of files that the run merged after it was done
         if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
             abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
-        _delete_halves(lake, table.name)
+        _delete_unfinished_commits(lake, table.name)
         delete_uncommitted_files(
             lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())}
         )
-    row = _prepared_row(lake, manifest.store_id, manifest.run)
+    row = _find_prepared_row(lake, manifest.store_id, manifest.run)
     kept = row["manifest"].removeprefix(f"{MANIFEST_FOLDER}/") if row else ""
     for name in _file_names(lake, MANIFEST_FOLDER):
         # A file that is being created has a dot before its name.
@@ -466,7 +466,7 @@ def delete_manifests_up_to(lake: Lake, whose: str, newest: int) -> None:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
-def _delete_halves(lake: Lake, folder: str) -> None:
+def _delete_unfinished_commits(lake: Lake, folder: str) -> None:
     """Delete unfinished commits: `deltalake` names them with a leading '#', we with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS

@@ -90,15 +90,15 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
             row["path"],
             row["size_bytes"],
             row["num_records"] or 0,
-            _under("min.", row),
-            _under("max.", row),
+            _values_with_prefix("min.", row),
+            _values_with_prefix("max.", row),
             deleted.get(row["path"]),
         )
         for row in stored
     ]
 
 
-def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _values_with_prefix(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
@@ -111,7 +111,7 @@ def list_row_groups(
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        limits = _limits(group, {column}).get(column)
+        limits = _limits_of_group(group, {column}).get(column)
         found.append((group.num_rows, unknown if limits is None else range(limits.min, limits.max + 1)))
     return found
 
@@ -125,7 +125,7 @@ def read_batches_for_rewriting(
     A column that was added later is NULL in older files. Rows that another engine has deleted, and rows that are not
     *within* the limits of a column, are left out.
     """
-    for batch in _read(lake, table, file, table.schema, within):
+    for batch in _read_file(lake, table, file, table.schema, within):
         kept = batch
         for name, (low, high) in within.items():
             values = kept.column(name)
@@ -143,7 +143,7 @@ def read_batches(
     Row groups are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
     """
     schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
-    yield from _read(lake, table, file, schema, wanted)
+    yield from _read_file(lake, table, file, schema, wanted)
 
 
 def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
@@ -160,7 +160,7 @@ def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     return True
 
 
-def _read(
+def _read_file(
     lake: Lake, table: Table, stored: SnapshotFile, schema: pa.Schema, wanted: Limits
 ) -> Iterator[pa.RecordBatch]:
     # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
@@ -173,7 +173,7 @@ def _read(
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             place, start = start, start + group.num_rows
-            limits = _limits(group, wanted).items()
+            limits = _limits_of_group(group, wanted).items()
             if any(known.max < wanted[name][0] or known.min > wanted[name][1] for name, known in limits):
                 continue
             row_size = group.total_byte_size // max(group.num_rows, 1) + 1
@@ -186,7 +186,7 @@ def _read(
                     yield convert_to_schema(kept, schema)
 
 
-def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
+def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
     columns = [group.column(number) for number in range(group.num_columns)] if names else []
     known = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
     return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
@@ -209,10 +209,10 @@ def read_rows_where(
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
     # A data set of `deltalake` treats a column as NULL if another engine wrote the file without its statistics.
-    return retry_server_failures(lambda: _rows_where(lake, snapshot, columns, where, deleted=deleted))
+    return retry_server_failures(lambda: _read_rows(lake, snapshot, columns, where, deleted=deleted))
 
 
-def _rows_where(
+def _read_rows(
     lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
 ) -> pa.Table:
     uri = snapshot.table_uri
@@ -224,7 +224,7 @@ def _rows_where(
     layout = ds.ParquetFileFormat(_READ_OPTIONS)
     stored = {file.path: file for file in list_snapshot_files(lake, snapshot)}
     fragments = [
-        layout.make_fragment(path, filesystem, partition_expression=_bounds(file, schema))
+        layout.make_fragment(path, filesystem, partition_expression=_bounds_of_file(file, schema))
         for path, file in stored.items()
     ]
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
@@ -244,7 +244,7 @@ def _rows_where(
     return pa.concat_tables(tables)
 
 
-def _bounds(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:
+def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:
     """Return the limits of a file's integer columns and stores, from its statistics."""
     known = pc.scalar(True)  # noqa: FBT003 - the value
     for name, lowest in file.lowest.items():

@@ -173,7 +173,7 @@ class TableFile:
                 os.fsync(self._sink.fileno())
             self._sink.close()
         metadata = self._writer.writer.metadata
-        stats = _statistics(metadata, self._table)
+        stats = _collect_statistics(metadata, self._table)
         return AddedFile(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 
     def discard(self) -> None:
@@ -208,7 +208,7 @@ def parquet_writer(
         compression_level=dict.fromkeys(compressed, COMPRESSION_LEVEL),
         write_statistics=[name for name in table.columns_with_limits if name in schema.names],
         store_schema=False,
-        use_dictionary=list(_repeated(table)),
+        use_dictionary=list(_dictionary_columns(table)),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
         bloom_filter_options={name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
     )
@@ -238,7 +238,7 @@ def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
         yield path
 
 
-def _repeated(table: Table) -> Iterator[str]:
+def _dictionary_columns(table: Table) -> Iterator[str]:
     """Yield the Parquet columns with repeated values; a dictionary for other columns costs a third more time."""
     for field in table.schema:
         is_text = pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)
@@ -248,7 +248,7 @@ def _repeated(table: Table) -> Iterator[str]:
             yield field.name
 
 
-def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
+def _collect_statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -262,12 +262,12 @@ def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
         if len(ranged) != sum(1 for item in found if item.num_values):
             continue  # a row group has values but no limits, so the limits of the file are unknown
         if ranged:
-            low[name] = _json(min(item.min for item in ranged), "")
-            high[name] = _json(max(item.max for item in ranged), _HIGHEST)
+            low[name] = _encode_limit(min(item.min for item in ranged), "")
+            high[name] = _encode_limit(max(item.max for item in ranged), _HIGHEST)
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _json(value: object, mark: str) -> object:
+def _encode_limit(value: object, mark: str) -> object:
     """Return a limit as in Delta's log; long text is truncated and marked with *mark*."""
     if isinstance(value, str) and len(value) > STATISTICS_LENGTH:
         return value[:STATISTICS_LENGTH] + mark

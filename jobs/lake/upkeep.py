@@ -97,15 +97,15 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     naming = FileNaming(manifest.store_id, manifest.run)
     errors: list[Exception] = []
     for number, table in enumerate(WRITTEN_BY_RUNS):
-        if _has_turn(manifest, table, number):
-            with _noted(errors):
+        if _is_due(manifest, table, number):
+            with _collecting_errors(errors):
                 merge_small_files(lake, table, many=MAX_SMALL_FILES, of=naming)
     if manifest.run % MAX_SMALL_FILES:
         return errors
-    with _noted(errors):
+    with _collecting_errors(errors):
         is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
-            with _noted(errors):
+            with _collecting_errors(errors):
                 vacuum_store_files(lake, table, manifest.store_id)
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
@@ -115,14 +115,14 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
 
 
 @contextmanager
-def _noted(errors: list[Exception]) -> Iterator[None]:
+def _collecting_errors(errors: list[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, DeltaError, pa.ArrowException) as error:  # any: the run, which is committed, reports it
         errors.append(error)
 
 
-def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:
+def _is_due(manifest: Manifest, table: Table, number: int) -> bool:
     """
     Return whether small files of a table are merged after a run; *number* is the table's among those of runs.
 

@@ -184,7 +184,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     location = _location(snapshot)
     jvm, session = jvm_and_session(location)
     delta = jvm.org.apache.spark.sql.delta
-    with _conflicts_as_ours():
+    with _translating_errors():
         transaction = delta.DeltaLog.forTable(session, location).startTransaction()
         if transaction.snapshot().version() != snapshot.version():
             raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
@@ -231,7 +231,7 @@ def jvm_and_session(table: str) -> "tuple[JVMView, JavaObject]":
 
 def _run_sql(snapshot: DeltaTable, statement: str) -> list[str]:
     location = _location(snapshot)
-    with _conflicts_as_ours():
+    with _translating_errors():
         rows = jvm_and_session(location)[1].sql(statement.replace("{table}", f"delta.`{location}`")).collectAsList()
     return [row.json() for row in rows]
 
@@ -256,7 +256,7 @@ def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
 
 
 @contextmanager
-def _conflicts_as_ours() -> Iterator[None]:
+def _translating_errors() -> Iterator[None]:
     """Raise `CommitFailedError` for Delta's conflicts, and `OSError` for its other errors."""
     from py4j.protocol import Py4JJavaError
 

@@ -95,8 +95,8 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         request.out,
         {**settings.describe(), "lost_only": request.lost_only},
         list(settings.lines()),
-        _log_of(store),
-        _gaps(store),
+        _describe_log(store),
+        _find_gaps(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys per file",
         [name for name, reason in reasons.items() if reason is None],
         [
@@ -119,16 +119,16 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         str(request.out),
         settings.describe(),
         [f"  format: RocketMQ {settings.release} ({settings.release_origin})"],
-        _log_of(store),
-        _gaps(store),
+        _describe_log(store),
+        _find_gaps(store),
         written,
     )
 
 
-def _log_of(store: Store) -> dict[str, int | None]:
+def _describe_log(store: Store) -> dict[str, int | None]:
     ranges = plan_ranges(store)
     return describe_plan(ranges, written_size(ranges))
 
 
-def _gaps(store: Store) -> list[tuple[int, int]]:
+def _find_gaps(store: Store) -> list[tuple[int, int]]:
     return [(start, end) for _, start, end in find_holes(store.segments)]

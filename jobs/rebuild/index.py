@@ -190,7 +190,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
                 for one in explained
             ],
             replaced=sorted(name for build in builds for name in build.replaces),
-            gaps=row.gaps, left_out=list(_left_out(row, explained, store)),
+            gaps=row.gaps, left_out=list(_describe_left_out_keys(row, explained, store)),
             log_bytes=store.log_size, was_killed=not store.is_closed, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
@@ -199,14 +199,14 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         built = workers.map(builds, task, "building index files")
     check = partial(check_built_file, directory=directory, options=options)
     if request.proven_only:
-        builds, built = _proven(builds, built, explained, directory, store, request.accepted)
+        builds, built = _keep_proven(builds, built, explained, directory, store, request.accepted)
         result.replaced = sorted(name for build in builds for name in build.replaces)
         names = [one.name for one in result.survivors if one.role in {_LOST, _CONTRADICTS}]
         result.undecided = [f"index/{name}" for name in names if name not in result.replaced]
     with ThreadPoolExecutor(_CHECKERS) as checkers:
         list(checkers.map(check, built))
         compared = [] if request.lost_only else files
-        same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
+        same = list(checkers.map(partial(_find_same_in_store, files=compared, store=store), built))
     result.files = [
         _written(build, file, explained, own=own, same=sum(isinstance(one, BrokerIndexFile) for one in same))
         for build, file, own in zip(builds, built, same, strict=True)
@@ -236,7 +236,7 @@ def list_and_determine_settings(
     return store, files, settings
 
 
-def _to_build(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...] = ()) -> BuildTask:
+def _build_task(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...] = ()) -> BuildTask:
     recipe = plan.new_file_recipe(planned.start, planned.end)
     return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
@@ -306,7 +306,7 @@ def _may_be_right(
     return not is_foreign or has_keys_of_log(explained.real, row, geometry, store) or _fits_between(explained, files)
 
 
-def _proven(  # noqa: PLR0913, PLR0917 - what there is
+def _keep_proven(  # noqa: PLR0913, PLR0917 - what there is
     builds: Sequence[BuildTask],
     built: Sequence[BuiltFile],
     explained: Sequence[ExplainedFile],
@@ -326,7 +326,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
         old = wrong.get(build.name)
         path = Path(local_path(join_location(directory, file.name)))
         is_decided = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved or build.name in accepted
-        if is_decided or (old is not None and _one_fault(old.real, path, store)):
+        if is_decided or (old is not None and _find_one_fault(old.real, path, store)):
             proven.append(build)
             files.append(file)
         else:
@@ -334,7 +334,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
     return proven, files
 
 
-def _one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
+def _find_one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
     with store.open(real) as file, LocalStorage().open(str(made)) as right:
         return find_file_fault(
             Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
@@ -385,7 +385,7 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     ]
     names = [survivor.real.name for survivor in kept]
     choose_names = partial(_choose_names, row=row, zone=settings.zone.value, recorded=recorded)
-    builds += _named(planned, names, damaged, choose_names, plan, names_all=proof is None)
+    builds += _name_files(planned, names, damaged, choose_names, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
 
 
@@ -397,7 +397,7 @@ def _has_sure_place(plan: PlannedFile, kept: Sequence[Survivor], damaged: Sequen
     return not any(name in held for name in names) or any(low < name < high for name in damaged)
 
 
-def _named(  # noqa: PLR0913 - what names depend on
+def _name_files(  # noqa: PLR0913 - what names depend on
     planned: Sequence[PlannedFile],
     names: Sequence[str],
     damaged: Sequence[str],
@@ -414,11 +414,11 @@ def _named(  # noqa: PLR0913 - what names depend on
         replaced = [name for name in damaged if before < name and (not following or name < following)]
         if replaced and not names_all:
             if len(replaced) == len(gap):
-                yield from (_to_build(plan, name, one, (name,)) for name, one in zip(replaced, gap, strict=True))
+                yield from (_build_task(plan, name, one, (name,)) for name, one in zip(replaced, gap, strict=True))
             continue
         chosen = replaced if len(replaced) == len(gap) else choose_names(gap, before, following)
         for number, (name, one) in enumerate(zip(chosen, gap, strict=True)):
-            yield _to_build(plan, name, one, tuple(replaced) if number == 0 else ())
+            yield _build_task(plan, name, one, tuple(replaced) if number == 0 else ())
 
 
 def _choose_names(  # noqa: PLR0913 - what names depend on
@@ -438,7 +438,7 @@ def _choose_names(  # noqa: PLR0913 - what names depend on
     return known if is_in_order else made
 
 
-def _left_out(row: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
+def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
     """Describe the keys that remain in no file."""
     for explained in files:
         survivor = explained.survivor
@@ -452,7 +452,7 @@ def _left_out(row: KeySequence, files: Sequence[ExplainedFile], store: Store) ->
         yield f"keys of lost messages past the current end of the log, which have entries in {', '.join(ahead)}"
 
 
-def _same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:
+def _find_same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:
     """
     Return the store's file with the same bytes, or whether it has one that begins with the same message.
 

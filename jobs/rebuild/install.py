@@ -142,7 +142,7 @@ def plan_index_installation(
         if stray:
             raise RefusedError(f"{', '.join(stray)}: the plan would both keep and replace these files")
         headers |= {name: read_header_as_broker(index / name) for name in kept}
-        checkpoint, is_closed = _checkpoint(root), not (root / "abort").exists()
+        checkpoint, is_closed = _read_checkpoint(root), not (root / "abort").exists()
         capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
         full = {name for name in new if headers[name].index_count >= capacity}
         covered = sorted(full - {newest_name} if is_closed else headers)
@@ -205,10 +205,10 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         tuple(sorted({*present} - {*kept})),
         status,
         _mode_of(status, [folder / name for name in present]),
-        _aside_of(folder),
+        _new_aside_name(folder),
         kept=tuple(kept),
         states={str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
-        obstacles=tuple(_obstacles(folder.parent, status.st_uid, new)),
+        obstacles=tuple(_find_obstacles(folder.parent, status.st_uid, new)),
     )
 
 
@@ -222,10 +222,10 @@ def plan_file_installation(folder: Path, files: Mapping[str, Path], base_path: P
         tuple(path.name for path in there),
         status,
         _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
-        _aside_of(base_path),
+        _new_aside_name(base_path),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.read(path)) is not None},
-        obstacles=tuple(_obstacles(folder, status.st_uid, new)),
+        obstacles=tuple(_find_obstacles(folder, status.st_uid, new)),
     )
 
 
@@ -234,7 +234,7 @@ def _mode_of(directory: os.stat_result, files: Sequence[Path]) -> int:
     return files[-1].stat().st_mode & 0o777 if files else directory.st_mode & 0o666
 
 
-def _obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterator[str]:
+def _find_obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterator[str]:
     """Yield the reasons why this process cannot put files into *directory*."""
     if os.geteuid() not in {0, user}:
         yield f"{directory}: files must belong to user {user}; run as that user, or as root"
@@ -245,7 +245,7 @@ def _obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterat
         )
 
 
-def _aside_of(directory: Path) -> Path:
+def _new_aside_name(directory: Path) -> Path:
     """Return a new name next to a directory for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{SET_ASIDE_MARK}{stamp}-{uuid4().hex[:8]}")
@@ -262,17 +262,17 @@ def _read_manifest(source: Path) -> dict[str, Any]:
 def read_header_as_broker(path: Path) -> IndexHeader:
     """Return the header of the index file at *path*, interpreted as a broker does."""
     # A broker extends a short file with zeros, and reads its bytes as the header.
-    return decode_header(_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
+    return decode_header(_read_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
 
 
-def _checkpoint(root: Path) -> Checkpoint:
+def _read_checkpoint(root: Path) -> Checkpoint:
     try:
-        return decode_checkpoint(_head(root / _CHECKPOINT, CHECKPOINT_SIZE))
+        return decode_checkpoint(_read_head(root / _CHECKPOINT, CHECKPOINT_SIZE))
     except (FileNotFoundError, FormatError):  # the broker then starts as if it had flushed nothing
         return Checkpoint(0, 0, 0)
 
 
-def _head(path: Path, size: int) -> bytes:
+def _read_head(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         try:
             return file.read(size)
@@ -331,7 +331,7 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
         try:
             os.link(made, place, follow_symlinks=False)
         except FileExistsError as error:
-            raise _changed(place) from error
+            raise _changed_error(place) from error
         made.unlink()
         return
     made.rename(aside)
@@ -340,14 +340,14 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
     found = FileState.read(aside)
     if found is None:  # deleted meanwhile
         place.unlink()
-        raise _changed(place)
+        raise _changed_error(place)
     if found != expected:
         exchange_paths(aside, place)
         aside.unlink()
-        raise _changed(place)
+        raise _changed_error(place)
 
 
-def _changed(place: Path) -> RefusedError:
+def _changed_error(place: Path) -> RefusedError:
     return RefusedError(
         f"{place}: another process changed this file while this command ran; it was left unchanged. Find out which "
         "process writes to the store, stop it, and run this command again"
@@ -362,7 +362,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             os.link(plan.folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
         except FileNotFoundError as error:
             shutil.rmtree(staging)
-            raise _changed(plan.folder / name) from error
+            raise _changed_error(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
     _set_owner_and_mode(made, plan, plan.status.st_mode & 0o7777)
@@ -370,9 +370,9 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
-    _check_is(made, plan.aside)
+    _check_same_directory(made, plan.aside)
     exchange_paths(plan.aside, plan.folder)
-    _check_is(made, plan.folder)
+    _check_same_directory(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
@@ -383,14 +383,14 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             shutil.rmtree(plan.aside)
         else:
             shutil.rmtree(plan.folder)
-        raise _changed(plan.folder / min(changed))
+        raise _changed_error(plan.folder / min(changed))
     if plan.aside.exists():
         for name in plan.kept:  # they are linked into the new set
             (plan.aside / name).unlink()
         remove_empty_folders(plan.aside)
 
 
-def _check_is(made: int, place: Path) -> None:
+def _check_same_directory(made: int, place: Path) -> None:
     """Raise an error if *place* is not the directory that was created."""
     found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):

@@ -162,10 +162,10 @@ class _Comparison:
                 or (one.kind is DifferenceKind.BEHIND_LOG and is_last)
             ):
                 continue  # the log has lost the record of the last unit
-            for path in self._files_of(one):
+            for path in self._paths_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.times))
 
-    def _files_of(self, difference: Difference) -> Iterator[str]:
+    def _paths_of(self, difference: Difference) -> Iterator[str]:
         """Yield the files with a difference, by their paths in the output."""
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
@@ -181,19 +181,19 @@ class _Comparison:
         wrote.
         """
         for queue in self._built:
-            self.verdicts |= {file.path: self._verdict(file, queue, real.get(file.path)) for file in queue.files}
+            self.verdicts |= {file.path: self._compare_file(file, queue, real.get(file.path)) for file in queue.files}
         for queue in self._built:
             for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
-                is_confirmed = self._segments_of(self._units(file, queue)) <= self._confirmed
+                is_confirmed = self._segments_pointed_to(self._units(file, queue)) <= self._confirmed
                 self.verdicts[file.path] = _WRONG if is_confirmed else _UNDECIDED
         wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
         against = [
             one for one in self._joined.differences
             if one.kind not in KINDS_WITHOUT_QUEUE_FAULT
-            and one.log_offset is not None and not wrong & {*self._files_of(one)}
+            and one.log_offset is not None and not wrong & {*self._paths_of(one)}
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_changed_record}
-        self._bad_records = records | doubtful | self._with_other_tags()
+        self._bad_records = records | doubtful | self._find_records_with_other_tags()
         units = [one.log_offset or 0 for one in against if one.kind in WRONG_POSITION_KINDS]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
         self._bad_segments = segments - self._confirmed
@@ -202,7 +202,7 @@ class _Comparison:
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
         return _units(read_file(self._out / file.path), queue.name)
 
-    def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
+    def _compare_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's file by comparing it with the file built from the log."""
         # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files to which
         # the comparison with the log does not object, and which may be right; one fault of the file; blanks of records
@@ -217,11 +217,11 @@ class _Comparison:
         has_units = not _is_extension(file)
         if has_units:
             size = min(made.size, stored.size)
-            self._confirmed |= self._segments_of(made[:size][made[:size] == stored[:size]])
+            self._confirmed |= self._segments_pointed_to(made[:size][made[:size] == stored[:size]])
         if is_as_long and content == own:
             return _EQUAL
         if not is_as_long and has_units:
-            content = self._with_units_of_lost_records(file, queue, content, stored)
+            content = self._keep_units_of_lost_records(file, queue, content, stored)
             made = _units(content, queue.name)
         fault = find_file_fault(Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content))
         if fault is FileFault.BIT and has_units:
@@ -240,7 +240,7 @@ class _Comparison:
             self._foreign_units.append(stored)
         return _FOREIGN if is_foreign else _UNDECIDED
 
-    def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
+    def _keep_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
         """Copy the store's units of lost records, which cannot be rebuilt, into a rebuilt file."""
         made = _units(content, queue.name).copy()
         size = min(made.size, stored.size)
@@ -262,12 +262,12 @@ class _Comparison:
             is_lost |= (offsets >= start) & (offsets < end)
         return is_lost
 
-    def _segments_of(self, units: Units) -> set[int]:
+    def _segments_pointed_to(self, units: Units) -> set[int]:
         """Return the numbers of the segments to which units point, from 1 on."""
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def _with_other_tags(self) -> set[int]:
+    def _find_records_with_other_tags(self) -> set[int]:
         """Return the records whose tags may have changed, according to a unit in a file of another queue."""
         known = {tuple(unit[:2]): unit[2] for units in self._foreign_units for unit in units.tolist()}
         plain = [queue for queue in self._built if known and queue.name.kind is QueueKind.PLAIN]
@@ -306,7 +306,7 @@ class _Comparison:
                 units = self._units(file, queue)
                 if self._bad_records.intersection(units["physical_offset"].tolist()):
                     return False
-                if self._bad_segments & self._segments_of(units):
+                if self._bad_segments & self._segments_pointed_to(units):
                     return False
         return True
 

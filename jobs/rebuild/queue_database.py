@@ -160,11 +160,11 @@ class _Queue:
 def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
     prefixes = {QueuePrefix(name.topic, name.queue_id): queue for name, queue in queues.items() if queue.waiting}
     path = str(folder / f"table-{uuid4()}.sst")
-    write_table(path, _rows(prefixes))
+    write_table(path, _take_rows(prefixes))
     return path
 
 
-def _rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
+def _take_rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
     """Yield the waiting rows in key order, in portions."""
     for prefix in sorted(queues, key=lambda prefix: prefix.encoded):
         units = newest_by_queue_offset(np.concatenate(queues[prefix].waiting))

@@ -154,7 +154,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             summary.notes += [*database.notes(recipe), *_notes_of_log(summary, every)]
         else:
             built = made = build_queues(workers, recipe, log.ranges)
-            summary.notes += [*_notes(store, recipe, built), *_notes_of_log(summary, built)]
+            summary.notes += [*_notes_of_queues(store, recipe, built), *_notes_of_log(summary, built)]
             for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
                 if (size := path.stat().st_size) != expected:  # of every file on this machine as well
                     raise OSError(f"{path}: has {size} bytes, but {expected} were written")
@@ -210,7 +210,7 @@ def list_and_determine_settings(
     return store, settings
 
 
-def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
+def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
     """Yield the facts that the log does not contain, and the differences from a healthy log."""
     plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
     yield from queue_note(

@@ -208,14 +208,14 @@ class _Files:
         while data:
             base = offset // self.size * self.size
             fitting = data[: base + self.size - offset]
-            with self._opened(base) as descriptor:
+            with self._open_file(base) as descriptor:
                 write_all(descriptor, offset - base, fitting)
             self._hashes[base].update(fitting)
             self._written[base] = offset - base + len(fitting)
             offset, data = offset + len(fitting), data[len(fitting) :]
 
     @contextmanager
-    def _opened(self, base: int) -> Iterator[int]:
+    def _open_file(self, base: int) -> Iterator[int]:
         if not self._written:
             self.attempt.mkdir(parents=True, exist_ok=True)
         path = f"{self.attempt}/{file_name_of_offset(base)}"
@@ -229,7 +229,7 @@ class _Files:
         """Extend every file to its size, flush it, and move the folder into place."""
         built = []
         for base in sorted({*bases, *self._written}):
-            with self._opened(base) as descriptor:
+            with self._open_file(base) as descriptor:
                 os.ftruncate(descriptor, self.size)
                 os.fsync(descriptor)
             path = f"{self.folder}/{file_name_of_offset(base)}"

@@ -121,7 +121,7 @@ class Journal:
                 entry.is_undone = True  # written first: after a kill, some of the replaced files are in place again
                 self.write()
             with acting_as(*owner):
-                said += _undo(entry)
+                said += _undo_step(entry)
             self.entries.pop()
             self.write()
         return said
@@ -154,16 +154,16 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
         # aside, or if an undo was killed after it restored this one. Else a broker has written to it.
         may_be_old = is_set_aside and (entry.is_undone or not (entry.done or entry.is_exchange))
         if not is_as_installed and (replaced.exists() or not may_be_old):
-            raise _written_to(place, "nothing was undone")
+            raise _changed_file_error(place, "nothing was undone")
 
 
-def _written_to(place: Path, outcome: str) -> NotRepairableError:
+def _changed_file_error(place: Path, outcome: str) -> NotRepairableError:
     return NotRepairableError(
         f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}"
     )
 
 
-def _undo(entry: JournalEntry) -> list[str]:
+def _undo_step(entry: JournalEntry) -> list[str]:
     folder, aside = Path(entry.folder), Path(entry.aside)
     delete_killed_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)
     if not _was_done(entry):
@@ -197,7 +197,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
         aside.unlink()
         return
     if name not in entry.new and place.exists():
-        raise _written_to(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.exists():
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
@@ -206,7 +206,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
     exchange_paths(aside, place)
     if not _is_installed(entry, name, aside):
         exchange_paths(aside, place)
-        raise _written_to(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
     aside.unlink()
 
 
@@ -219,7 +219,7 @@ def _remove(entry: JournalEntry, name: str) -> None:
     if removed.exists() and not _is_installed(entry, name, removed):
         os.link(removed, place, follow_symlinks=False)
         removed.unlink()
-        raise _written_to(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
     removed.unlink(missing_ok=True)
 
 

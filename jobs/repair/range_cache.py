@@ -56,12 +56,12 @@ class CachingWorkers:
     def _map_ranges(
         self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]
     ) -> list[Any]:
-        parts = _parts_of(task)
+        parts = _split_task(task)
         try:
             pickled = [pickle.dumps(part) for part in parts]
         except (pickle.PicklingError, AttributeError, TypeError):  # a task of this process alone
             return self._workers.map(ranges, task, label, sizes)
-        keys = self._keys(ranges, parts, pickled)
+        keys = self._hash_dependencies(ranges, parts, pickled)
         found = {key: self._known[key] for row in keys for key in row if key in self._known}
         for own, *of_collectors in keys:
             if parts[0] is read_to_end and of_collectors and found.keys() >= {*of_collectors}:
@@ -81,7 +81,7 @@ class CachingWorkers:
                 payloads = [result.payload[0], *result.payload[1]] if len(parts) > 1 else [result.payload]
             for at, payload in zip([0, *needed], payloads, strict=True):
                 found[keys[number][at]] = pickle.dumps((seen, payload))
-        unchanged = self._keys(ranges, parts, pickled)
+        unchanged = self._hash_dependencies(ranges, parts, pickled)
         for before, after in zip(keys, unchanged, strict=True):
             self._known |= {key: found[key] for key in before} if before == after else {}
         whole = []
@@ -91,7 +91,7 @@ class CachingWorkers:
             whole.append(payload if seen is None else Outcome(range_, seen, payload))
         return whole
 
-    def _keys(
+    def _hash_dependencies(
         self, ranges: Sequence[Range], parts: Sequence[object], pickled: Sequence[bytes]
     ) -> list[tuple[bytes, ...]]:
         """Return, for each range and part of the task, a hash of everything on which the result depends."""
@@ -111,7 +111,7 @@ class CachingWorkers:
         return rows
 
 
-def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+def _split_task(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     """Return the task of a range, and its collectors, if there are any; any other task unchanged."""
     if not isinstance(task, partial) or task.func is not run_range:
         return (task,)

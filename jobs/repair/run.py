@@ -180,7 +180,7 @@ class RepairSummary(RatedOutcome):
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
-        yield from _findings("found", self.found, limit)
+        yield from _describe_verdict("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
         if self.withheld is not None:
             yield f"  NOTHING WAS INSTALLED: {self.withheld}"
@@ -198,10 +198,10 @@ class RepairSummary(RatedOutcome):
             yield f"  the replaced files are in {', '.join(self.kept)}; only --undo needs them"
             yield "  delete them when you are sure that you will not undo the repair"
         if self.left is not None:
-            yield from _findings("remaining", self.left, limit)
+            yield from _describe_verdict("remaining", self.left, limit)
 
 
-def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
+def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
     groups = verdict.groups
     yield f"  {when}: {verdict.severity.value}, {count_text(len(groups), 'problem') if groups else 'no problems'}"
     yield from (f"    {group.cause.text}" for group in groups[:limit])
@@ -432,7 +432,7 @@ class _Repair:
             )
             return
         plan = plan_log(lake, in_lake.known)
-        bases = {*segments_to_restore(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
+        bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
@@ -467,7 +467,7 @@ class _Repair:
             more = f"the lake has {count} of this topic that the store lacks"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
-    def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
+    def _find_older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the log's *start* if requested; otherwise note their number."""
         older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
         if not older:
@@ -502,7 +502,7 @@ class _Repair:
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked.newest if verdict.walked is not None else 0
-        checkpoint = _checkpoint(store, times, newest, is_alone=is_alone)
+        checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -537,7 +537,7 @@ class _Repair:
         names = {} if self.recorded is None else dict(self.recorded.index_names)
         there = {Path(file.location).name for file in self.store.index_files}
         asked = index_builder.RebuildIndexRequest(
-            request.store, str(out), self._wanted_index(), lost_only=True, proven_only=True, commitlog=self.log,
+            request.store, str(out), self._index_settings(), lost_only=True, proven_only=True, commitlog=self.log,
             care=request.care, scratch=self.scratch,
             recorded_names={first: name for first, name in names.items() if name not in there},
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
@@ -551,7 +551,7 @@ class _Repair:
             self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
             self.index = out
 
-    def _wanted_index(self) -> GivenSettings:
+    def _index_settings(self) -> GivenSettings:
         """Return the settings of index files: as given, or, if no file shows them, as recorded in the lake."""
         wanted, recorded = self.request.wanted, self.recorded
         if recorded is not None and not self.store.index_files:
@@ -625,7 +625,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
 
 
-def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
+def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
     """
     Return the correct checkpoint; None if the existing one is right, or if a broker creates it at its next start.
 

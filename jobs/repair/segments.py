@@ -139,14 +139,14 @@ def mend_segment(
     is_whole = stored.stat().st_size >= work.size
     kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.end, limit)), limit)]
     _copy(stored, made, [(a - base, b - base) for a, b in kept])
-    sound = [] if range_ is None else list(_sound(work, range_, result.unchecked))
+    sound = [] if range_ is None else list(_find_sound_parts(work, range_, result.unchecked))
     _copy(stored, made, [(a - base, b - base) for a, b in sound])
     starts = [start for start, _ in sound]
     holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
     return result._replace(changed=tuple(holes))
 
 
-def _sound(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
+def _find_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
     """Yield the parts of the store's segment that no row of the lake proves to be changed: they stay."""
     at = sound = range_.start_offset
     with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("rb") as made:

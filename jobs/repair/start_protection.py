@@ -49,7 +49,7 @@ def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
             f"after this repair, this broker ({after.release}) would start, truncate the log at offset "
             f"{after.cuts_at:,} and delete {count_text(deleted, 'intact message')}"
         )
-    cut = _possible_cut(found, after)
+    cut = _find_possible_cut(found, after)
     return cut and (
         f"this broker ({after.release}) now refuses to start, so nothing is lost; after this repair, it may start, "
         f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
@@ -57,7 +57,7 @@ def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
     )
 
 
-def _possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
+def _find_possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
     """Return a possible truncation of a store that the broker now refuses; None if it deletes no message."""
     is_refused = found.start is not None and found.start.starts is False
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
@@ -85,7 +85,7 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
     after = predict_start_after_repair(verdict)
     if after is None or verdict.walked is None:
         return []
-    if not after.deletes_messages and _possible_cut(found, after) is None:
+    if not after.deletes_messages and _find_possible_cut(found, after) is None:
         return []
     facts = gather_start_facts(store, Release.of(after.release))
     places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
@@ -102,7 +102,7 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
             # at the end of a queue would be its newest unit: the broker would take new messages for older ones.
             is_skipped = segments[number].base_offset > 0 and not is_last_lost
-            units[number] += _lost(queue, end, place, is_skipped=is_skipped)
+            units[number] += _units_in(queue, end, place, is_skipped=is_skipped)
     return [Hole(*one[:2], tuple(one[2])) for one in zip(segments, places, units, strict=True)]
 
 
@@ -116,7 +116,7 @@ def write_bridges(
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
         one = files.get(base) or MendedSegment(base, str(folder / source.name), str(source.resolve()))
-        patch = _patch(store, hole)
+        patch = _build_bridge_bytes(store, hole)
         if base not in files:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, one.path)
@@ -168,7 +168,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     return f"{count_text(len(delivered), 'all-zero message')}: {'; '.join(of_topics)}"
 
 
-def _patch(store: Store, hole: Hole) -> bytes:
+def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
     """Return the bytes of one bridge."""
     segment, place = hole.segment, hole.place
     end = segment.base_offset + segment.size
@@ -186,7 +186,7 @@ def _is_in(unit: Unit, place: BadPlace) -> bool:
     return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
 
 
-def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
+def _units_in(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
     """Yield a queue's units that point into a hole; they ascend and end at *end*."""
     for position in range(queue.first_unit_pointing_from(place.offset, end), end):
         unit = queue.unit(position)

@@ -139,7 +139,7 @@ class RebuiltFileSettings(NamedTuple):
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
-        names = _recorded_names(lake, known.store_id) if with_index else NOT_RECORDED
+        names = _read_recorded_names(lake, known.store_id) if with_index else NOT_RECORDED
         zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")
@@ -158,7 +158,7 @@ class RebuiltFileSettings(NamedTuple):
             yield f"format: RocketMQ {rules} ({self.release.origin_text})"
 
 
-def _recorded_names(lake: Lake, store_id: str) -> RecordedNames:
+def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:
     """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
     columns = ("run", "begin_physical_offset", "begin_timestamp", "name")

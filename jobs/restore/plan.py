@@ -142,7 +142,7 @@ def plan_log(
     )
     end = known.newest.to_offset if known.newest else 0
     if until is not None and until > end:
-        raise NothingToRestoreError(f"--until {until}: {_past_end(until, end)}")
+        raise NothingToRestoreError(f"--until {until}: {_explain_past_end(until, end)}")
     end = end if until is None else until
     place = ("physical_offset", "length")
     special = [
@@ -150,11 +150,11 @@ def plan_log(
     ]
     noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE}
     damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
-    of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
+    of_files = [(file, frozenset(_list_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no messages of store {known.store_id} before offset {end:,}")
-    length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
+    length = _determine_file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
     # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
@@ -180,12 +180,12 @@ def plan_log(
         end,
         pieces.files,
         {**messages.lost, **pieces.lost, **quarantine.lost},
-        tuple(_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
-        tuple(_interval(row) for row in damaged if row["reason"] == IO_ERROR),
+        tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
+        tuple(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR),
     )
 
 
-def _past_end(offset: int, end: int) -> str:
+def _explain_past_end(offset: int, end: int) -> str:
     """Explain that the lake's log ends before *offset*, which may have been meant as milliseconds."""
     reason = f"plain digits are an offset, and the lake's log ends at offset {end:,}"
     if _OLDEST_TIME <= offset < _NEWEST_TIME:
@@ -194,7 +194,7 @@ def _past_end(offset: int, end: int) -> str:
     return reason
 
 
-def _causes(
+def _find_causes(
     messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
@@ -203,9 +203,9 @@ def _causes(
     for gap in (gap for (detail,) in runs for gap in json.loads(detail or "{}").get("gaps", ())):
         yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
-        yield MissingCause(*_interval(row), f"damaged when it was read ({row['reason']})")
+        yield MissingCause(*_interval_of(row), f"damaged when it was read ({row['reason']})")
     for row in unknown:
-        yield MissingCause(*_interval(row), "no run could read these bytes")
+        yield MissingCause(*_interval_of(row), "no run could read these bytes")
     for file in messages.lost_files:
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
@@ -215,7 +215,7 @@ def _causes(
         yield MissingCause(0, known.topic_choices.until, why, is_choice=True)
 
 
-def _interval(row: Mapping[str, Any]) -> Interval:
+def _interval_of(row: Mapping[str, Any]) -> Interval:
     return row["physical_offset"], row["physical_offset"] + row["length"]
 
 
@@ -227,7 +227,7 @@ def _path(base_offset: int, noted: str | None) -> str:
     return "/".join(parts) if is_harmless else f"commitlog/{name}"
 
 
-def _segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator[int]:
+def _list_segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator[int]:
     """Yield the segments of a file's rows; usually Delta's log has them, and the file is not read."""
     lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
     is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
@@ -240,7 +240,7 @@ def _segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator[int]
     yield from sorted(seen - {None})  # a row of another engine may have none
 
 
-def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
+def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     if given is None and len(noted) == 1:
         (size,) = noted
@@ -267,7 +267,7 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
 def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None:
     """Return the offset of the first message stored at *timestamp* or later, if there is one."""
     within = {"store_timestamp": (timestamp, MAX_LONG)}
-    offset = min(_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
+    offset = min(_read_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
     for file in find_table_files(lake, MESSAGES, store_id).lost_files:
         is_before = offset is not None and file.minimum("physical_offset", 0) >= offset
         if file.maximum("store_timestamp", MAX_LONG) >= timestamp and not is_before:
@@ -281,10 +281,10 @@ def read_last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
     if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
         return known.newest.store_timestamp
     within = {"physical_offset": (0, end - 1)}
-    return max(_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
+    return max(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
 
 
-def _extremes(
+def _read_extremes(
     lake: Lake, store_id: str, column: str, within: Limits, extreme: Callable[[pa.Array], pa.Scalar]
 ) -> Iterator[int]:
     """Yield the *extreme* of a column in each batch of a store's messages, so memory does not grow with them."""

@@ -153,11 +153,11 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     known = find_store(request.lake, request.broker)
     plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
     unfinished = request.out / UNFINISHED_MARK
-    complete = _claim(request, known, plan)
+    complete = _claim_output(request, known, plan)
     if complete is not None:
         return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
-    done = _finished(unfinished, paths)
+    done = _read_finished_segments(unfinished, paths)
     works = [
         SegmentWork.from_plan(plan, one, str(paths[one.base_offset]))
         for one in plan.segments
@@ -165,7 +165,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     ]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
-    summary = _summary(request, known, plan, results, resumed=len(done))
+    summary = _summarize(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     seen = (state.get("config_files") or {}).get("files", {})
     written, notes, lost = write_config(request.lake, known.store_id, request.out, request.until, seen)
@@ -213,7 +213,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     return summary
 
 
-def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
+def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
     """
     Check that the directory is empty, or holds the beginning of the same restore.
 
@@ -262,7 +262,7 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
     If an earlier attempt of this task was killed after its note, the segment is kept if it got its name.
     """
     path, place = Path(folder) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
-    if path.exists() and (finished := _finished(Path(folder), {work.base_offset: place})):
+    if path.exists() and (finished := _read_finished_segments(Path(folder), {work.base_offset: place})):
         return finished[work.base_offset]
 
     def note(result: RestoredSegment, file: FileState) -> None:
@@ -273,7 +273,7 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
         return restore_segment(work, Path(folder), note)
 
 
-def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
+def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
     """Return the segments that are noted and exist; delete the notes of those that do not."""
     results = {}
     for base_offset, place in sorted(paths.items()):
@@ -299,7 +299,7 @@ def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-def _summary(
+def _summarize(
     request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
 ) -> RestoreSummary:
     gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
@@ -343,7 +343,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines(list_store(str(out))))
     if request.with_queues:
-        with _built(out, unfinished, "queues") as folder, scratch_below_output(str(unfinished), {}) as scratch:
+        with _building_part(out, unfinished, "queues") as folder, scratch_below_output(str(unfinished), {}) as scratch:
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
@@ -353,7 +353,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
                 summary.notes += built.notes
                 (folder / MANIFEST_FILE).unlink()
     if request.with_index:
-        with _built(out, unfinished, "index") as folder, scratch_below_output(str(unfinished), {}) as scratch:
+        with _building_part(out, unfinished, "index") as folder, scratch_below_output(str(unfinished), {}) as scratch:
             if folder is not None:
                 geometry = forms.index_files.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
@@ -365,7 +365,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
 
 
 @contextmanager
-def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
+def _building_part(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
     """
     Yield a folder in which to build a *part* of the store, or None if it is already built; then move it into place.
 

@@ -191,8 +191,8 @@ def restore_segment(
         pieces = [
             row
             for file in work.pieces
-            for batch in _readable(work, LOG_PIECES, file, unreadable)
-            for row in batch.filter(_wanted(work, batch)).to_pylist()
+            for batch in _read_readable_rows(work, LOG_PIECES, file, unreadable)
+            for row in batch.filter(_find_rows_of_segment(work, batch)).to_pylist()
             if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
         ]
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
@@ -240,12 +240,12 @@ def check_crcs(batch: pa.RecordBatch, made: AssembledRecords) -> tuple[RowMask, 
 def read_segment_rows(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows, with the columns from which records are assembled."""
     for file in work.files:
-        for batch in _readable(work, MESSAGES, file, unreadable, _COLUMNS):
-            wanted = _wanted(work, batch)
+        for batch in _read_readable_rows(work, MESSAGES, file, unreadable, _COLUMNS):
+            wanted = _find_rows_of_segment(work, batch)
             yield batch if pc.all(wanted, skip_nulls=False).as_py() else batch.filter(wanted)  # no copy of all bodies
 
 
-def _readable(
+def _read_readable_rows(
     work: SegmentWork, table: Table, file: SnapshotFile, unreadable: list[str], columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file; if its bytes are wrong, note the file and leave out its other rows."""
@@ -261,7 +261,7 @@ def _readable(
         unreadable.append(f"{table.name}/{file.path}")
 
 
-def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
+def _find_rows_of_segment(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
     """Return which rows are the segment's; if another engine has changed one, segment and offset may disagree."""
     is_ours = pc.equal(batch.column("store_id"), work.store_id)
     offset = batch.column("physical_offset")
