@@ -113,7 +113,7 @@ class DiffSummary(RatedOutcome):
         own = worst_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
         return worst_of([own, *(difference.severity for difference in self.differences)])
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         differences = [one._asdict() | {"severity": str(one.severity)} for one in self.differences]

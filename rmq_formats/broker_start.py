@@ -106,7 +106,7 @@ class StartOutcome:
     may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
     after_repair: "StartOutcome | None" = None  # if it refuses files: the outcome after they are repaired
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {
             "release": self.release,

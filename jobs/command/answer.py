@@ -37,7 +37,7 @@ class Outcome(Protocol):
     def exit_code(self) -> ExitCode:
         """The exit code for the worst severity found."""
 
-    def describe(self) -> Mapping[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         """Return the JSON form."""
 
     def result(self, seconds: float) -> Result:
@@ -73,7 +73,7 @@ class Answer:
             if isinstance(values, dict):
                 choice = chosen_engine()
                 seconds = {"seconds": result.seconds} if result is not None and "seconds" not in values else {}
-                values = {**values, **seconds, **({"engine": choice.describe()} if choice is not None else {})}
+                values = {**values, **seconds, **({"engine": choice.to_dict()} if choice is not None else {})}
             click.echo(mask_secrets(json.dumps(values, indent=indent)))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
@@ -82,7 +82,7 @@ class Answer:
     def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
         result = outcome.result(self.seconds)
-        self.print_json_or_lines({**outcome.describe(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
+        self.print_json_or_lines({**outcome.to_dict(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
         return outcome.exit_code
 
     def print_first_lines(self, lines: Iterable[str]) -> None:

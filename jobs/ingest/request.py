@@ -159,7 +159,7 @@ class Summary(RatedOutcome):
     def _queues(self) -> str:
         return count_text(self.tier_queues or 0, "tiered queue")
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {**asdict(self), "open": self.open._asdict(), "bytes": self.bytes, "severity": self.severity.value}
 

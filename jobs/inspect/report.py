@@ -288,13 +288,13 @@ class StoreReport:
             steps.append((f"ingest {store} --lake LAKE", "load the messages into tables"))
         return steps
 
-    def as_values(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report for JSON."""
         units = sum(queue.unit_count for queue in self.queues.queues)
         return {
             "store": self.store,
             "health": str(self.health),
-            "broker": None if self.start is None else self.start.describe(),
+            "broker": None if self.start is None else self.start.to_dict(),
             "state": asdict(self.state),
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},

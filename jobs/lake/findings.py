@@ -87,7 +87,7 @@ class Finding(NamedTuple):
         """Return the finding as a consequence of the log finding with this title."""
         return self._replace(follows=title, cause=f"follows from the log: {title}")
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {**self._asdict(), "severity": self.severity.value}
 

@@ -80,7 +80,7 @@ class EngineChoice(NamedTuple):
             f"{size_text(self.limit)}. {self.lacking}"
         )
 
-    def describe(self) -> dict[str, str | int | None]:
+    def to_dict(self) -> dict[str, str | int | None]:
         """Return the JSON form."""
         return {"name": self.engine.value, "bytes": self.size, "limit": self.limit, "cores": self.cores}
 

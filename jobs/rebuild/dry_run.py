@@ -48,7 +48,7 @@ class DryRun(RatedOutcome):
         what = f"would read {size_text(self.log['bytes'] or 0)} in {count_text(self.log['segments'] or 0, 'segment')}"
         return Result(self.severity, what, seconds, verdict="dry run")
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
             "store": self.store,
@@ -93,7 +93,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
     return DryRun(
         store.root,
         request.out,
-        {**settings.describe(), "lost_only": request.lost_only},
+        {**settings.to_dict(), "lost_only": request.lost_only},
         list(settings.lines()),
         _describe_log(store),
         _find_gaps(store),
@@ -117,7 +117,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
     return DryRun(
         store.root,
         str(request.out),
-        settings.describe(),
+        settings.to_dict(),
         [f"  format: RocketMQ {settings.release} ({settings.release_origin})"],
         _describe_log(store),
         _find_gaps(store),

@@ -150,11 +150,11 @@ class IndexRebuildSummary(RatedOutcome):
             what = f"nothing written; index files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the manifest."""
         return {
             "store": self.store,
-            **self.settings.describe(),
+            **self.settings.to_dict(),
             "lost_only": self.lost_only,
             "messages": self.records,
             "keys": self.row_keys,
@@ -211,7 +211,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         _written(build, file, explained, own=own, same=sum(isinstance(one, BrokerIndexFile) for one in same))
         for build, file, own in zip(builds, built, same, strict=True)
     ]
-    manifest = json.dumps(result.describe(), indent=1).encode()
+    manifest = json.dumps(result.to_dict(), indent=1).encode()
     storage_for(directory, options).create(join_location(directory, MANIFEST_FILE), manifest)
     return result
 

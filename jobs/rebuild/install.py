@@ -95,7 +95,7 @@ class Installation:
         folder = self.folder.resolve()
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
-    def describe(self, *, is_done: bool = False) -> Iterator[str]:
+    def list_steps(self, *, is_done: bool = False) -> Iterator[str]:
         """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
         aside = self.aside.name if is_done else f"{self.base_path.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:

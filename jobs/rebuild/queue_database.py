@@ -193,7 +193,7 @@ class BuiltDatabase(NamedTuple):
     queues: list[BuiltQueueRows]
     carried: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the manifest's entry."""
         return {
             "files": [file._asdict() for file in self.files],

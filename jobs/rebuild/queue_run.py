@@ -149,7 +149,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *damaged])), segments=segments)
         if is_database:
             database = build_database(workers, recipe, log.ranges, store, out / summary.folder)
-            every, needed, manifest = database.queues, database.queues, database.describe()
+            every, needed, manifest = database.queues, database.queues, database.to_dict()
             summary.files = len(database.files)
             summary.notes += [*database.notes(recipe), *_notes_of_log(summary, every)]
         else:
@@ -278,5 +278,5 @@ def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
             "consumequeue_ext": "consumequeue_ext",
         },
         "sha256_is_of": "the first `written` bytes of a file; zeros follow",
-        "queues": [queue.describe() for queue in queues],
+        "queues": [queue.to_dict() for queue in queues],
     }

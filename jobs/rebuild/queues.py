@@ -75,7 +75,7 @@ class BuiltQueue:
     last_physical_offset: int = 0
     newest_ms: int = 0  # when the newest of its records was stored
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the queue's entry in the manifest."""
         return {
             "kind": self.name.kind,

@@ -156,20 +156,20 @@ class RepairSummary(RatedOutcome):
         """The effects of starting the broker on the store in its current state."""
         return (self.left or self.found).start
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
             "store": self.store,
             "severity": self.severity.value,
-            "broker": None if self.start is None else self.start.describe(),
+            "broker": None if self.start is None else self.start.to_dict(),
             "plan": self.plan,
             "notes": self.notes,
             "undecided": self.undecided,
             "withheld": self.withheld,
             "applied": self.left is not None,
             "kept": self.kept,
-            "found": [finding.describe() for finding in self.found.findings],
-            "left": [finding.describe() for finding in self.left.findings] if self.left else None,
+            "found": [finding.to_dict() for finding in self.found.findings],
+            "left": [finding.to_dict() for finding in self.left.findings] if self.left else None,
         }
 
     def result(self, seconds: float) -> Result:
@@ -337,7 +337,7 @@ class _Repair:
     def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
         """Install the new files if the store is *held*, and report the remaining problems."""
         request = self.request
-        self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
+        self.summary.plan = [line for plan in plans for line in plan.list_steps(is_done=held is not None)]
         self.summary.files = sum(len(plan.new) for plan in plans)
         if held is None:
             if find_broker_process(request.store) is not None:

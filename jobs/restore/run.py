@@ -100,7 +100,7 @@ class RestoreSummary(RatedOutcome):
         """The store time of the newest restored message."""
         return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "an unknown time"
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {**asdict(self), "severity": self.severity.value}
 

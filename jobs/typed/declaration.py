@@ -89,10 +89,10 @@ class TopicType:
         """Return a reader of these bodies."""
         return self.format.reader(_renamed(self.columns, self.sources), self.times)
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything that decides which row a body becomes; if it changes, the type is a different one."""
         if self.by is not None:
-            return {"by": self.by, "types": {name: one.describe() for name, one in sorted(self.types.items())}}
+            return {"by": self.by, "types": {name: one.to_dict() for name, one in sorted(self.types.items())}}
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
             "format": self.format.name,
@@ -287,7 +287,7 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     Without --retype, a table keeps its rows if the new declaration reads each of them as the old one did, and possibly
     more bodies. Columns are added. If a type is wider, the table is rebuilt.
     """
-    now = type_.describe()
+    now = type_.to_dict()
     if now == declared:
         return False
     if "by" in now or "by" in declared:

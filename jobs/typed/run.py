@@ -191,7 +191,7 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
 
 
 def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreState], int]) -> _Topic:
-    state = TopicState(type_.describe(), {}, type_.tables)
+    state = TopicState(type_.to_dict(), {}, type_.tables)
     old = before.topics.get(type_.topic)
     if old is None:
         return _Topic(type_, state, (), replaces=False)

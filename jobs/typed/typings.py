@@ -56,7 +56,7 @@ class StoreState:
 class TopicState:
     """How a topic is typed, and how far."""
 
-    declared: Mapping[str, object]  # by `TopicType.describe`
+    declared: Mapping[str, object]  # by `TopicType.to_dict`
     stores: Mapping[str, StoreState]
     tables: Mapping[str, pa.Schema]  # by table: the columns of the bodies
 

@@ -173,7 +173,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
 
         write_report(report, report_of_ingest(summary, _lake_of(summary, options)))
     registrations.register_last(_lake_of(summary, options))
-    answer.print_json_or_lines(summary.describe(), summary.lines(), summary.result)
+    answer.print_json_or_lines(summary.to_dict(), summary.lines(), summary.result)
     registrations.raise_failure()
     return summary.exit_code
 

@@ -128,7 +128,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
-    return _print_end(result, result.describe(), outcome, answer, to_install, out, options_as_words(place, settings))
+    return _print_end(result, result.to_dict(), outcome, answer, to_install, out, options_as_words(place, settings))
 
 
 @verb(
@@ -229,7 +229,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
 
     with as_usage_errors(RefusedError, before="not installed: "):
         plans = plan()
-        lines = [line for one in plans for line in one.describe(is_done=held is not None)]
+        lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
         answer.print_lines(
             lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
         )

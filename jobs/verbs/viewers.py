@@ -67,7 +67,7 @@ def inspect(
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
-        report.as_values(), report_text(report, verbose=answer.verbose).split("\n")
+        report.to_dict(), report_text(report, verbose=answer.verbose).split("\n")
     )
     return report.problems.severity.exit_code
 

@@ -95,13 +95,13 @@ class Verdict(RatedOutcome):
         verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
         return Result(self.severity, what, seconds, max(size, 0), verdict)
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
             "store": self.store,
             "severity": self.severity.value,
-            "broker": None if self.start is None else self.start.describe(),
-            "findings": [finding.describe() for finding in self.findings],
+            "broker": None if self.start is None else self.start.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
             "facts": [fact._asdict() for fact in self.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {

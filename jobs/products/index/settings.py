@@ -74,7 +74,7 @@ class Settings(NamedTuple):
     zone: Known[tzinfo]
     empty_index_count: int
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the form that the manifest stores."""
         geometry, writers = self.geometry.value, self.rules.value
         releases = [{"from_offset": since, "release": str(release)} for since, release in writers.rules]

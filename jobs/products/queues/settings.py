@@ -89,7 +89,7 @@ class QueueSettings(NamedTuple):
                 "the size of the broker's queue files", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
             )
 
-    def describe(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
             "release": self.release,

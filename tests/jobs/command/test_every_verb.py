@@ -287,7 +287,7 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
 
     printed = run("verify", store, "--json").document
     assert printed["severity"] == verdict.severity.value
-    assert printed["findings"] == [finding.describe() for finding in verdict.findings]
+    assert printed["findings"] == [finding.to_dict() for finding in verdict.findings]
     assert (0 < some.messages < first.messages, second.messages) == (True, 0)
     assert (message.topic, message.record.queue_offset) == ("T1", 3)
 
