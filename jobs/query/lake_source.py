@@ -178,7 +178,7 @@ class LakeSource(Source):
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
-            self.say("this lake was ingested without bodies")
+            self.note_once("this lake was ingested without bodies")
         return Message(_record(row), self.release, row.get("superseded_by_run"))
 
     # runs, and the messages that they did not read
@@ -249,7 +249,7 @@ class LakeSource(Source):
             found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
-                self.say("the lake has no table index_entries: searching the keys of every message")
+                self.note_once("the lake has no table index_entries: searching the keys of every message")
             found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
         for message in found:
             if wanted.is_kept_by_client(message):
@@ -291,7 +291,7 @@ class LakeSource(Source):
         """
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
-        self._note_left_out(self.say if is_every else self.note_incomplete, *topics)
+        self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
         if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES):
             found = self._placed(self._offsets_under(wanted, wanted.key, before))
             yield from ((message.record.physical_offset, message) for message in found)
@@ -395,7 +395,7 @@ class LakeSource(Source):
         return topic in self.topics()
 
     def topics(self) -> frozenset[str]:
-        self._note_left_out(self.say)
+        self._note_left_out(self.note_once)
         return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(IS_OWN_ROW)))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
@@ -422,7 +422,7 @@ class LakeSource(Source):
                     indexed = self.by_key(KeyQuery(kind, message.topic, text_, time, time))
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
-    def superseded_with(self, text_: str) -> Iterator[Message]:
+    def list_superseded_copies(self, text_: str) -> Iterator[Message]:
         quoted = quote_literal(text_)
         ids = f"uniq_key = {quoted} OR offset_msg_id = {quote_literal(text_.upper())}"
         return self.select_superseded(f"({ids} OR array_has(keys, {quoted}))")
@@ -477,7 +477,9 @@ class LakeSource(Source):
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
             if others:
-                self.say(f"other stores of the lake have copies of this message: {others}; pass --broker to query them")
+                self.note_once(
+                    f"other stores of the lake have copies of this message: {others}; pass --broker to query them"
+                )
         yield from self._newest_first(MESSAGES, same_id)
         yield from self.select_superseded(same_id)
 
@@ -532,13 +534,13 @@ class LakeSource(Source):
             if next_offset is not None:
                 yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
-    def removal_of(self, message: Message) -> Sentence | None:
+    def truncation_sentence(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
         run = message.superseded_by_run
         template = "run {run} found that the broker had truncated this record"
         return None if run is None else Sentence(template, run=run)
 
-    def unknown_facts(self) -> list[Sentence]:
+    def list_unknown_facts(self) -> list[Sentence]:
         missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has_table(name)]
         sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
         return [*sentences, Sentence("a lake does not show when retention deletes a record from the broker's store")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import RELEASE_TRAITS_THAT_CHANGE_ANSWERS, Progress, Source, do_nothing, only_one
+from jobs.query.source import RELEASE_TRAITS_THAT_CHANGE_ANSWERS, Progress, Source, do_nothing, require_single_source
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -65,7 +65,7 @@ class Place:
 def open_place(place: Place) -> Iterator[Source]:
     """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
     with open_stores(place) as sources:
-        yield only_one(sources)
+        yield require_single_source(sources)
 
 
 @contextmanager

@@ -202,7 +202,7 @@ class Source(Protocol):
         """The release whose behaviour answers follow."""
         return self.possible_releases[-1]
 
-    def say(self, note: str) -> None:
+    def note_once(self, note: str) -> None:
         """Note a text, once."""
         if note not in self.notes:
             self.notes.append(note)
@@ -211,7 +211,7 @@ class Source(Protocol):
         """Note that the release is assumed, because several may have written the store."""
         if writers.origin == ASSUMED:
             newest = writers.value.newest
-            self.say(
+            self.note_once(
                 f"the files do not show which release from {writers.value} wrote them, so this answer follows "
                 f"{newest}; to choose another, pass --release"
             )
@@ -307,7 +307,7 @@ class Source(Protocol):
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, in any topic; to explain an empty answer."""
 
-    def superseded_with(self, text: str, /) -> Iterator[Message]:
+    def list_superseded_copies(self, text: str, /) -> Iterator[Message]:
         """Yield truncated messages with a text as an id or a key."""
         del text
         return iter(())
@@ -348,10 +348,10 @@ class Source(Protocol):
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
 
-    def removal_of(self, message: Message) -> Sentence | None:
+    def truncation_sentence(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""
 
-    def unknown_facts(self) -> list[Sentence]:
+    def list_unknown_facts(self) -> list[Sentence]:
         """Return the facts that this source cannot provide."""
 
 
@@ -359,7 +359,7 @@ def do_nothing(*_: object) -> None:
     """Show no progress and no notes."""
 
 
-def only_one(sources: Sequence[Source]) -> Source:
+def require_single_source(sources: Sequence[Source]) -> Source:
     """Return the only source of several candidates; raise `SeveralStoresError` if there are more."""
     if len(sources) > 1:
         raise SeveralStoresError(
@@ -380,7 +380,7 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
     asked = [(source, ask(source)) for source in sources]
     found = [(source, answer) for source, answer in asked if answer.messages]
     if found:
-        source = only_one([source for source, _ in found])
+        source = require_single_source([source for source, _ in found])
         for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
             source.note_incomplete(why)
         return source, found[0][1]

@@ -265,7 +265,9 @@ class StoreIndex:
             for file in self._reader.index_readers_around(offset):
                 nearest = nearest or file
                 with suppress(FormatError):  # a damaged file has no hits; verify reports the damage
-                    if any(hop.entry.physical_offset == offset for hop in file.hits(key.text, MIN_TIME, MAX_TIME)):
+                    if any(
+                        hop.entry.physical_offset == offset for hop in file.find_entries(key.text, MIN_TIME, MAX_TIME)
+                    ):
                         found = nearest = file
                         break
             place = FactOrigin(store.path_below_root(nearest.file if nearest else None) or "index")
@@ -308,7 +310,7 @@ class StoreIndex:
             try:
                 span = _covered(file)
             except CorruptData as damage:
-                self._store.say(f"damaged index file: {damage}")
+                self._store.note_once(f"damaged index file: {damage}")
                 continue
             if span is None:
                 continue
@@ -334,14 +336,14 @@ class StoreIndex:
         out_of_order: list[int] = []
         before = file.geometry.index_num
         try:
-            for hop in file.hits(wanted.hashed_text, wanted.begin, wanted.end, header):
+            for hop in file.find_entries(wanted.hashed_text, wanted.begin, wanted.end, header):
                 if out_of_order or hop.number >= before:
                     out_of_order.append(hop.entry.physical_offset)
                     continue
                 before = hop.number
                 yield hop.entry.physical_offset
         except CorruptData as damage:
-            self._store.say(f"damaged index file: {damage}")
+            self._store.note_once(f"damaged index file: {damage}")
             raise _DamagedFileError from damage
         yield from out_of_order
 
@@ -358,7 +360,7 @@ class StoreIndex:
                 times = wanted.count_index_entries(message) - given[offset]
                 times -= self._entries_later(wanted, span, offset, max(times, 0))
                 if times > 0:
-                    self._store.say(
+                    self._store.note_once(
                         f"no index file covers offsets {span.start} to {span.end}: the log itself is searched there"
                     )
                     given[offset] += times

@@ -131,7 +131,7 @@ class StoreSource(Source):
             return message
         reader, store = self.reader, self.reader.store
         if reader.is_left_over(physical_offset):
-            self.say(
+            self.note_once(
                 f"{pointer} points to offset {physical_offset:,}, whose message was truncated when another replica "
                 f"became the master ({reader.newest_epoch_text})"
             )
@@ -169,7 +169,7 @@ class StoreSource(Source):
             yield from self._index.find(wanted)
             return
         if why_not:
-            self.say(f"{why_not}, so the log is searched")
+            self.note_once(f"{why_not}, so the log is searched")
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
         messages = filter(wanted.matches, self.search(wanted.key))
         places = [(message.record.physical_offset, wanted.count_index_entries(message)) for message in messages]
@@ -202,7 +202,7 @@ class StoreSource(Source):
                 given.add(place)
                 yield one
         if not is_searched:
-            self.say("only index files were searched; --through-log also searches the log")
+            self.note_once("only index files were searched; --through-log also searches the log")
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
         for message in self.search(text):
@@ -262,7 +262,7 @@ class StoreSource(Source):
         if not self.searches_all:
             queues = self.list_queues(topic)
             for queue_id in sorted({*self.queue_ids(topic)} - {queue.name.queue_id for queue in queues}):
-                self.say(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
+                self.note_once(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
             for queue in queues:
                 if self._may_lack_files(queue, self._offsets_in_files(queue)):
                     self.note_incomplete(
@@ -288,7 +288,7 @@ class StoreSource(Source):
         first, end = reader.unit_range(queue)
         left_over = queue.written_end() - end
         if left_over:
-            self.say(
+            self.note_once(
                 f"units omitted at the end of {queue.name.topic}/{queue.name.queue_id}: {left_over:,}; another replica "
                 f"became the master ({reader.newest_epoch_text}), and their messages were truncated"
             )
@@ -317,14 +317,14 @@ class StoreSource(Source):
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
         if not self.searches_all:
-            self.say(f"the first or last of {queue} may be missing; --through-log also searches the log")
+            self.note_once(f"the first or last of {queue} may be missing; --through-log also searches the log")
             return offsets
         logged = self._queues_in_log(name.topic).get(name.queue_id)
         if logged is None:
             return offsets
         low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
         if (low, high) != offsets:
-            self.say(
+            self.note_once(
                 f"{queue} have offsets {offsets.minimum:,} to {offsets.maximum - 1:,}, but the log has {low:,} to "
                 f"{high - 1:,}: missing units are taken from the log"
             )
@@ -344,17 +344,17 @@ class StoreSource(Source):
         if self.list_queues(topic):
             return False
         if reader.why_not_in_rocksdb is not None:
-            self.say(
+            self.note_once(
                 f"{reader.why_not_in_rocksdb}: queue ids and offsets were taken from the log instead; "
                 "queues without messages in the log are not listed"
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
-            self.say("RocksDB has no light queues (as after a kill), so their offsets were taken from the log")
+            self.note_once("RocksDB has no light queues (as after a kill), so their offsets were taken from the log")
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
         if is_known:
-            self.say(f"the store has no ConsumeQueue files of {topic}, so the log is searched")
+            self.note_once(f"the store has no ConsumeQueue files of {topic}, so the log is searched")
         return is_known
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
@@ -381,7 +381,7 @@ class StoreSource(Source):
             return pointed_at
         message = self._message_in_log(topic, queue_id, queue_offset)
         if message is not None:
-            self.say(f"units of {topic}/{queue_id} are missing in its files, so the log is searched")
+            self.note_once(f"units of {topic}/{queue_id} are missing in its files, so the log is searched")
         return message or pointed_at  # a broker answers with the message that the unit points at
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> Unit | BatchUnit | None:
@@ -610,7 +610,7 @@ class StoreSource(Source):
                 parts.append(Span(start, min(segment.base_offset + segment.size, before)))
             elif not is_wanted:
                 hours = CLOCK_SLACK_MS // _HOUR_MS
-                self.say(
+                self.note_once(
                     f"skipped segments whose first messages were stored more than {hours} h before or after the "
                     "requested time range"
                 )
@@ -724,7 +724,7 @@ class StoreSource(Source):
             if reader.topic in topics:
                 yield reader, FactOrigin(reader.place)
 
-    def removal_of(self, message: Message) -> Sentence | None:
+    def truncation_sentence(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change plus the retention time."""
         offset = message.record.physical_offset
         following = next((one for one in self.reader.store.segments if one.base_offset > offset), None)
@@ -736,7 +736,7 @@ class StoreSource(Source):
         template = "retention deletes its segment after {time} UTC, assuming a retention of {hours} hours"
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
-    def unknown_facts(self) -> list[Sentence]:
+    def list_unknown_facts(self) -> list[Sentence]:
         template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread
         return [Sentence(template, reason=unread)] if unread else []
 

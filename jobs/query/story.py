@@ -169,7 +169,7 @@ def find_copies_by_key(source: Source, topic: str, key: str) -> Answer:
 def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) -> Answer:
     if answer.messages:
         return answer
-    for seen in ((one.message for one in source.occurrences(text)), source.superseded_with(text)):
+    for seen in ((one.message for one in source.occurrences(text)), source.list_superseded_copies(text)):
         found = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
         if found:
             return Answer(found)
@@ -187,7 +187,7 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
 
 
 def _story(source: Source, seed: Message) -> Story:
-    unknown = source.unknown_facts()
+    unknown = source.list_unknown_facts()
     copies: list[Copy] = []
     for _, message in sorted(_copies(source, seed, unknown).items()):
         role = _role(message, copies)
@@ -296,7 +296,7 @@ def _group_of(topic: str) -> str | None:
 
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
-    copy.removal = source.removal_of(message)
+    copy.removal = source.truncation_sentence(message)
     if not copy.is_superseded:  # its units and index entries went with it, other messages have its place in the queue
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:

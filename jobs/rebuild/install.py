@@ -34,10 +34,10 @@ from jobs.store.beside_broker import (
     UNFINISHED_MARK,
     FileState,
     RefusedError,
-    acting_as,
     acting_as_root,
     list_file_states,
     owner_of,
+    run_as_user,
 )
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
@@ -128,7 +128,7 @@ def plan_index_installation(
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
     headers = {name: read_header_as_broker(file.source) for name, file in new.items()}
     user = owner_of(root)
-    with acting_as(*user):
+    with run_as_user(*user):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
         present = [name for name in there if is_index_name(name)]
@@ -157,7 +157,7 @@ def plan_index_installation(
         newest = max(headers[name].end_timestamp for name in covered)
         made = source / _CHECKPOINT
         made.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=newest)))
-        with acting_as(*user):
+        with run_as_user(*user):
             plans.append(plan_file_installation(root, {_CHECKPOINT: made}, root / _CHECKPOINT))
     return plans
 
@@ -188,7 +188,7 @@ def plan_queue_installation(
         folder, _, path = name.partition("/")
         new.setdefault(folder, {}).setdefault(path, _new_file(source))
     plans = []
-    with acting_as(*owner_of(root, _PLAIN)):
+    with run_as_user(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
             folder = (root / name).resolve()
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -290,7 +290,7 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
     if plan.obstacles:
         raise RefusedError("; ".join(plan.obstacles))
     base_path = plan.base_path
-    with acting_as(plan.status.st_uid, plan.status.st_gid):
+    with run_as_user(plan.status.st_uid, plan.status.st_gid):
         delete_killed_attempts(base_path)
         staging = base_path.with_name(f"{base_path.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
@@ -336,13 +336,13 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
         return
     made.rename(aside)
     flush_directory(aside.parent)
-    exchange_paths(aside, place)
+    swap_paths(aside, place)
     found = FileState.read(aside)
     if found is None:  # deleted meanwhile
         place.unlink()
         raise _changed_error(place)
     if found != expected:
-        exchange_paths(aside, place)
+        swap_paths(aside, place)
         aside.unlink()
         raise _changed_error(place)
 
@@ -371,7 +371,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
     _check_same_directory(made, plan.aside)
-    exchange_paths(plan.aside, plan.folder)
+    swap_paths(plan.aside, plan.folder)
     _check_same_directory(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
@@ -379,7 +379,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # until the exchange: the old set is restored
         if plan.aside.exists():
-            exchange_paths(plan.aside, plan.folder)
+            swap_paths(plan.aside, plan.folder)
             shutil.rmtree(plan.aside)
         else:
             shutil.rmtree(plan.folder)
@@ -450,7 +450,7 @@ def _set_owner_and_mode(descriptor: int, plan: Installation, mode: int) -> None:
     os.fchmod(descriptor, mode)
 
 
-def exchange_paths(new: Path, old: Path) -> None:
+def swap_paths(new: Path, old: Path) -> None:
     """Exchange two files or directories: atomically if the system supports it, otherwise one after the other."""
     # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
     # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.

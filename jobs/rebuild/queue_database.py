@@ -28,7 +28,7 @@ import numpy as np
 
 from jobs.launch.engine import count_cores
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
-from jobs.rebuild.queues import BuiltFile, QueueRecipe, queue_note
+from jobs.rebuild.queues import BuiltFile, QueueRecipe, count_note
 from jobs.storage.local import explaining_full_disk, flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import queues_of_files
@@ -245,7 +245,7 @@ class BuiltDatabase(NamedTuple):
                 "With queues in RocksDB, brokers serve only the first batch of such a queue",
             ),
         ):
-            yield from queue_note(fact, counts, meaning)
+            yield from count_note(fact, counts, meaning)
 
 
 def build_database(

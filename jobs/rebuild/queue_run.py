@@ -19,7 +19,7 @@ from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueue
 from jobs.products.queues.unit_files import damaged_ranges
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
-from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, queue_names_text, queue_note
+from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_disk_space
@@ -213,22 +213,22 @@ def list_and_determine_settings(
 def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
     """Yield the facts that the log does not contain, and the differences from a healthy log."""
     plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
-    yield from queue_note(
+    yield from count_note(
         "queues that start after queue offset 0",
         {queue.name: queue.first_queue_offset > 0 for queue in plain},
         "Their earlier messages were deleted, and the units of these messages in the first file are blank",
     )
-    yield from queue_note(
+    yield from count_note(
         "records without a unit",
         {queue.name: queue.skipped for queue in queues},
         "Their queue offsets are below the end of the queue, so a broker skips them",
     )
-    yield from queue_note(
+    yield from count_note(
         "units that are not at their queue offset",
         {queue.name: queue.misplaced for queue in queues},
         "A broker appends them after a gap in the queue offsets",
     )
-    yield from queue_note(
+    yield from count_note(
         "queues that are not written",
         {queue.name: not queue.files for queue in queues},
         "The name of their topic is not a valid folder name",
@@ -239,17 +239,17 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
         yield (
             "this store's queues are in RocksDB (storeType=defaultRocksDB); the rebuilt files are for storeType=default"
         )
-        yield from queue_note(
+        yield from count_note(
             "queues without messages in the log",
             dict.fromkeys(sorted(stored_queue_ends(store, {queue.name for queue in queues})), 1),
             "No files are written for them, so with these files a broker restarts them at 0",
         )
-    yield from queue_note(
+    yield from count_note(
         "lost records that were replaced with blank units",
         {queue.name: queue.blanks for queue in queues},
         "Later units therefore keep their queue offsets, and consumers skip blank units",
     )
-    yield from queue_note(
+    yield from count_note(
         "intact messages that consumers may miss",
         {queue.name: queue.hidden for queue in queues},
         "A broker that reads a blank unit skips to the messages after the first segment. Restore the lost bytes "
@@ -260,7 +260,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
 def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
-    yield from queue_note(
+    yield from count_note(
         "queues without messages after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
         "Their ends are unknown, and consumer offsets may be past them",

@@ -185,7 +185,7 @@ def queue_names_text(names: Sequence[QueueName]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
-def queue_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
+def count_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
     """Yield a fact about queues with its count, the queues, and its meaning; nothing if the count is 0."""
     names = [name for name, count in counts.items() if count]
     if names:

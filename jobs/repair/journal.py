@@ -18,12 +18,12 @@ from jobs.console.result import RequestError
 from jobs.rebuild.install import (
     Installation,
     delete_killed_attempts,
-    exchange_paths,
     remove_empty_folders,
     suppress_not_empty,
+    swap_paths,
 )
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
-from jobs.store.beside_broker import acting_as, owner_of
+from jobs.store.beside_broker import owner_of, run_as_user
 
 JOURNAL_FILE = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -110,7 +110,7 @@ class Journal:
     def undo(self) -> list[str]:
         """Restore the replaced files, the newest step first, as the store's owner; return a line for each step."""
         owner = owner_of(Path(self.store))
-        with acting_as(*owner):
+        with run_as_user(*owner):
             undone: dict[Path, Path] = {}
             for entry in reversed(self.entries):
                 _refuse_lost_or_changed(entry, undone)
@@ -120,7 +120,7 @@ class Journal:
             if not entry.is_undone:
                 entry.is_undone = True  # written first: after a kill, some of the replaced files are in place again
                 self.write()
-            with acting_as(*owner):
+            with run_as_user(*owner):
                 said += _undo_step(entry)
             self.entries.pop()
             self.write()
@@ -203,9 +203,9 @@ def _restore(entry: JournalEntry, name: str) -> None:
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
         aside.unlink()
         return
-    exchange_paths(aside, place)
+    swap_paths(aside, place)
     if not _is_installed(entry, name, aside):
-        exchange_paths(aside, place)
+        swap_paths(aside, place)
         raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
     aside.unlink()
 

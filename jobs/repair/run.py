@@ -77,7 +77,7 @@ from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_below_output
-from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, find_broker_process, lock_store, owner_of
+from jobs.store.beside_broker import LockedStore, RefusedError, find_broker_process, lock_store, owner_of, run_as_user
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
 from jobs.store.store import (
@@ -603,7 +603,7 @@ class _Repair:
                 known = ", ".join(self.summary.undecided) or "none"
                 raise NotRepairableError(f"--accept {name}: this file is not undecided. Undecided files: {known}")
         root = Path(local_path(self.request.store))
-        with acting_as(*owner_of(root)):
+        with run_as_user(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
             for one in self.segments:
                 target = Path(one.target)

@@ -189,7 +189,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     owner = owner_of(root)
     descriptor = None
     try:
-        with acting_as(*owner):
+        with run_as_user(*owner):
             if (root / LOCK_FILE).exists():
                 descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
@@ -223,7 +223,7 @@ def _change_lock(descriptor: int, kind: int) -> None:
 
 
 @contextmanager
-def acting_as(user: int, group: int) -> Iterator[None]:
+def run_as_user(user: int, group: int) -> Iterator[None]:
     """Temporarily switch effective user and group (root only; otherwise do nothing)."""
     if os.geteuid() != 0 or user == 0:
         yield
@@ -242,7 +242,7 @@ def acting_as(user: int, group: int) -> Iterator[None]:
 
 @contextmanager
 def acting_as_root() -> Iterator[None]:
-    """Within `acting_as`, act as root once more: for our own files outside the store."""
+    """Within `run_as_user`, act as root once more: for our own files outside the store."""
     user, group = os.geteuid(), os.getegid()
     if user == os.getuid():
         yield

@@ -79,7 +79,7 @@ class RocksConfig(NamedTuple):
     counter: int  # of changes; 0 where the database does not count them
     changed_ms: int | None  # when the table was last changed; None where the database does not say
 
-    def wins_over_json(self, config: dict[str, object] | None) -> bool:
+    def overrides_json_file(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is also a JSON file."""
         return config is None or self.counter >= change_counter(config)
 
@@ -168,7 +168,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
         return config
     with suppress(FormatError):  # a database that cannot be read has no topics
         table = read_rocksdb_config(store, ConfigTable.TOPICS)
-        if table is not None and table.rows and table.wins_over_json(config):
+        if table is not None and table.rows and table.overrides_json_file(config):
             return {TOPIC_TABLE: dict(table.rows)}
     return config
 
@@ -303,7 +303,7 @@ class _Parts:
 
     def table(self, table: ConfigTable) -> tuple[_Table, str]:
         config, stored = self._json(table.file), self._database(table)
-        if stored is not None and stored.wins_over_json(config or None):
+        if stored is not None and stored.overrides_json_file(config or None):
             return stored.rows, stored.folder
         return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 

@@ -85,7 +85,7 @@ def read_chained(
     run = partial(run_range, task=task)
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
     outcomes = workers.map(ranges, run, "reading", sizes)
-    return accept_chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
+    return keep_contiguous_outcomes(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
 def run_watched(
@@ -98,7 +98,7 @@ def run_watched(
     return task(range_, pieces), made
 
 
-def accept_chained(
+def keep_contiguous_outcomes(
     outcomes: Sequence[Outcome[T]],
     read_again: Callable[[Range], Outcome[T]],
     discard: Callable[[T], object] = keep_payload,

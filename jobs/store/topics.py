@@ -144,7 +144,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
         return TopicEvidence(None, with_queues, doubt=f"the topic table cannot be read: {error.reason}")
     config = read_json(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
-    if stored is not None and stored.rows and stored.wins_over_json(config):
+    if stored is not None and stored.rows and stored.overrides_json_file(config):
         table, newest = RecordedTopics(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
     is_recorded = newest is not None and (table is None or not table.is_derived_from(newest))
     if newest is not None and is_recorded:

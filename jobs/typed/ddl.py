@@ -182,11 +182,11 @@ def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
     if pa.types.is_decimal(new) and pa.types.is_decimal(old):
         return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
     if new.num_fields and new.id == old.id:
-        return not narrowed_columns(_fields(new), _fields(old))
+        return not list_narrowed_columns(_fields(new), _fields(old))
     return any(old in row and new in row[row.index(old) :] for row in _WIDER)
 
 
-def narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
+def list_narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
     """Return the old columns whose values the new columns cannot hold."""
     types = {field.name: field.type for field in new}
     return [

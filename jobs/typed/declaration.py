@@ -16,7 +16,7 @@ from jobs.typed.ddl import (
     MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
     SchemaError,
-    narrowed_columns,
+    list_narrowed_columns,
     parse_columns,
     refuse_reserved,
     table_name,
@@ -301,7 +301,7 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
-    if lost := narrowed_columns(new.values(), old.values()):
+    if lost := list_narrowed_columns(new.values(), old.values()):
         raise ValuesLostError(f"drops or narrows these columns: {', '.join(lost)}")
     changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {

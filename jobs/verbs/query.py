@@ -430,10 +430,10 @@ def decode_id(
     output: str = output_option,
 ) -> ExitCode:
     """Decode an id as an offset id (host, port, offset) or as a unique key (IP, process, time, counter)."""
-    from jobs.query.mqadmin.text import id_readings
+    from jobs.query.mqadmin.text import decode_id_both_ways
 
     printer = _closing_printer(Printer(time_zone, _output_form(output, as_json=as_json)))
-    readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
+    readings = decode_id_both_ways(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.print_reason(reasons.explain_invalid_offset_id(message_id))
     printer.print_row("id", *readings)

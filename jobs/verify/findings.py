@@ -118,7 +118,7 @@ class LostRanges:
             number -= 1  # a gap within the lost end hides that end
         return ""
 
-    def attribute(self, finding: Finding) -> Finding:
+    def mark_consequence(self, finding: Finding) -> Finding:
         """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
         title = self.title_at(finding.log_offset)
         return finding.as_consequence_of(title) if title else finding

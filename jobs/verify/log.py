@@ -78,7 +78,7 @@ def findings_on_log(
     """
     findings, lost = findings_on_records(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
-    findings += map(LostRanges(lost).attribute, _lost_start(store))
+    findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     if ahead is None:
         findings += _cut_short(store)
     else:
@@ -126,7 +126,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         if position is None:
             cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.attribute(_of_offsets(GAP, place, (hole.start, hole.end), cause))
+        finding = wrong_names.mark_consequence(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
         lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]

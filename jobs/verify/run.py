@@ -181,7 +181,7 @@ def _attribute(
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
     segments = {_segment_of(offset, store) for offset in dangling if offset is not None}
     for part in others:
-        part.findings = [lost.attribute(_doubted(one, segments, store)) for one in part.findings]
+        part.findings = [lost.mark_consequence(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows for part in (log, *others) for one in part.findings}
     log.findings = list(_doubted_zeros(log.findings, followed, checks, store))
 

@@ -99,7 +99,9 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):
         matched, differences = _compared(stored, expected, store)
-        wrong += [LostRanges(lost).attribute(one._replace(file=store.path_below_root(one.file))) for one in differences]
+        wrong += [
+            LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
+        ]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
     numbers = {"expected": int(expected.size), "matched": matched}
     return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed

@@ -293,7 +293,7 @@ class _Comparison:
                 cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
-                    finding = lost.attribute(
+                    finding = lost.mark_consequence(
                         finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
                     )
                 yield finding

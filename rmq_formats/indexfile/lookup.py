@@ -90,7 +90,7 @@ class IndexReader:
                 mark, stride = number, stride * 2
             number = previous
 
-    def hits(self, text: str, begin: int, end: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
+    def find_entries(self, text: str, begin: int, end: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """Yield the entries that may belong to the hashed *text*, newest first; `CorruptData` as `chain`."""
         key_hash = index_key_hash(text)
         for hop in self.chain(self.geometry.slot_of(key_hash), header):

@@ -241,7 +241,7 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
     found: list[int] = []
     for file in files:
         if file.header.matches_time(begin, end):
-            found += [hop.entry.physical_offset for hop in file.hits(text, begin, end)]
+            found += [hop.entry.physical_offset for hop in file.find_entries(text, begin, end)]
         if file.header.begin_timestamp < begin:
             break
     return found[:limit]

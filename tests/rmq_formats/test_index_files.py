@@ -88,7 +88,7 @@ def a_reader(data: bytes | bytearray) -> IndexReader:
 
 
 def offsets_in(reader: IndexReader, begin: int = 0, end: int = MAX_LONG) -> list[int]:
-    return [hop.entry.physical_offset for hop in reader.hits("T#a", begin, end)]
+    return [hop.entry.physical_offset for hop in reader.find_entries("T#a", begin, end)]
 
 
 def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, prev_entry: int | None = None) -> None:
@@ -189,7 +189,7 @@ def test_a_circular_chain_ends_with_an_error_after_its_hits(back_to: int) -> Non
         reader = a_reader(data)
         found: list[int] = []
         with pytest.raises(CorruptData, match=r"index/1: .* loops back") if bottom < 19 else nullcontext():
-            found.extend(hop.entry.physical_offset for hop in reader.hits("T#a", 0, MAX_LONG))
+            found.extend(hop.entry.physical_offset for hop in reader.find_entries("T#a", 0, MAX_LONG))
 
         assert list(dict.fromkeys(found)) == list(range(19, bottom - 1, -1))
         assert len(found) <= 3 * GEOMETRY.index_num

@@ -141,7 +141,7 @@ def effects(root: Path, number: int = -1, act: Callable[[], object] = lambda: No
             act()
         seen.append(name)
 
-    exchange = installing.exchange_paths
+    exchange = installing.swap_paths
 
     def exchanged(new: Path, old: Path) -> None:
         _listener.hear(f"exchange {old}")
@@ -149,7 +149,7 @@ def effects(root: Path, number: int = -1, act: Callable[[], object] = lambda: No
 
     _listener.root, _listener.call = str(root), effect
     try:
-        with patch.object(installing, "exchange_paths", exchanged), patch.object(journal, "exchange_paths", exchanged):
+        with patch.object(installing, "swap_paths", exchanged), patch.object(journal, "swap_paths", exchanged):
             yield seen
     finally:
         _listener.call = None

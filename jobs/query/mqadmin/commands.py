@@ -35,7 +35,7 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
     unit_text,
 )
-from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
+from jobs.query.source import Answer, Reason, ReasonKind, Source, require_single_source
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -68,7 +68,7 @@ def parse_and_choose_source(arguments: Sequence[str], sources: Sequence[Source])
         named = [one for one in sources if line.options.get("brokerName") in {None, one.broker, one.name}]
         able = [one for one in named or sources if _has_answer(line, one)]
         with_topic = [one for one in named or sources if one.has_topic(line.options.get("topic", ""))]
-        source = only_one(able) if able else [*with_topic, *named, *sources][0]
+        source = require_single_source(able) if able else [*with_topic, *named, *sources][0]
         return parse_mqadmin_line(arguments, source.release), source
     return line, sources[0]
 

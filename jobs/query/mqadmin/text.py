@@ -217,7 +217,7 @@ def _java_null(text: str | None) -> str:
     return "null" if text is None else text
 
 
-def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object], str] | None:
+def decode_id_both_ways(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object], str] | None:
     """Return both readings of an id, a broker's and a producer's, as data and text; None for other text."""
     try:
         offset_id, unique = decode_offset_id(text), decode_unique_id(text)
