@@ -63,7 +63,7 @@ _TEMPLATES = {
     Role.COMMITTED: "committed to {topic} queue {queue}, offset {number:,}",
     Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, offset {number:,}",
     Role.ABANDONED: (
-        "abandoned: no check got a definite answer from the producer, moved to {topic} queue {queue}, offset {number:,}"
+        "abandoned: no check got a definite answer from the producer; moved to {topic} queue {queue}, offset {number:,}"
     ),
     Role.DELAYED: "delayed: waits at level {level} for delivery to {topic} queue {queue}",
     Role.TIMED: "timed: waits for delivery to {topic} queue {queue}",
@@ -101,8 +101,8 @@ class ConsumptionState(StrEnum):
 _CONSUMED = {
     ConsumptionState.CONSUMED: Sentence("consumed"),
     ConsumptionState.FAILED: Sentence("received the message and sent it back for a retry"),
-    ConsumptionState.IN_FLIGHT: Sentence("received the message, not yet consumed"),
-    ConsumptionState.NOT_YET: Sentence("not yet"),
+    ConsumptionState.IN_FLIGHT: Sentence("received the message, but has not consumed it yet"),
+    ConsumptionState.NOT_YET: Sentence("not yet consumed"),
 }
 
 
