@@ -31,14 +31,6 @@ from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
 
-
-class Terminal(StringIO):
-    """An output that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
     "ingest {good} --lake {out}",
@@ -185,7 +177,9 @@ def test_output_fits_80_columns_and_ends_with_the_result(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = _prepared(text, words)
-    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", "80")
 
     cli.main(command)

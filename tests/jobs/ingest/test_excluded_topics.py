@@ -131,7 +131,8 @@ def _draw(seed: int, folder: Path) -> None:
             )
             if random.random() < 0.3:
                 optimize(str(folder / "lake"), SerialWorkers())
-        _type(folder)
+        (folder / "types.toml").write_text('[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n')
+        type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(folder / "types.toml")), SerialWorkers())
     kept = {row["uniq_key"] for row in rows_of(folder / "lake")}
     damaged = {row["physical_offset"] for row in rows_of(folder / "lake", "quarantine")}
     assert [] == list(_places_of_canary(folder / "lake")), seed
@@ -154,11 +155,6 @@ def _grow(broker: Broker, drawn: _Drawn, must_have: tuple[str, ...]) -> None:
             left = 16384 - file.tell()
             file.write(f"{CANARY}-stale ".encode()[:left])
     broker.append([a_record(b"last", topic="Orders", properties={"UNIQ_KEY": "last"})])
-
-
-def _type(folder: Path) -> None:
-    (folder / "types.toml").write_text('[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n')
-    type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(folder / "types.toml")), SerialWorkers())
 
 
 def _places_of_canary(lake: Path) -> Iterator[str]:

@@ -123,19 +123,6 @@ def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
 VIEWS = {view.name: view for view in list_views()}
 
 
-def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:
-    with duckdb.connect() as engine:
-        for table in VIEWS[name].tables:
-            engine.register(table, DeltaTable(lake / table).to_pyarrow_dataset())
-        return set(engine.execute(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").fetchall())
-
-
-def rows_of_spark(spark: SparkSession, lake: Path, name: str) -> set[tuple[object, ...]]:
-    for table in VIEWS[name].tables:
-        spark.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
-    return {tuple(row) for row in spark.sql(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").collect()}
-
-
 _COLUMNS = {
     "dead_letters": "consumer_group, origin_topic, origin_message_id, reason",
     "not_consumed": "consumer_group, topic, queue_id, queue_offset",
@@ -164,8 +151,14 @@ def test_a_view_matches_the_notes_of_the_driver_in_both_engines(
 ) -> None:
     store, name, expected = case
     ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
-    assert expected == rows_of_duckdb(tmp_path / "lake", name)
-    assert expected == rows_of_spark(own_session, tmp_path / "lake", name)
+    shown = f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown"
+    with duckdb.connect() as engine:
+        for table in VIEWS[name].tables:
+            engine.register(table, DeltaTable(tmp_path / "lake" / table).to_pyarrow_dataset())
+            show(own_session, tmp_path / "lake", table)
+
+        assert expected == set(engine.execute(shown).fetchall())
+    assert expected == set(map(tuple, own_session.sql(shown).collect()))
 
 
 TABLE_OF = {"store": "messages", "tiered": "tiered"}

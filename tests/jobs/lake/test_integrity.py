@@ -247,10 +247,6 @@ def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
     return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
 
-def ingested(store: Path, lake: Path) -> Summary:
-    return ingest_store(store, lake, "b")
-
-
 @pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
 def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -> None:
     extract(LAKES / f"{commit}.tar.xz", tmp_path)
@@ -259,10 +255,10 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     assert files_in(store) == files_in(broker.root)
     before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
-    unchanged = ingested(broker.root, lake)
+    unchanged = ingest_store(broker.root, lake, "b")
     placed = broker.append(some_records(50, seed=5))
-    continued = ingested(broker.root, lake)
-    fresh = ingested(broker.root, tmp_path / "fresh")
+    continued = ingest_store(broker.root, lake, "b")
+    fresh = ingest_store(broker.root, tmp_path / "fresh", "b")
 
     assert (unchanged.run, unchanged.messages) == (None, 0)
     assert (continued.run, continued.messages, continued.units["matched"]) == (4, 50, 50)

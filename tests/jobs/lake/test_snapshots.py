@@ -44,20 +44,15 @@ def numbers(table: DeltaTable | None) -> list[int]:
     return sorted(found)
 
 
-def test_an_unchanged_table_is_opened_once(lake: Lake) -> None:
-    with cache_snapshots():
-        assert open_table(lake, NAME) is open_table(lake, NAME)
-        assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
-        assert open_table(lake, NAME) is not open_table_for_change(lake, NAME)
-
-    assert open_table(lake, NAME) is not open_table(lake, NAME)
-
-
-def test_nested_blocks_share_snapshots(lake: Lake) -> None:
+def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lake) -> None:
     with cache_snapshots():
         with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
+        assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
+        assert open_table(lake, NAME) is not open_table_for_change(lake, NAME)
+
+    assert open_table(lake, NAME) is not open_table(lake, NAME)
 
 
 def test_a_run_opens_each_table_at_most_twice(tmp_path: Path) -> None:

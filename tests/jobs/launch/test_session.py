@@ -57,7 +57,7 @@ def test_only_useful_output_of_the_jvm_is_printed(
 @pytest.mark.usefixtures("_no_jvm_yet")
 @pytest.mark.parametrize("given", [None, "-Xmx1g"])
 def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook's second session had the flags of the first, which leave an archive: its JVM refused to start."""
+    """To a notebook's second session our own flags of the first one looked like the user's."""
     flags: list[str] = []
 
     def launch(**_: object) -> None:
@@ -70,7 +70,7 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
     else:
         monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
     for _ in range(2):
-        with pytest.raises(SetupError):
+        with pytest.raises(SetupError, match="enough is known"):
             session.spark_session("tests", spark_options=["--master", "local[1]"])
 
     assert flags[0] == flags[1]
@@ -146,20 +146,17 @@ print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "pytho
 """
 
 
-def _prepared(module: str) -> str:
-    name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
-    command = [sys.executable, "-c", _SHOWN, name]
-    environment = {**os.environ, worker_daemon.MODULE_VARIABLE: module, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
 @pytest.mark.parametrize(("module", "is_there"), [("jobs.products.loaded", True), ("no.such.module", False)])
 def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses(
     module: str, *, is_there: bool
 ) -> None:
     """What cannot be imported is left to the task that needs it. Jemalloc's threads remain: it prepares for forks."""
-    assert f"{is_there} False set()\n" == _prepared(module)
+    name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
+    command = [sys.executable, "-c", _SHOWN, name]
+    environment = {**os.environ, worker_daemon.MODULE_VARIABLE: module, "OMP_NUM_THREADS": "1"}
+
+    assert f"{is_there} False set()\n" == subprocess.check_output(command, env=environment, text=True)
 
 
 ROOT = Path(__file__).parents[3]

@@ -279,8 +279,9 @@ def test_files_sort_between_their_neighbours(times: list[int], before: str, foll
 @pytest.mark.parametrize(("files", "following"), [(2, "0052"), (100, "006")])
 def test_an_error_is_raised_if_no_file_name_is_left(files: int, following: str) -> None:
     """A broker reads a name as a 64-bit number, so a name of twenty digits may be too large."""
-    with pytest.raises(OSError, match=f"no room for {files} file names between {DAY}005 and {DAY}{following}"):
-        file_names_between([5] * files, UTC, f"{DAY}005", DAY + following)
+    before, after = f"{DAY}005", DAY + following
+    with pytest.raises(OSError, match=f"cannot choose {files} file names that sort between {before} and {after}"):
+        file_names_between([5] * files, UTC, before, after)
 
 
 def test_the_time_zone_is_that_of_most_file_names() -> None:

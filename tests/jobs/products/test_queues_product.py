@@ -159,17 +159,13 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
     assert told(run(whole, lake).rows) == truth(whole)
 
 
-def cut(whole: Path, target: Path, log_end: int) -> Path:
-    shutil.copytree(whole, target)
-    shorten(target, log_end)
-    return target
-
-
 def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
     """This also holds for a store that was shut down cleanly, if the run was asked to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in stored_records(whole)]
-    first = run(cut(whole, tmp_path / "store", records[30].physical_offset), tmp_path / "lake")
+    part = Path(shutil.copytree(whole, tmp_path / "store"))
+    shorten(part, records[30].physical_offset)
+    first = run(part, tmp_path / "lake")
     second = run(whole, tmp_path / "lake")
 
     assert first.summary.units["differences"] == 0
@@ -279,10 +275,6 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
 
 
-def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
-    return [replace(range_, window=4096) for range_ in plan_ranges(*asked)]
-
-
 def test_the_number_of_unit_files_of_a_range_does_not_change_the_rows(golden: StoreOf, tmp_path: Path) -> None:
     store, parts = golden("b533-base"), list[int]()
     _ingest(store, tmp_path / "whole", "b533-base")
@@ -296,7 +288,7 @@ def test_the_number_of_unit_files_of_a_range_does_not_change_the_rows(golden: St
     with (
         patch("jobs.products.queues.unit_files._A_GROUP", 4096),
         patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
-        patch("jobs.ingest.run.plan_ranges", _narrow_ranges),
+        patch("jobs.ingest.run.plan_ranges", lambda *asked: [replace(one, window=4096) for one in plan_ranges(*asked)]),
         patch.object(RangeUnitCollector, "finish", finished),
     ):
         _ingest(store, tmp_path / "parts", "b533-base")

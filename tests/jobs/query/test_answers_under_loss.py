@@ -290,34 +290,28 @@ def test_a_list_needs_no_queue_files(run: Run, store: Path, loss: str) -> None:
         assert found == expected or "printMsg" in line
 
 
-def _lose_segment(store: Path) -> None:
-    sorted((store / "commitlog").iterdir())[1].unlink()
+def _damage_record(segment: Path) -> None:
+    overwrite(segment, 300, bytes(500))
 
 
-def _damage_record(store: Path) -> None:
-    overwrite(sorted((store / "commitlog").iterdir())[1], 300, bytes(500))
-
-
-@pytest.mark.parametrize("lose", [_lose_segment, _damage_record])
+@pytest.mark.parametrize("lose", [Path.unlink, _damage_record])
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_list_reports_which_part_of_the_log_is_missing(
     run: Run, store: Path, tmp_path: Path, lose: Callable[[Path], None], place: str
 ) -> None:
-    lose(store)
-    where = store
+    lose(segments_of(store)[1])
     if place == "lake":
-        where = tmp_path / "lake"
-        ingest_store(store, where, "b0", release="5.5.1", hash_slots=7, index_num=9)
+        ingest_store(store, tmp_path / "lake", "b0", release="5.5.1", hash_slots=7, index_num=9)
     for line, expected in QUESTIONS:
         words = shlex.split(line)
-        answer = run(*words[:2], f"--{place}", where, *words[2:])
+        answer = run(*words[:2], f"--{place}", tmp_path / place, *words[2:])
         assert _numbers(answer) < expected, line
         assert answer.code is ExitCode.DAMAGE, line
         assert "messages may be missing from this answer" in answer.err
 
 
 def test_the_newest_page_is_complete_although_older_messages_are_damaged(run: Run, store: Path, tmp_path: Path) -> None:
-    _damage_record(store)
+    _damage_record(segments_of(store)[1])
     ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
     newest, all_ = (run("query", "list", "-m", limit, "--lake", tmp_path / "lake") for limit in ("5", "500"))
 

@@ -54,7 +54,7 @@ from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record, into
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
-from tests.support.stores import log_folders
+from tests.support.stores import log_folders, stored_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +147,9 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
     cut[24:32] = entry[4:12]
     cut[32:36] = (writer.hash_slot_count - (previous == bytes(4))).to_bytes(4, "big")
     cut[36:40] = (19).to_bytes(4, "big")
-    cut[8:16] = store_time(store, int.from_bytes(entry[4:12], "big")).to_bytes(8, "big")
+    last = int.from_bytes(entry[4:12], "big")
+    (time,) = (record.store_timestamp for record, _ in stored_records(store) if record.physical_offset == last)
+    cut[8:16] = time.to_bytes(8, "big")
     (store / "index" / names[-2]).write_bytes(cut)
     running = rebuilt(store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
     stopped = rebuilt(store, tmp_path / "stopped", GivenSettings(100, 20, "5.3.3"), lost_only=True)
@@ -155,11 +157,6 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
     assert running.files == []
     assert (tmp_path / "stopped" / names[-2]).read_bytes() == whole
     assert len(stopped.files) == 2
-
-
-def store_time(store: Path, offset: int) -> int:
-    log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
-    return int.from_bytes(log[offset + 56 : offset + 64], "big")
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later"}])
@@ -300,29 +297,25 @@ FEW = 10  # from which on not every subset is tried
 RANDOM = 24
 
 
-def settings_of(name: str) -> Settings:
-    rules = RULES.get(name, release_of(name))
-    return Settings(
-        Known(TINY, "given", ""),
-        Known(Writers(parse_rules(rules), rules), "given", ""),
-        Known(UTC, "given", ""),
-        Release.of(release_of(name)).empty_index_count,
-    )
-
-
 class Opened:
     """A golden store with its row of keys."""
 
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
         self.store: Store = list_store(str(root), commitlog=log_folders(root))
-        self.settings = settings_of(name)
+        rules = RULES.get(name, release_of(name))
+        self.settings = Settings(
+            Known(TINY, "given", ""),
+            Known(Writers(parse_rules(rules), rules), "given", ""),
+            Known(UTC, "given", ""),
+            Release.of(release_of(name)).empty_index_count,
+        )
         self.files: list[BrokerIndexFile] = list_index_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
         self._context = scratch_below_output(str(scratch_at), {})
         ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
-        rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
-        self.row: KeySequence = collect_keys(SerialWorkers(), ListedLog(self.store, ranges), rules, scratch)
+        log = ListedLog(self.store, ranges)
+        self.row: KeySequence = collect_keys(SerialWorkers(), log, parse_rules(rules), scratch)
 
     def close(self) -> None:
         self._context.__exit__(None, None, None)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,15 +176,10 @@ def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golde
     rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
-    for record, _ in stored_records(store):
-        expected |= dict(_rows(record, rules))
-    assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
-
-
-def _rows(record: MessageRecord, rules: QueueRules) -> Iterator[tuple[bytes, bytes]]:
-    for unit in expected_units(record, rules):
+    for unit in (unit for record, _ in stored_records(store) for unit in expected_units(record, rules)):
         key = encode_unit_key(QueuePrefix(unit.queue.topic, unit.queue.queue_id), unit.queue_offset)
-        yield key, UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+        expected[key] = UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+    assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
 
 
 @pytest.mark.parametrize("name", ["b533-base", "b551-types"])

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -169,7 +170,8 @@ class World:
         scene = self._scene
         if self._verb == "restore":
             shutil.rmtree(scene.store, ignore_errors=True)
-            with pytest.raises(KeyboardInterrupt), effects(scene.store.parent, 150, _interrupt):
+            interrupt = Mock(side_effect=KeyboardInterrupt)
+            with pytest.raises(KeyboardInterrupt), effects(scene.store.parent, 150, interrupt):
                 self._restore()
             return
         scene.again()
@@ -237,10 +239,6 @@ def _content_of(store: Path) -> dict[str, bytes]:
 
 def _without_count(data: bytes | None) -> bytes | None:
     return None if data is None else re.sub(rb'"resumed": \d+', b"", data)
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 VERBS = ("apply", "index", "queues", "undo", "restore")

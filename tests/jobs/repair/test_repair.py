@@ -208,13 +208,6 @@ CHANGED = {
 }
 
 
-def changed(lake: Path, tmp_path: Path, column: str, at: int) -> Path:
-    """Return a copy of the lake in which another engine has updated a column of one row."""
-    folder = Path(shutil.copytree(lake, tmp_path / "lake"))
-    DeltaTable(folder / "messages").update({column: CHANGED[column]}, predicate=f"physical_offset = {at}")
-    return folder
-
-
 def zero_body(store: Path, at: int) -> None:
     path = store / f"commitlog/{at // SEGMENT * SEGMENT:020d}"
     data = path.read_bytes()
@@ -228,7 +221,8 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
     healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
 ) -> None:
     at = hit_record(healthy).physical_offset
-    altered = changed(lake, tmp_path, column, at)
+    altered = Path(shutil.copytree(lake, tmp_path / "lake"))
+    DeltaTable(altered / "messages").update({column: CHANGED[column]}, predicate=f"physical_offset = {at}")
     zero_body(store, at // SEGMENT * SEGMENT)  # of another record of the segment
 
     assert 0 == repaired(store, altered).exit_code

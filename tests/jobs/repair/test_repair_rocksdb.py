@@ -43,10 +43,6 @@ def repaired(
     return repair(request, SerialWorkers())
 
 
-def first(folder: Path, pattern: str) -> Path:
-    return min(folder.glob(pattern))
-
-
 def delete_rows(folder: Path) -> None:
     _change_rows(folder, lambda units, key: units.delete(key))
 
@@ -90,7 +86,7 @@ def test_findings_about_a_second_copy_set_only_the_database_aside(situation: Sto
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
     store = copied(situation, DOUBLE, tmp_path)
     files = {path for path in content_of(store) if path.count("/") > 1}
-    first(store / "consumequeue", "*.sst").unlink()
+    min((store / "consumequeue").glob("*.sst")).unlink()
     (note,) = repaired(store).notes
 
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)

@@ -16,12 +16,13 @@ from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings
-from jobs.restore.plan import find_offset_at_time
+from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import overwrite, result_of
-from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
+from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of, table_of
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import log_folders
 
 RELEASE = "5.3.3"
@@ -163,21 +164,27 @@ def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: 
     assert result["bad"] == []
 
 
+def peak_of(read: Callable[[], object]) -> tuple[object, int]:
+    """Return a result, and the bytes that Arrow held for it at the most."""
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        return read(), pool.max_memory()
+    finally:
+        pa.set_memory_pool(usual)
+
+
 def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Path) -> None:
     """All offsets after the time were read into one table: 146 MB for two million messages."""
     store_id, count, later = rows_of(copy)[0]["store_id"], 1 << 21, 10**13
     numbers, ids = pa.array(np.arange(count) + later), pa.repeat(pa.scalar(store_id), count)
     rows = pa.table({"store_id": ids, "physical_offset": numbers, "store_timestamp": numbers})
     write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
-    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(pool)
-    try:
-        found = find_offset_at_time(Lake(str(copy)), store_id, later + 7)
-    finally:
-        pa.set_memory_pool(before)
+    found, peak = peak_of(lambda: find_offset_at_time(Lake(str(copy)), store_id, later + 7))
 
     assert found == later + 7
-    assert pool.max_memory() < 64 << 20
+    assert peak < 64 << 20
 
 
 def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_of_it(copy: Path) -> None:
@@ -216,3 +223,44 @@ def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(gold
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
 
     assert not summary.lost
+
+
+ROWS = 100_000  # of one file of the table
+
+
+def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:
+    records = stored([Sent(topic) for topic in ("Gone", "Other", "Gone", "Gone", "Lost", "Gone")])
+    lake = Lake(str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
+    store_id = rows_of(tmp_path / "lake")[0]["store_id"]
+    offsets = [record.physical_offset for record in records]
+    ranges = [(offsets[4], offsets[5]), (offsets[0], offsets[3])]
+
+    found = count_messages_in_ranges(lake, store_id, {"Gone", "Lost", "Never"}, ranges)
+
+    assert {"Gone": 2, "Lost": 1} == found
+    assert {} == count_messages_in_ranges(lake, store_id, {"Gone"}, [])
+    assert {} == count_messages_in_ranges(lake, "another store", {"Gone"}, ranges)
+
+
+def test_counting_messages_of_a_deleted_topic_takes_the_same_memory_for_twice_as_many(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", stored([Sent("Gone")]))
+    write_lake(store, tmp_path / "one")
+    (row,) = table_of(tmp_path / "one" / "messages").to_batches()
+
+    def count(files: int) -> int:
+        lake = tmp_path / f"lake-{files}"
+        for number in range(files):
+            numbers = pa.array(np.arange(number * ROWS, (number + 1) * ROWS))
+            some = pa.table(row.take(pa.array(np.zeros(ROWS, np.int64)))).set_column(
+                row.schema.get_field_index("physical_offset"), row.schema.field("physical_offset"), numbers
+            )
+            write_deltalake(lake / "messages", some, mode="append")
+        (store_id,) = row.column("store_id").to_pylist()
+        ranges = [(0, files * ROWS)]
+        counts, peak = peak_of(lambda: count_messages_in_ranges(Lake(str(lake)), store_id, {"Gone"}, ranges))
+        assert {"Gone": files * ROWS} == counts
+        return peak
+
+    few, many = count(4), count(8)
+
+    assert many < 1.2 * few

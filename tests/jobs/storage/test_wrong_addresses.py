@@ -74,28 +74,22 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
     return outcome.err.rstrip()
 
 
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_missing_bucket_is_one_line_without_the_server_s_xml(
-    line: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("line", "place", "answer", "missing", "code", "setting"),
+    [
+        ("a store", "s3a://nobucket", "NoSuchBucket", "bucket", "NO_SUCH_BUCKET", "fs.s3a.endpoint"),
+        ("a lake", "s3a://nobucket", "NoSuchBucket", "bucket", "NoSuchBucket", "fs.s3a.endpoint"),
+        ("a lake", _AZURE, "ContainerNotFound", "container", "ContainerNotFound", "fs.azure.endpoint"),
+    ],
+)
+def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # noqa: PLR0913, PLR0917 - the case
+    line: str, place: str, answer: str, missing: str, code: str, setting: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering("NoSuchBucket") as endpoint:
-        said = _failure(line, "s3a://nobucket", endpoint, run, monkeypatch)
+    with answering(answer) as endpoint:
+        said = _failure(LINES[line], place, endpoint, run, monkeypatch)
 
-    code = "NO_SUCH_BUCKET" if line[0] == "inspect" else "NoSuchBucket"
-    expected = (
-        f": the bucket nobucket does not exist on {endpoint} ({code}); check its name and fs.s3a.endpoint, or create it"
-    )
-    assert said.endswith(expected)
-
-
-def test_a_missing_container_is_one_line_without_the_server_s_xml(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with answering("ContainerNotFound") as endpoint:
-        said = _failure(LINES["a lake"], _AZURE, endpoint, run, monkeypatch)
-
-    assert said.endswith(
-        f": the container nobucket does not exist on {endpoint} (ContainerNotFound); check its name and "
-        "fs.azure.endpoint, or create it"
-    )
+    does_not_exist = f": the {missing} nobucket does not exist on {endpoint} ({code})"
+    assert said.endswith(f"{does_not_exist}; check its name and {setting}, or create it")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
 from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
-from tests.golden import FEATURES, GOLDEN, FeatureStore, StoreOf, release_of, unpack_feature
+from tests.golden import FEATURES, GOLDEN, StoreOf, release_of, unpack_feature
 from tests.support.commands import copy_of, overwrite
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
@@ -91,23 +91,19 @@ def test_delay_levels_are_queues_of_the_schedule_topic(tmp_path: Path) -> None:
     assert delays == {0: 2, 2: 11, 3: 0}
 
 
-def _migrated(unpacked: FeatureStore, counter: int) -> Path:
-    """Put JSON files beside the database, as a switch leaves them, that count so many changes."""
-    version = {"counter": counter, "stateVersion": 0, "timestamp": 1}
+@pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
+def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
+    counter: int, offsets: dict[str, int], tmp_path: Path
+) -> None:
+    """A switch leaves JSON files that count the changes that they have."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
     tables: dict[str, dict[str, object]] = {
         "topics.json": {TOPIC_TABLE: {"Old": {"topicName": "Old"}}},
         "consumerOffset.json": {"offsetTable": {"Orders@G": {"0": 3}}},
     }
     for name, table in tables.items():
-        (unpacked.root / "config" / name).write_text(json.dumps({"dataVersion": version, **table}))
-    return unpacked.root
-
-
-@pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
-def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
-    counter: int, offsets: dict[str, int], tmp_path: Path
-) -> None:
-    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter)
+        version = {"counter": counter, "stateVersion": 0, "timestamp": 1}
+        (root / "config" / name).write_text(json.dumps({"dataVersion": version, **table}))
 
     assert (list(config_of(root).topics) == ["Old"]) is (counter > 0)
     assert consumers(config_of(root))["Orders@G"] == offsets

@@ -98,13 +98,13 @@ def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int)
 
     reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
     with filled_late(page * _PAGE, (page + 1) * _PAGE):
-        seen = [_bytes_of(item) for item in reader.pieces() if isinstance(item, RawRecords)]
+        seen = [
+            item.buffer[int(item.positions[0]) : int(item.positions[-1]) + int(item.sizes[-1])].tobytes()
+            for item in reader.pieces()
+            if isinstance(item, RawRecords)
+        ]
 
     assert raw == b"".join(seen)
-
-
-def _bytes_of(records: RawRecords) -> bytes:
-    return records.buffer[int(records.positions[0]) : int(records.positions[-1]) + int(records.sizes[-1])].tobytes()
 
 
 _BASE = 1 << 30

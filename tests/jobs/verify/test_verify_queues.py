@@ -88,13 +88,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Store:
     return Store(Path(shutil.copytree(golden("b551-base"), tmp_path / "store")), "b551-base")
 
 
-def damage_record_of(store: Store, position: int) -> int:
-    """Overwrite the record that a unit of `T1/0` leads to; return its offset."""
-    at = decode_unit(store.unit(T1, position)).physical_offset
-    store.write_record(at, 0, b"U" * 30)
-    return at
-
-
 # --- what the dispatcher had not come to -----------------------------------------------------------------------------
 
 
@@ -103,13 +96,11 @@ def killed(root: Path, from_offset: int) -> Store:
     (root / "abort").touch()
     for path in root.glob("consumequeue/*/*/*"):
         units = [path.read_bytes()[at : at + UNIT.size] for at in range(0, path.stat().st_size, UNIT.size)]
-        kept = [unit if _is_older(unit, from_offset) else bytes(UNIT.size) for unit in units]
-        path.write_bytes(b"".join(kept))
+        for number, unit in enumerate(map(decode_unit, units)):
+            if unit.size != PRE_BLANK_SIZE and unit.physical_offset >= from_offset:
+                units[number] = bytes(UNIT.size)
+        path.write_bytes(b"".join(units))
     return Store(root, root.name)
-
-
-def _is_older(unit: bytes, offset: int) -> bool:
-    return decode_unit(unit).size == PRE_BLANK_SIZE or decode_unit(unit).physical_offset < offset
 
 
 @pytest.mark.sample(12, always=["b498-types", "b551-types-crc", "b514-expired", "b420-retry"])
@@ -170,7 +161,9 @@ def test_a_unit_written_during_verification_breaks_no_sequence(store: Store) -> 
 
 def test_records_after_lost_ones_break_no_sequence(store: Store) -> None:
     """The log has lost the records between, and says so."""
-    killed(store.root, damage_record_of(store, 20))
+    at = decode_unit(store.unit(T1, 20)).physical_offset
+    store.write_record(at, 0, b"U" * 30)
+    killed(store.root, at)
 
     assert [one for one in store.findings() if one.kind == OUT_OF_SEQUENCE] == []
 
