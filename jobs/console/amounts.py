@@ -114,20 +114,14 @@ class GivenTime:
     def __str__(self) -> str:
         return self.text
 
-    @property
-    def has_zone(self) -> bool:
-        """Whether the text states its time zone, or needs none."""
-        if _DIGITS.fullmatch(self.text) or _AGO.fullmatch(self.text):
-            return True
-        return datetime.fromisoformat(self.text).tzinfo is not None
-
     def milliseconds(self, zone: tzinfo | None = None) -> int:
         """Return milliseconds since 1970; *zone* applies to a text without one (default: this machine's)."""
         return int(self.text) if _DIGITS.fullmatch(self.text) else parse_time(self.text, zone=zone)
 
     def interpretation(self, zone: tzinfo | None = None) -> str | None:
         """Return a sentence on the time zone that was assumed; None if the text states it."""
-        if self.has_zone:
+        needs_no_zone = _DIGITS.fullmatch(self.text) or _AGO.fullmatch(self.text)
+        if needs_no_zone or datetime.fromisoformat(self.text).tzinfo is not None:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"
         return f"{self.text!r} is interpreted in {name}: {time_text(self.milliseconds(zone))}"
