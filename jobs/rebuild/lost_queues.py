@@ -126,7 +126,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         )
     ] * (topics.is_recorded and not newest.keys() <= topics.with_queues)
     if summary.has_lost_end:
-        summary.notes.append("the log has lost its end; units that point past it were kept")
+        summary.notes.append("the end of the log was lost; units that point past it were kept")
     return selected
 
 

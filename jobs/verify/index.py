@@ -209,7 +209,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
                 header.end_physical_offset,
                 f"{count_text(survivor.tail, 'entry')} of messages past the end of the log",
             )
-            cause = "the log lost its end after the broker had shut down cleanly, or the file was copied later"
+            cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
             yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
 

@@ -91,7 +91,7 @@ def findings_on_log(
     if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
             f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
-            "either the log has lost its end, or it was copied before these files while the broker was running"
+            "either the end of the log was lost, or it was copied before these files while the broker was running"
         )
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
@@ -309,8 +309,8 @@ def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], li
         if time > newest:
             cause = (
                 f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: the checkpoint was "
-                "overwritten or belongs to another store, or the log has lost its end; after a crash, the broker would "
-                "start its recovery at too late an offset"
+                "overwritten or belongs to another store, or the end of the log was lost; after a crash, the broker "
+                "would start its recovery at too late an offset"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
             findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest))

@@ -85,8 +85,8 @@ _CAUSES = {
     "to belongs to another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
-    DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue was copied later than "
-    "the log",
+    DifferenceKind.BEHIND_LOG: "the end of the log was lost after the unit was written, or the queue was copied later "
+    "than the log",
     DifferenceKind.WRONG_SIZE: "part of the unit was overwritten; consumers receive no message, or only part of one",
     DifferenceKind.WRONG_TAGS_CODE: "this is the hash of another tag, or messageDelayLevel was changed: "
     "tag filters skip the message, or a delayed message is delivered at the wrong time",
@@ -418,8 +418,8 @@ _READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
-    f"{UNDECIDED}the topic, queue ID or queue offset of this record or of an earlier one changed, or the queue lost "
-    "its end; the record has no unit yet, and the broker writes one from these values at its next start"
+    f"{UNDECIDED}the topic, queue ID or queue offset of this record or of an earlier one changed, or the end of the "
+    "queue was lost; the record has no unit yet, and the broker writes one from these values at its next start"
 )
 
 

@@ -238,7 +238,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
         f"another replica became master: this replica truncated its log at offset {promotion.start:,} and then copied "
         "the new master's records; this is the normal state of queues and index files after a promotion"
     )
-    ends = f"the log ends at offset {promotion.log_end:,}; the {left:,} bytes after it were left over by the truncation"
+    ends = f"the log ends at offset {promotion.log_end:,}; {left:,} bytes after it are left over from the truncation"
     place = locate_offset(promotion.start, store)
     start = str(promotion.start)
     fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
