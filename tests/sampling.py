@@ -8,6 +8,7 @@ A case that is named on the command line runs in any case: `pytest 'tests/…/te
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from statistics import fmean as mean
 from typing import TypeVar
 
 import pytest
@@ -31,7 +32,8 @@ def sample(
     chosen = set(always)
     seen = Counter(part for case in chosen for part in case.split("-"))
     while len(chosen) < min(count + len(always), len(left)):
-        case = min((case for case in left if case not in chosen), key=lambda case: _commonness(case, seen))
+        commonness = {case: mean(seen[part] for part in case.split("-")) for case in left if case not in chosen}
+        case = min(commonness, key=commonness.__getitem__)
         chosen.add(case)
         seen.update(case.split("-"))
     return chosen
@@ -45,10 +47,6 @@ def some_often(cases: Iterable[T], *often: T) -> list[ParameterSet]:
 def on_any_worker(cases: Iterable[T]) -> list[ParameterSet]:
     """Return the cases of a parameter, each as a group of its own: whichever worker is free runs it."""
     return [pytest.param(case, marks=pytest.mark.xdist_group(f"case {number}")) for number, case in enumerate(cases)]
-
-
-def _commonness(case: str, seen: Counter[str]) -> float:
-    return sum(seen[part] for part in case.split("-")) / len(case.split("-"))
 
 
 def deselect_what_is_not_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:

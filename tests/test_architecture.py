@@ -3,12 +3,13 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run
+from typing import TypeGuard
 
 import pytest
 
@@ -58,28 +59,18 @@ def parsed(name: str) -> ast.Module:
 @cache
 def imported(name: str, *, everywhere: bool) -> frozenset[str]:
     """Return the full names of what a module imports: at its top, or *everywhere* in it; not what only types need."""
-    return frozenset(_imports(name, everywhere=everywhere))
-
-
-def _imports(name: str, *, everywhere: bool) -> Iterator[str]:
-    tree = parsed(name)
-    run_at_import = [node for node in tree.body if not (isinstance(node, ast.If) and _is_for_types(node))]
-    nodes = (inner for node in run_at_import for inner in ast.walk(node)) if everywhere else iter(run_at_import)
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            source = node.module or ""
-            if node.level:
-                package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
-                source = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], source]).rstrip(".")
-            for alias in node.names:
-                module = f"{source}.{alias.name}"
-                yield module if module in modules() else source
-
-
-def _is_for_types(node: ast.If) -> bool:
-    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    found = set[str]()
+    for statement in parsed(name).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            continue
+        for node in ast.walk(statement) if everywhere else [statement]:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None, f"{name} has a relative import"
+                named = (f"{node.module}.{alias.name}" for alias in node.names)
+                found |= {module if module in modules() else node.module for module in named}
+    return frozenset(found)
 
 
 def is_compiled(name: str) -> bool:
@@ -159,23 +150,17 @@ def test_rows_of_a_lake_are_read_in_one_module() -> None:
 BROAD = {"Exception", "BaseException", "OSError"}
 
 
-def swallowing(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the code of each `suppress` and of each broad `except` of a module."""
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        is_suppress = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "suppress"
-        is_broad = isinstance(node, ast.ExceptHandler) and (
-            node.type is None or any(isinstance(one, ast.Name) and one.id in BROAD for one in ast.walk(node.type))
-        )
-        # A handler that ends with `raise` says an error in other words; one that begins with `if …: raise` names in its
-        # condition which errors it expects.
-        is_raised_again = isinstance(node, ast.ExceptHandler) and (
-            isinstance(node.body[-1], ast.Raise)
-            or (isinstance(node.body[0], ast.If) and isinstance(node.body[0].body[-1], ast.Raise))
-        )
-        if (is_suppress or is_broad) and not is_raised_again:
-            assert isinstance(node, ast.Call | ast.ExceptHandler)
-            yield node.lineno, lines[node.lineno - 1].strip()
+def is_swallowing(node: ast.AST) -> TypeGuard[ast.expr | ast.ExceptHandler]:
+    """Return whether code ignores an error: a `suppress`, or a broad `except` that does not raise an error again."""
+    if not isinstance(node, ast.ExceptHandler):
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "suppress"
+    first, last = node.body[0], node.body[-1]
+    # A handler that begins with `if …: raise` names in its condition which errors it expects.
+    is_raised_again = isinstance(last, ast.Raise) or (
+        isinstance(first, ast.If) and isinstance(first.body[-1], ast.Raise)
+    )
+    names = BROAD if node.type is None else {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)}
+    return bool(names & BROAD) and not is_raised_again
 
 
 def is_explained(lines: list[str], number: int) -> bool:
@@ -188,11 +173,7 @@ def is_explained(lines: list[str], number: int) -> bool:
 
 def test_every_swallowed_error_has_a_reason_next_to_it() -> None:
     """The reason names the error that is expected there, and who reports the others."""
-    texts = {name: path.read_text(encoding="utf-8") for name, path in modules().items()}
+    texts = {name: path.read_text(encoding="utf-8").splitlines() for name, path in modules().items()}
+    found = [(name, node.lineno) for name in texts for node in ast.walk(parsed(name)) if is_swallowing(node)]
 
-    assert [] == [
-        f"{name}:{number}: {code}"
-        for name, text in texts.items()
-        for number, code in swallowing(text)
-        if not is_explained(text.splitlines(), number)
-    ]
+    assert [] == [f"{name}:{number}" for name, number in found if not is_explained(texts[name], number)]

@@ -83,7 +83,8 @@ def test_links_in_the_documentation_have_targets() -> None:
 
 def _dead_links(page: Path) -> Iterator[str]:
     text = page.read_text()
-    headings = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("#"):
             if target[1:] not in headings:
@@ -109,7 +110,3 @@ def test_llms_txt_lists_every_page() -> None:
     pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")}
 
     assert pages | {"CONTRIBUTING.md"} == named
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")

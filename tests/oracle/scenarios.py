@@ -153,7 +153,7 @@ def _batched(topic: str, number: int) -> ClientMessage:
 def edges(stage: Stage) -> None:
     """Put what only a hand can send: every transaction bit, edge hashes, texts that parsers differ on, blanks of 8."""
     with stage.store() as store:
-        unique_keys = _unique_keys()
+        unique_keys = (f"{_UNIQUE_KEY_PREFIX}{number:016X}" for number in range(10**6))
         for label, message in _edge_messages(stage, unique_keys):
             store.put(message, label=label)
         _put_to_the_last_byte(store, stage.geometry.commit_log_file_size)
@@ -436,13 +436,6 @@ def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
 
 def _text(**properties: str) -> str:
     return "".join(f"{name}\1{value}\2" for name, value in properties.items())
-
-
-def _unique_keys() -> Iterator[str]:
-    number = 0
-    while True:
-        yield f"{_UNIQUE_KEY_PREFIX}{number:016X}"
-        number += 1
 
 
 def _noise(size: int, seed: int) -> bytes:

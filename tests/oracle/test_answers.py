@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -189,7 +189,12 @@ def _play_traced(stage: Stage) -> None:
                 broker.send(
                     ClientMessage(TRACE_TOPIC, body.encode(), None, f"{name} alias-{name}"), label=f"{name}-{number}"
                 )
-        _await_traces(broker, ids)
+
+        def has_all_traces() -> bool:  # clients report them on their own time
+            printed = "".join(broker.mqadmin("queryMsgTraceById", "-i", name).stdout for name in ids)
+            return all(word in printed for word in _TRACED)
+
+        wait_until(has_all_traces, lambda: f"traces of {_TRACED} did not come")
         lines: list[Line] = [("queryMsgTraceById", "-i", name) for name in (*ids, *crafted, "missing", "alias-sent-12")]
         lines.append(("queryMsgTraceById", "-i", ids[0], "-t", TRACE_TOPIC))
         lines.append(("QUERYMSGTRACEBYID", "-i", ids[0], "-t", "Orders"))
@@ -197,16 +202,6 @@ def _play_traced(stage: Stage) -> None:
             times: Line = ("queryMsgTraceById", "-i", ids[0], "-b", "0")
             lines += [times, (*times, "-e", "1"), (*times, "-c", "1"), ("queryMsgTraceById", "-i", "groups", "-c", "9")]
         stage.ask(broker, lines)
-
-
-def _await_traces(broker: RealBroker, ids: list[str]) -> None:
-    """Wait until what clients have reported on their own time can be queried."""
-
-    def have_come() -> bool:
-        printed = "".join(broker.mqadmin("queryMsgTraceById", "-i", name).stdout for name in ids)
-        return all(word in printed for word in _TRACED)
-
-    wait_until(have_come, lambda: f"traces of {_TRACED} did not come")
 
 
 def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
@@ -390,16 +385,6 @@ def _time(milliseconds: int, random: Random) -> str:
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{milliseconds % 1000:03d}"
 
 
-def stage_of(release: str, folder: Path, seed: int, count: int) -> Stage:
-    """Let *release* store messages and mqadmin answer *count* lines about them; its processes are ended."""
-    random = Random(seed)
-    with Stage(release, folder / "store", folder / "scratch") as stage, stage.broker() as broker:
-        played = play(stage, broker, random)
-        asked: Sequence[Line] = lines(stage, played, random, count)
-        stage.ask(broker, asked)
-    return stage
-
-
 _IN_EVERY_RUN = pytest.param("5.5.0", 25, marks=[pytest.mark.oracle, pytest.mark.slow])
 _MANY = [
     pytest.param(release, 80, marks=pytest.mark.campaign) for release in ("4.5.2", "4.9.8", "5.1.0", "5.3.3", "5.5.0")
@@ -411,7 +396,10 @@ _SEED = 20
 def test_random_queries_are_answered_as_by_a_live_broker(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], version: str, count: int
 ) -> None:
-    stage = stage_of(version, tmp_path, _SEED, count)
+    random = Random(_SEED)
+    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage, stage.broker() as broker:
+        played = play(stage, broker, random)
+        stage.ask(broker, lines(stage, played, random, count))
 
     assert len(stage.asked) == count
     assert differing_answers(stage, capfdbinary, bodies=tmp_path / "bodies") == []

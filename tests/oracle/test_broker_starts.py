@@ -349,7 +349,6 @@ def _started(driver: DriverProcess, store: Path) -> _Served | None:
 
 def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
     """Yield each difference between a start and what `verify` said after the repair."""
-    (folder / "healthy").mkdir(parents=True)
     whole_store = planted(Draw(draw.store, ()), folder / "healthy").root
     served = _started(driver, whole_store)
     assert served is not None
@@ -394,15 +393,10 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
     with running(writer) as driver:
         for seed in range(_FIRST[writer], _FIRST[writer] + count):
             draw = drawn(seed)._replace(store=Random(seed).choice(STORES[writer]))
-            healthy = planted(Draw(draw.store, ()), _new(tmp_path / f"{seed}-was")).root
-            found = _surprises(driver, draw, healthy, _new(tmp_path / f"{seed}"))
+            healthy = planted(Draw(draw.store, ()), tmp_path / f"{seed}-was").root
+            found = _surprises(driver, draw, healthy, tmp_path / f"{seed}")
             surprises += [f"{draw}: {text}" for text in found]
     assert surprises == []
-
-
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 _TOPIC, _MORE = "T1", 3

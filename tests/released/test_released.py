@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.notebook import recorded
 from tests.support.commands import ROOT, Outcome
@@ -42,15 +41,14 @@ def reader(user: Released) -> Released:
     return user
 
 
-def _scenes() -> list[ParameterSet]:
-    """Return those of some pages, which have every verb; `make test-released` has all, and other tests run all here."""
-    return [
-        pytest.param(one, id=name_of(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
-        for one in scenes()
-    ]
+# Those of some pages, which have every verb; `make test-released` has all, and other tests run all here.
+_SCENES = [
+    pytest.param(one, id=name_of(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
+    for one in scenes()
+]
 
 
-@pytest.mark.parametrize("scene", _scenes())
+@pytest.mark.parametrize("scene", _SCENES)
 def test_every_command_of_a_page_runs_as_typed_by_a_user(scene: list[Shown], user: Released, tmp_path: Path) -> None:
     """Each runs in its own process, in the order of the page, with the exit code and output that the page shows."""
 

@@ -50,7 +50,9 @@ class ConsumeQueue:
 
     def append(self, unit: ExpectedUnit, release: Release) -> None:
         # ConsumeQueue#putMessagePositionInfo
-        if self._is_built(unit, release):
+        end_offset = unit.physical_offset + unit.size
+        by_offset = release.unit_skip is UnitSkip.OFFSET_NOT_BEYOND_LAST
+        if unit.physical_offset <= self._last_offset if by_offset else end_offset <= self._last_end:
             return
         expected = logical_offset(unit.queue_offset)
         self._make_room(expected)
@@ -58,13 +60,8 @@ class ConsumeQueue:
         if unit.queue_offset and expected < end and release.drops_low_queue_offset:
             return
         self._last_offset = unit.physical_offset
-        self._last_end = unit.physical_offset + unit.size
+        self._last_end = end_offset
         self._data += unit.encoded
-
-    def _is_built(self, unit: ExpectedUnit, release: Release) -> bool:
-        if release.unit_skip is UnitSkip.OFFSET_NOT_BEYOND_LAST:
-            return unit.physical_offset <= self._last_offset
-        return unit.physical_offset + unit.size <= self._last_end
 
     def _make_room(self, expected: int) -> None:
         if self._start is None:

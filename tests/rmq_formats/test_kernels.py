@@ -5,6 +5,7 @@ import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -223,12 +224,12 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
     return rows
 
 
-def _page_guarded(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a type of numpy's
-    return _page_guarded_room(type_, count) if type_ is np.uint8 else np.empty(count, type_)
-
-
-def _guarded_bytes(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a type of numpy's
-    return guarded(np.empty(count, type_)) if type_ is np.uint8 else np.empty(count, type_)
+def _numpy_with_bytes_of(room: Callable[[int], NDArray[Any]]) -> SimpleNamespace:
+    """Return numpy as compiled code's callers see it, with arrays of bytes that *room* makes."""
+    empty = np.empty
+    return SimpleNamespace(
+        **vars(np) | {"empty": lambda size, type_: room(size) if type_ is np.uint8 else empty(size, type_)}
+    )
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
@@ -237,8 +238,7 @@ def _guarded_bytes(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a 
 def test_no_buffer_is_read_or_written_beyond_its_end(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    shim = SimpleNamespace(**{**vars(np), "empty": _page_guarded})
-    monkeypatch.setattr(scanning, "np", shim)
+    monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(at_a_guarded_page))
     monkeypatch.setattr(columns, "_room", _page_guarded_room)
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
@@ -266,9 +266,8 @@ def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch
 def test_no_index_is_negative_or_too_large(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    shim = SimpleNamespace(**{**vars(np), "empty": _guarded_bytes})
     room = columns._room  # noqa: SLF001 - what the product allocates, with a guard around it
-    monkeypatch.setattr(scanning, "np", shim)
+    monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(lambda size: guarded(np.empty(size, np.uint8))))
     monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0

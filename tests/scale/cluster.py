@@ -91,7 +91,10 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
             worker += ["--memory", "600m", "--work-dir", str(folder / f"work-{name}")]
             command = [*_machine(folder / "apart", name), *worker, "--webui-port", str(free_port()), url]
             stack.enter_context(running(command, folder / f"{name}.log", _environment(folder, address)))
-        _wait_for_workers(log)
+        wait_until(
+            lambda: len(re.findall("Registering worker", log.read_text(errors="replace"))) >= len(WORKERS),
+            lambda: f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}",
+        )
         yield Cluster(url, folder)
 
 
@@ -120,16 +123,9 @@ def _make_environments(folder: Path) -> None:
     (packages / "installed.pth").write_text(f"{spark_home().parent}\n")
 
 
-def _wait_for_workers(log: Path) -> None:
-    wait_until(
-        lambda: len(re.findall("Registering worker", log.read_text(errors="replace"))) >= len(WORKERS),
-        lambda: f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}",
-    )
-
-
 def executors_at_work(cluster: Cluster) -> list[int]:
     found = []
-    for process in _processes():
+    for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError):  # it has ended
             if _works(process, cluster) and (executor := _parent(_parent(process))) != 1:
                 found.append(executor)
@@ -140,10 +136,6 @@ def await_no_executor(cluster: Cluster) -> None:
     wait_until(
         lambda: not executors_at_work(cluster), lambda: "an executor of an application that has ended is still at work"
     )
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _works(process: int, cluster: Cluster) -> bool:

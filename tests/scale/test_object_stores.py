@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,14 +90,12 @@ def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 
 
 def without_secrets(*places: Path | str) -> bool:
-    contents = [data for place in places if isinstance(place, Path) for data in _contents(place)]
-    contents += [place.encode() for place in places if isinstance(place, str)]
+    contents = [place.encode() for place in places if isinstance(place, str)]
+    for place in places:
+        if isinstance(place, Path):
+            contents += files_in(place).values() if place.is_dir() else [place.read_bytes()]
     assert contents
     return not any(key.encode() in content for content in contents for key in (ACCESS_KEY, SECRET_KEY, KEY))
-
-
-def _contents(place: Path) -> Iterable[bytes]:
-    return files_in(place).values() if place.is_dir() else [place.read_bytes()]
 
 
 def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uploaded) -> None:

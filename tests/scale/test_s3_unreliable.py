@@ -38,11 +38,6 @@ _SILENT_S = 4.0  # longer than a client waits
 KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one request in so many fails
 
 
-def one_in(many: int) -> Callable[[int], bool]:
-    """Choose requests by their numbers, the same ones each time, but in no step with what asks again."""
-    return lambda number: Random(number).randrange(many) == 0
-
-
 class FlakyServer(ThreadingHTTPServer):
     """Passes requests on to a port of this machine, and fails some."""
 
@@ -166,7 +161,8 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
     shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
     request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
     said = "nothing"
-    with flaky(s3.port, one_in(KINDS[kind]), kind) as server:
+    # The numbers of failing requests are the same each time, but a repeated request has a different number.
+    with flaky(s3.port, lambda number: Random(number).randrange(KINDS[kind]) == 0, kind) as server:
         try:
             ingest(request, SerialWorkers(S3Server(server.port, s3.folder).options))
         except OSError as error:

@@ -57,6 +57,7 @@ STORES = (
 )  # fmt: skip
 _DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
 OPTIONS = ("lake", "bridge", "accept")  # of repairs
+BLANK_UNIT = UNIT.pack(*PRE_BLANK)[8:]  # but for the offset
 _MOST = 4
 _LONGEST = 120  # seconds of CPU a draw: the first one compiles
 Files = dict[str, bytes]
@@ -323,7 +324,7 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
             number
             for number, (old, new, there) in enumerate(zip(units(was), units(now), left, strict=False))
             for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
-            if new[:known] != old[:known] and not _is_blank(new) and (any(old) or not one.is_killed)
+            if new[:known] != old[:known] and any(new) and new[8:] != BLANK_UNIT and (any(old) or not one.is_killed)
         ]  # no witness of a record's tags is left with its unit; a killed broker had not come to every record
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
@@ -409,10 +410,6 @@ def _is_dispatched(one: Planted, name: str, now: bytes | None) -> bool:
     """Return whether a queue file has besides only units that the killed broker had not come to."""
     was = one.pristine[name].rstrip(b"\0")
     return one.is_killed and name.startswith("consumequeue/") and (now or b"").startswith(was)
-
-
-def _is_blank(unit: bytes) -> bool:
-    return not any(unit) or unit[8:] == b"\x7f\xff\xff\xff" + bytes(8)
 
 
 def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -118,10 +118,6 @@ def _cut(target: Target, path: Path) -> None:
     os.truncate(path, target.random.randrange(path.stat().st_size))
 
 
-def _lengthen(target: Target, path: Path) -> None:
-    path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
-
-
 def _break_off(target: Target, path: Path) -> None:
     """Cut a file short and give it the name of an unfinished copy of rsync."""
     _cut(target, path)
@@ -181,7 +177,9 @@ def _copy(target: Target, path: Path) -> None:
 
 
 _OF_ANY_FILE: dict[str, Change] = {
-    "cut": _cut, "lengthen": _lengthen, "break-off": _break_off, "shift": _shift, "empty": _empty, "copy": _copy,
+    "cut": _cut,
+    "lengthen": lambda target, path: os.truncate(path, path.stat().st_size + target.random.choice((1, 20, 4096))),
+    "break-off": _break_off, "shift": _shift, "empty": _empty, "copy": _copy,
     "delete": lambda _, path: path.unlink(),
 }  # fmt: skip
 
@@ -546,10 +544,6 @@ def _zeros_to_the_end(record: MessageRecord) -> bytes:
     return bytes(SEGMENT - record.physical_offset % SEGMENT)
 
 
-def _size(record: MessageRecord) -> int:
-    return record.total_size
-
-
 def _ahead(size: int) -> Wound:
     return lambda one: (
         one.segment(-1).with_name(file_name_of_offset(int(one.segments[-1].name) + SEGMENT)).write_bytes(bytes(size))
@@ -594,13 +588,13 @@ OF_LOG: dict[str, Wound] = {
     "zeros at the end of properties": _change(-1, lambda record: record.total_size - 12, lambda _: bytes(12)),
     "zeros to the end of the second-to-last segment": _change(-2, 0, _zeros_to_the_end),
     "zeros to the end of the last segment": _change(-1, 0, _zeros_to_the_end),
-    "bit in a blank: size": _change(-2, _size, 4, number=-1),
+    "bit in a blank: size": _change(-2, attrgetter("total_size"), 4, number=-1),
     "bit in a blank: magic": _change(-2, lambda record: record.total_size + 4, 0, number=-1),
     "last record: properties zeroed": _change(-1, lambda record: record.total_size - 20, lambda _: bytes(20), -1),
     "last record: zeroed from its body on": _change(
         -1, _BODY_AT + 100, lambda record: bytes(record.total_size - _BODY_AT - 100), -1
     ),
-    "random bytes after the end": _change(-1, _size, lambda _: Random(1).randbytes(900), -1),
+    "random bytes after the end": _change(-1, attrgetter("total_size"), lambda _: Random(1).randbytes(900), -1),
     "middle segment missing": lambda one: one.segment(3).unlink(),
     "first segment missing": lambda one: one.segment(0).unlink(),
     "last segment missing": lambda one: one.segment(-1).unlink(),

@@ -161,8 +161,10 @@ FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 
 
 def judge(root: Path) -> dict[str, Any]:
-    if (root / "EXPECT.json").exists():
-        return judge_tier(root)
+    if (root / "EXPECT.json").exists():  # of a tiered store
+        expected, ingested = set(said(root / "EXPECT.json")), taken(root / "lake")
+        wrong = {"lost": len(expected - set(ingested)), "twice": len(ingested) - len(set(ingested))}
+        return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": leftovers(root / "lake")}
     history = {record.physical_offset: raw for record, raw in stored_records(root / "history")}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")
@@ -180,12 +182,6 @@ def judge(root: Path) -> dict[str, Any]:
         "traces": wrong_traces(root / "lake"),
         "leftovers": leftovers(root / "lake"),
     }
-
-
-def judge_tier(root: Path) -> dict[str, Any]:
-    history, found = set(said(root / "EXPECT.json")), taken(root / "lake")
-    wrong = {"lost": len(history - set(found)), "twice": len(found) - len(set(found))}
-    return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": leftovers(root / "lake")}
 
 
 def wrong_units(lake: Path, messages: list[int]) -> int:

@@ -135,27 +135,23 @@ class _Campaign:
                 process.wait()
                 self._before.append(process)
             else:
-                self._go_on(process)
-
-    def _go_on(self, process: "subprocess.Popen[bytes]") -> None:
-        """Let a command go on that has lost a part: to its end, or for some seconds where it follows."""
-        with suppress(subprocess.TimeoutExpired):  # it follows
-            self.codes[process.wait(self.random.random() * 2 * _LATER_S if self.follows else _LONGEST_S)] += 1
-        _kill(process)
+                with suppress(subprocess.TimeoutExpired):  # it follows
+                    self.codes[process.wait(self.random.random() * 2 * _LATER_S if self.follows else _LONGEST_S)] += 1
+                _kill(process)
 
     def await_orphans(self) -> None:
         """Wait until nothing is left of commands whose driver was killed."""
         wait_until(lambda: not [*chain(*(_session(one.pid) for one in self._before))], lambda: "orphans do not end")
 
 
-def campaign(root: Path, kills: int, *ways: str, seed: int = 1) -> dict[str, Any]:
-    state = _Campaign(root, Random(seed), follows="follow" in ways)
+def campaign(root: Path, kills: int, *ways: str) -> dict[str, Any]:
+    state = _Campaign(root, Random(1), follows="follow" in ways)
     pause_s, kept = (2.0, 300) if state.follows else (1.0, 60)  # between bursts, at most; segments
-    write = partial(write_for_ever, new_store(root), seed, crashes="crashes" in ways, pause_s=pause_s, kept=kept)
+    write = partial(write_for_ever, new_store(root), 1, crashes="crashes" in ways, pause_s=pause_s, kept=kept)
     others = [forked(write)]
     ends = [state.whole()]
     if state.follows:
-        others.append(forked(partial(optimize_for_ever, root, seed)))
+        others.append(forked(partial(optimize_for_ever, root, 1)))
     waiting: list[str] = []
     while state.kills.total() < kills:
         waiting = waiting or state.random.sample(VICTIMS if state.follows else _VICTIMS_OF_ONCE, k=3 + state.follows)

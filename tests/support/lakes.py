@@ -152,8 +152,8 @@ BROKER = "212d6b50_DefaultCluster/b0"
 Place = tuple[str, int, int]  # topic, queue and offset in it
 
 
-def files(tier: Path, queue: str, kind: str = "COMMIT_LOG") -> list[Path]:
-    return sorted((tier / BROKER / queue / kind).iterdir(), key=lambda path: path.name[-20:])
+def files(tier: Path, queue: str) -> list[Path]:
+    return sorted((tier / BROKER / queue / "COMMIT_LOG").iterdir(), key=lambda path: path.name[-20:])
 
 
 def said(answers: Path) -> list[Place]:

@@ -79,11 +79,11 @@ class SharedLake:
         query = f"SELECT {columns} FROM t WHERE {where}"
         return rows_without_timestamps(QueryBuilder().register("t", snapshot).execute(query).read_all())
 
-    def changes(self, version: int, table: str = "messages") -> tuple[list[int], list[int]]:
+    def changes(self, version: int) -> tuple[list[int], list[int]]:
         """Return the offsets that the change feed removed and added since a version; offsets in both cancel out."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
         count = Counter[int]()
-        for row in feed.load(str(self.path / table)).select("physical_offset", "_change_type").collect():
+        for row in feed.load(str(self.path / "messages")).select("physical_offset", "_change_type").collect():
             count[row.physical_offset] += {"insert": 1, "delete": -1}[row["_change_type"]]
         ordered = sorted(count.items())
         return [at for at, change in ordered if change < 0], [at for at, change in ordered if change > 0]
