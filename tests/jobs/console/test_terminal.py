@@ -217,6 +217,7 @@ def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
         (duration_text(9.5), "9.50 s"),
         (duration_text(12.34), "12.3 s"),
         (duration_text(125), "2 min 5 s"),
+        (duration_text(3600), "1 h 0 min"),
         (duration_text(4321), "1 h 12 min"),
         (count_text(1, "file"), "1 file"),
         (count_text(1200, "file"), "1,200 files"),

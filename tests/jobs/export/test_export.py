@@ -24,9 +24,7 @@ from jobs.launch import session
 from jobs.launch.engine import SetupError
 from jobs.verbs.export import left_out_lines
 from rmq_formats.commitlog.layout import COMPRESSED
-from tests.golden import StoreOf
 from tests.support.commands import ROOT, Run, without_spark
-from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 Export = Callable[..., list[dict[str, Any]]]
@@ -134,22 +132,15 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     assert list(table[0]) == list(lines[0])[2:]  # all but version and type
 
 
-@pytest.fixture(scope="module")
-def whole(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    lake = tmp_path_factory.mktemp("lake")
-    ingest_store(golden("b533-base"), lake, "b")
-    return {"--store": golden("b533-base"), "--lake": lake}
-
-
 def test_a_dry_run_refuses_the_same_options_as_the_real_run(
-    whole: dict[str, Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    places: dict[str, Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch)
     there = tmp_path / "there"
     there.touch()
     wrong = [("--out", tmp_path / "o", "--where", where) for where in ("((", "topic ==== 1", "colour = 'red'")]
     for options in (("--out", there), *wrong):
-        codes = [run("export", "--store", whole["--store"], *options, *more).code for more in ((), ("--dry-run",))]
+        codes = [run("export", "--store", places["--store"], *options, *more).code for more in ((), ("--dry-run",))]
         assert codes == [ExitCode.USAGE] * 2
     assert [there] == list(tmp_path.iterdir())
 

@@ -167,15 +167,15 @@ def _reads_fail(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
         yield
 
 
-def _touches(block: int) -> Callable[[int, int], bool]:
-    return lambda offset, length: offset < (block + 1) * BLOCK and offset + length > block * BLOCK
+def _touches_third_block(offset: int, length: int) -> bool:
+    return offset < 3 * BLOCK and offset + length > 2 * BLOCK
 
 
 def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept(tmp_path: Path) -> None:
     """A row without bytes stands for zeros: `restore` would invent them."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    with _reads_fail(errno.EIO, _touches(2)):
+    with _reads_fail(errno.EIO, _touches_third_block):
         summary = ingest_beside(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
@@ -197,7 +197,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
 def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
     """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
-    with _reads_fail(errno.EIO, _touches(2)):
+    with _reads_fail(errno.EIO, _touches_third_block):
         ingest_beside(broker.root, "b")
     if version == "earlier":
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.store.chain import read_chained, watermark
+from jobs.store.chain import read_chained
 from jobs.store.ranges import (
     Range,
     balance_ranges,
@@ -29,7 +29,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.lakes import ingest_store
-from tests.support.stores import log_folders, records_of, segments_of
+from tests.support.stores import log_folders, segments_of, stored_records
 
 SEGMENT = 1 << 14
 
@@ -42,27 +42,22 @@ def _offsets(_range: Range, pieces: Iterator[RawRecords | Piece]) -> list[int]:
     return found
 
 
-def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
-    store = list_store(str(root), commitlog=log_folders(root))
-    outcomes = read_chained(SerialWorkers(), plan_ranges(store, from_offset, range_size), _offsets)
-    return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
-
-
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golden: StoreOf) -> None:
-    store = golden(name)
-    segments = segments_of(store)
-    expected = [record.physical_offset for record, _ in records_of(segments)]
+    root = golden(name)
+    store = list_store(str(root), commitlog=log_folders(root))
+    expected = [record.physical_offset for record, _ in stored_records(root)]
 
     for range_size in (97, 1000, 5000, 1 << 20):
-        assert expected == _read(store, range_size)[0], range_size
+        outcomes = read_chained(SerialWorkers(), plan_ranges(store, 0, range_size), _offsets)
+        assert expected == [offset for outcome in outcomes for offset in outcome.payload], range_size
 
 
-def _log(tmp_path: Path, content: bytes, name: str = "00000000000000000000") -> Path:
+def _log(tmp_path: Path, content: bytes) -> Path:
     folder = tmp_path / "store" / "commitlog"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(content)
+    folder.mkdir(parents=True)
+    (folder / file_name_of_offset(0)).write_bytes(content)
     return tmp_path / "store"
 
 

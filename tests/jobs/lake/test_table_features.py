@@ -31,7 +31,7 @@ from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
 from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
-from tests.support.stores import stored_records
+from tests.support.stores import raw_records
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
 
@@ -102,10 +102,6 @@ def read(lake: SharedLake, expected: list[int]) -> str:
     return f"{WORKS}, not in {', '.join(refusing)}" if refusing else WORKS
 
 
-def raw(store: Path) -> list[bytes]:
-    return [raw for _, raw in stored_records(store)]
-
-
 class Cells:
     """What was seen of each step with a feature."""
 
@@ -131,7 +127,7 @@ class Cells:
 def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
     """Turned on by Spark SQL; after each step rows are the log's in every reader, or nothing is written."""
     assert promised().keys() == FEATURES.keys()
-    offsets, original = lake.offsets(), raw(lake.broker.root)
+    offsets, original = lake.offsets(), raw_records(lake.broker.root)
     try:
         turn_on(lake, name)
     except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
@@ -150,13 +146,13 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
     if cells.take("rewritten log", lake.run):
         assert read(lake, left) == reading
         assert lake.offsets(table="superseded_messages") == [*offsets[25:], *new]
-        original = raw(lake.broker.root)
+        original = raw_records(lake.broker.root)
 
     if cells.take("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
         assert (read(lake, left), lake.files()) == (reading, 1)
     request = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
     if cells.take("restore", lambda: restore(request, SerialWorkers())):
-        assert raw(tmp_path / "out") == original
+        assert raw_records(tmp_path / "out") == original
     assert_kept(lake, name)
 
     assert tuple(cells.seen.values()) == promised()[name][:5]

@@ -48,6 +48,7 @@ from tests.support.lakes import (
     newest_headers,
     real_entries,
     request_of,
+    rows_of,
     table_of,
 )
 from tests.support.meanwhile import preceded
@@ -69,16 +70,12 @@ def run(store: Path, lake: Path, name: str) -> Summary:
     return ingest(request_of(name, store, lake, **options), SerialWorkers())
 
 
-def rows_of(lake: Path) -> list[Row]:
-    if not (lake / "index_entries").exists():
-        return []
-    rows: list[Row] = table_of(lake / "index_entries").to_pylist()
-    return sorted(rows, key=lambda row: (row["index_file"], row["entry"]))
+def entry_rows(lake: Path) -> list[Row]:
+    return sorted(rows_of(lake, "index_entries"), key=lambda row: (row["index_file"], row["entry"]))
 
 
 def files_of(lake: Path) -> list[Row]:
-    rows: list[Row] = table_of(lake / "index_files").to_pylist()
-    return sorted(rows, key=lambda row: (row["run"], row["index_file"]))
+    return sorted(rows_of(lake, "index_files", "index_file"), key=lambda row: int(row["run"]))
 
 
 def growing(store: Path, copy: Path) -> Iterator[Path]:
@@ -130,14 +127,14 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
     rules = make_rules((0, Release.of(release_of("b551-base"))))
     expected = []
-    for offset in dict.fromkeys(row["physical_offset"] for row in rows_of(lake)):
+    for offset in dict.fromkeys(row["physical_offset"] for row in entry_rows(lake)):
         record = decode_record(log, offset)
         keys = typed_index_keys(record, release_at(rules, offset))
         expected += [(offset, key.topic, key.key, key.kind.value, record.store_timestamp) for key in keys]
 
     names = ("physical_offset", "topic", "key", "kind", "store_timestamp")
-    assert [tuple(row[name] for name in names) for row in rows_of(lake)] == expected
-    assert {row["kind"] for row in rows_of(lake)} == {"unique", "key", "tag"}
+    assert [tuple(row[name] for name in names) for row in entry_rows(lake)] == expected
+    assert {row["kind"] for row in entry_rows(lake)} == {"unique", "key", "tag"}
 
 
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
@@ -145,14 +142,14 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     shutil.rmtree(store / "consumequeue")
     (store / "abort").touch()
     run(store, lake, "b533-base")
-    before = rows_of(lake), files_of(lake)
+    before = entry_rows(lake), files_of(lake)
     shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
     request = IngestRequest(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
     summary = ingest(request, SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
 
     assert (summary.run, summary.units["matched"] > 0, summary.index_entries) == (2, True, 0)
-    assert (rows_of(lake), files_of(lake)) == before
+    assert (entry_rows(lake), files_of(lake)) == before
     assert manifests[0]["state"]["index"] == manifests[1]["state"]["index"]
 
 
@@ -168,7 +165,7 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
 
     assert lake_entries(lake) == real_entries(store)
     assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
-    history = [row for row in rows_of(lake) if row["topic"] is None]
+    history = [row for row in entry_rows(lake) if row["topic"] is None]
     assert bool(history) == (SCENARIO[name] == "expired")
 
 
@@ -184,7 +181,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     run(tmp_path / "growing", lake, "b533-base")
     open_file = max(row["index_file"] for row in files_of(lake))
     DeltaTable(lake / "index_entries").delete(what)
-    there = {(row["index_file"], row["entry"]) for row in rows_of(lake)}
+    there = {(row["index_file"], row["entry"]) for row in entry_rows(lake)}
     if not log_is_there:
         first.unlink()
     list(segments)
@@ -192,7 +189,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
 
     expected = real_entries(golden("b533-base"))
     assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in there]
-    assert None not in {row["key"] for row in rows_of(lake) if row["index_file"] >= open_file}
+    assert None not in {row["key"] for row in entry_rows(lake) if row["index_file"] >= open_file}
     complete = {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
     real = [path.read_bytes() for path in sorted((golden("b533-base") / "index").iterdir())]
     assert complete == {number: hashlib.sha256(real[number]).hexdigest() for number in complete}
@@ -219,7 +216,7 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     entries = lake_entries(lake)
 
     assert [row[:5] for row in entries] == [row[:5] for row in expected if row[3] in there]
-    assert not any(row["topic"] == "T1" for row in rows_of(lake) if row["physical_offset"] < 16384)
+    assert not any(row["topic"] == "T1" for row in entry_rows(lake) if row["physical_offset"] < 16384)
     assert entries
 
 

@@ -49,7 +49,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_store, request_of, rows_of, table_of
+from tests.support.lakes import ingest_store, request_of, rows_of
 from tests.support.meanwhile import Meanwhile, followed, preceded
 from tests.support.stores import records_of, segments_of, stored_records
 
@@ -64,20 +64,11 @@ class Run(NamedTuple):
     state: dict[str, Any]
 
 
-def run(store: Path, lake: Path, name: str = "b551-base", topics: Sequence[str] = ()) -> Run:
-    request = IngestRequest(
-        str(store),
-        str(lake),
-        broker=name,
-        release=release_of(name),
-        selection=Selection(topics=tuple(topics)),
-        tables=frozenset({"consume_queue"}),
-    )
-    summary = ingest(request, SerialWorkers())
+def run(store: Path, lake: Path) -> Run:
+    summary = ingest(request_of("b551-base", store, lake, tables=frozenset({"consume_queue"})), SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in lake.glob("_manifests/*")]
     newest: Row = max(manifests, key=lambda manifest: int(manifest["run"]), default={"state": {"queues": {}}})
-    rows = table_of(lake / "consume_queue").to_pylist() if (lake / "consume_queue").exists() else []
-    return Run(rows, summary, newest["state"]["queues"])
+    return Run(_rows(lake), summary, newest["state"]["queues"])
 
 
 class Moment(NamedTuple):
@@ -114,9 +105,9 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
     return target
 
 
-def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
+def truth(root: Path) -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
-    rules = determine_queue_rules(store, determine_releases(store, release_of(name)).value.rules, BrokerConf())
+    rules = determine_queue_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
     for record, _ in stored_records(root):
         parser = rules.release_at(record.physical_offset).property_parser
@@ -233,12 +224,8 @@ def _ingest(store: Path, lake: Path, name: str) -> Summary:
     return ingest(request_of(name, store, lake), SerialWorkers())
 
 
-def _rows(lake: Path) -> list[dict[str, Any]]:
-    path = lake / "consume_queue"
-    if not path.exists():
-        return []
-    rows: list[dict[str, Any]] = table_of(path).to_pylist()
-    return sorted(rows, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
+def _rows(lake: Path) -> list[Row]:
+    return sorted(rows_of(lake, "consume_queue"), key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
 
 
 def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:

@@ -225,20 +225,6 @@ def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(
     assert entries.call_count < 20
 
 
-@contextmanager
-def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeSource]]]:
-    """Open a store, and two lakes of it: with index entries and without."""
-    with TemporaryDirectory() as folder:
-        root = Path(folder)
-        store = write_store(root / "store", records)
-        lakes = [
-            open_lake(write_lake(store, root / name, tables=tables), RELEASE)
-            for name, tables in (("whole", PRODUCT_NAMES), ("bare", PRODUCT_NAMES - {"index"}))
-        ]
-        with opened(store) as source:
-            yield source, lakes
-
-
 @settings(max_examples=10)
 @given(
     messages=MESSAGES,
@@ -252,15 +238,21 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
     messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None, place: tuple[int, int]
 ) -> None:
     """A queue's offsets come from its messages: a lake needs no ConsumeQueue."""
-    with both(stored(messages)) as (store, lakes):
+    with TemporaryDirectory() as folder:
+        store = write_store(Path(folder) / "store", stored(messages))
+        lakes = [
+            open_lake(write_lake(store, Path(folder) / str(len(tables)), tables=tables), RELEASE)
+            for tables in (PRODUCT_NAMES, PRODUCT_NAMES - {"index"})
+        ]
         for ask in (
             partial(lookups.by_key, topic=topic, key=key, kind=kind, limit=limit),
             partial(lookups.by_offset, topic=topic, queue_id=place[0], queue_offset=place[1]),
         ):
-            answers = [ask(source) for source in (store, *lakes)]
+            with opened(store) as of_store:
+                answers = [ask(source) for source in (of_store, *lakes)]
             facts = [
                 (
-                    [encode_record(one.record) for one in answer.messages],
+                    list(map(encode_record, (one.record for one in answer.messages))),
                     answer.offsets,
                     answer.reason and answer.reason.kind,
                 )

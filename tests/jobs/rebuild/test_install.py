@@ -66,8 +66,8 @@ def plan_of(store: Path, out: Path, folder: str = INDEX) -> Installation:
     return plan
 
 
-def planned(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Installation:
-    return plan_of(store, rebuilt(store, folder, lost_only=lost_only), folder)
+def planned(store: Path, folder: str) -> Installation:
+    return plan_of(store, rebuilt(store, folder), folder)
 
 
 @pytest.mark.parametrize(("folder", "exchanges"), [(INDEX, True), (QUEUES, True), (INDEX, False)])

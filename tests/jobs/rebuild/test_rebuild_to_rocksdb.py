@@ -72,9 +72,9 @@ def in_place(store: Path, queues: Path) -> None:
     queues.rename(store / "consumequeue")
 
 
-def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
+def numbers_of(folder: Path, topic: str) -> dict[int, int]:
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
-    return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, queue_id)}
+    return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, 0)}
 
 
 def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(

@@ -11,7 +11,6 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.result import ExitCode
-from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import SerialWorkers
@@ -30,17 +29,8 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
-def repaired(
-    store: Path,
-    lake: Path | None = None,
-    out: str = "repair",
-    *,
-    apply: bool = True,
-    **options: Any,  # noqa: ANN401 - further fields of the request
-) -> RepairSummary:
-    source = None if lake is None else Lake(str(lake))
-    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply, **options)
-    return repair(request, SerialWorkers())
+def repaired(store: Path, out: str = "repair", *, apply: bool = True) -> RepairSummary:
+    return repair(RepairRequest(str(store), store.parent / out, wanted=WANTED, apply=apply), SerialWorkers())
 
 
 def delete_rows(folder: Path) -> None:

@@ -25,8 +25,8 @@ EVERYTHING = ReadAllAvailable()
 Offset = dict[str, Any]
 
 
-def _records(count: int, size: int = 300) -> list[MessageRecord]:
-    return stored([Sent(body=bytes([n % 251]) * (size + n % 7)) for n in range(count)])
+def _records(count: int) -> list[MessageRecord]:
+    return stored([Sent(body=bytes([n % 251]) * (300 + n % 7)) for n in range(count)])
 
 
 def _write(root: Path, records: Sequence[MessageRecord]) -> Path:

@@ -67,8 +67,8 @@ def filled_late(start: int, end: int) -> Iterator[None]:
     assert looks > 0
 
 
-def read(tmp_path: Path, *, final: bool = False) -> tuple[int, list[PieceKind]]:
-    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=final))
+def read(tmp_path: Path) -> tuple[int, list[PieceKind]]:
+    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
     others = [item.kind for item in reader.pieces() if isinstance(item, Piece)]
     return reader.facts.records, others
 

@@ -245,6 +245,7 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
         ("", "topic: declares no topic"),
         ("topics = 1", "topics: no such key"),
         ("topic = 1", "topic: declares no topic"),
+        ("[topic]", "topic: declares no topic"),
         ("topic.a = 1", '[topic."a"]: must be a table'),
         ('topic.a.format = "xml"', '[topic."a"]: format: must be'),
         ("topic.a.format = []", '[topic."a"]: format: must be one of'),
