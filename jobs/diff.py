@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met, worst_of
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
@@ -110,8 +110,8 @@ class DiffSummary(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst severity."""
-        own = worst_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
-        return worst_of([own, *(difference.severity for difference in self.differences)])
+        own = worst_severity_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
+        return worst_severity([own, *(difference.severity for difference in self.differences)])
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""

@@ -11,9 +11,9 @@ from jobs.browse.shown import (
     Histogram,
     Rows,
     ShownChain,
-    add_evenly,
-    chain_of_slot,
+    build_shown_chain,
     messages_per_second,
+    spread_evenly,
 )
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
@@ -93,7 +93,7 @@ class LakeLists:
         start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
         if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
             for file in inside:
-                add_evenly(
+                spread_evenly(
                     counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step
                 )
             return Histogram(start, step, counts, "all topics, estimated from the numbers of rows in the files")
@@ -230,7 +230,7 @@ class LakeLists:
                 of_slot = [
                     (one["entry"], one["physical_offset"], one["key_hash"]) for one in entries if one["slot"] == slot
                 ]
-                yield chain_of_slot((keys[key_hash], key_hash), str(file), slot, of_slot, offset)
+                yield build_shown_chain((keys[key_hash], key_hash), str(file), slot, of_slot, offset)
 
     def tables(self) -> Sequence[str]:
         """List the lake's tables except messages, the views over them, and the typed tables."""

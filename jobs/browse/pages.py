@@ -10,17 +10,17 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import Words, body_for_page, hex_lines, histogram_marks, render_page, store_picture
+from jobs.browse.shown import Translator, draw_histogram, draw_store, format_body, hex_lines, render_page
 from jobs.browse.store_lists import StoreLists
-from jobs.browse.workers import Question, Reply
-from jobs.console.amounts import GivenTime
+from jobs.browse.workers import PageReply, PageRequest
+from jobs.console.amounts import TimeArgument
 from jobs.console.process import tool_command
 from jobs.diagnosis.broker_start import start_warning_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.inspect.text import health_text
-from jobs.launch.failures import expected_errors, one_line_message
+from jobs.launch.failures import expected_error_types, one_line_message
 from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
@@ -62,11 +62,11 @@ class Pages:
         self._lists: Lists | None = None
         self._snapshot = -1
         self._overview: StoreReport | None = None
-        self._words = Words("en")
+        self._words = Translator("en")
 
-    def answer(self, snapshot: int, question: Question) -> Reply:
+    def answer(self, snapshot: int, question: PageRequest) -> PageReply:
         """Return the answer to a question about the place as of a snapshot, which never decreases."""
-        self._words = Words(question.language)
+        self._words = Translator(question.language)
         try:
             if snapshot != self._snapshot or self._lists is None:
                 self._stack.close()
@@ -75,7 +75,7 @@ class Pages:
                 assert isinstance(source, StoreSource | LakeSource)
                 self._lists = StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
                 self._snapshot = snapshot
-            views: Mapping[str, Callable[[Lists, Question], Reply]] = {
+            views: Mapping[str, Callable[[Lists, PageRequest], PageReply]] = {
                 "/": self._front,
                 "/messages": self._messages,
                 "/messages.ndjson": self._download,
@@ -92,22 +92,22 @@ class Pages:
             return view(self._lists, question)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
-        except expected_errors() as error:
+        except expected_error_types() as error:
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line_message(error))
         except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
 
-    def _page(self, name: str, **shown: object) -> Reply:
+    def _page(self, name: str, **shown: object) -> PageReply:
         common = {"words": self._words, "place": self._place}
-        return Reply(render_page(name, self._words, {**common, **shown}).encode())
+        return PageReply(render_page(name, self._words, {**common, **shown}).encode())
 
-    def _problem(self, status: int, problem: str, command: str = "") -> Reply:
+    def _problem(self, status: int, problem: str, command: str = "") -> PageReply:
         return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
 
     # the front
 
-    def _front(self, lists: Lists, _question: Question) -> Reply:
+    def _front(self, lists: Lists, _question: PageRequest) -> PageReply:
         if isinstance(lists, LakeLists):
             histogram = lists.histogram(ListConditions(), _SLOTS, 1)
             return self._page(
@@ -118,7 +118,7 @@ class Pages:
                 messages=lists.message_count,
                 growth=lists.messages_added_by_runs(_SLOTS),
                 histogram=histogram,
-                marks=histogram_marks(histogram, ()) if histogram else (),
+                marks=draw_histogram(histogram, ()) if histogram else (),
                 tables=lists.tables(),
             )
         if self._overview is None:
@@ -131,14 +131,14 @@ class Pages:
             report=report,
             warnings=list(start_warning_lines(report.start)),
             verdict=health_text(report),
-            picture=store_picture(report),
+            picture=draw_store(report),
             command=self._place.command_line("inspect", self._place.location),
             program=tool_command(),
         )
 
     # messages
 
-    def _messages(self, lists: Lists, question: Question) -> Reply:
+    def _messages(self, lists: Lists, question: PageRequest) -> PageReply:
         wanted, given = _wanted(question), question.query.get("before")
         before = None if given is None else parse_position(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
@@ -161,20 +161,20 @@ class Pages:
             rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
             histogram=histogram,
-            marks=histogram_marks(histogram, asked.items()) if histogram else (),
+            marks=draw_histogram(histogram, asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
             command=self._place.query_command_line(
                 "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
             ),
         )
 
-    def _download(self, lists: Lists, question: Question) -> Reply:
+    def _download(self, lists: Lists, question: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line("message", message_object(found)) for found in page.messages)
-        return Reply(lines.encode(), next=page.next)
+        return PageReply(lines.encode(), next=page.next)
 
-    def _find(self, lists: Lists, question: Question) -> Reply:
+    def _find(self, lists: Lists, question: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
         text = question.query.get("id", "").strip()
         # A physical offset, or TOPIC/QUEUE/OFFSET.
@@ -188,14 +188,14 @@ class Pages:
             answer = stories.find_copies_by_id(lists.source, text, question.query.get("topic") or None)
             reason = answer.reason.text if answer.reason is not None else ""
             if len({message.record.physical_offset for message in answer.messages}) > 1:
-                return Reply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
+                return PageReply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
             found = next(iter(answer.messages), None)
         if found is not None:
-            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
+            return PageReply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
         problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 
-    def _message(self, lists: Lists, question: Question) -> Reply:
+    def _message(self, lists: Lists, question: PageRequest) -> PageReply:
         at = question.query.get("at", "")
         message = find_message_at(lists.source, at)
         told = next(stories.find_stories(lists.source, [message]))
@@ -209,28 +209,28 @@ class Pages:
             lines=list(timeline_lines(told, None)),
             positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
-            shown=body_for_page(message, question.query.get("body")),
+            shown=format_body(message, question.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),
             at=at,
             command=self._place.query_command_line("story", message.message_id),
         )
 
-    def _body(self, lists: Lists, question: Question) -> Reply:
+    def _body(self, lists: Lists, question: PageRequest) -> PageReply:
         """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
         message = find_message_at(lists.source, question.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
-        return Reply(bytes(message.record.body if inflated is None else inflated))
+        return PageReply(bytes(message.record.body if inflated is None else inflated))
 
     # tables
 
-    def _topics(self, lists: Lists, question: Question) -> Reply:
+    def _topics(self, lists: Lists, question: PageRequest) -> PageReply:
         rows, shows_all = lists.topics(), _SHOW_SYSTEM in question.query
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
         return self._page("rows.html", title="Topics", table=table, hidden=hidden)
 
-    def _table(self, lists: Lists, question: Question) -> Reply:
+    def _table(self, lists: Lists, question: PageRequest) -> PageReply:
         name = question.path.removeprefix("/tables/")
         if isinstance(lists, StoreLists):
             raise UnsupportedFormat(f"a store has no tables; open a lake to see the table {name[:40]!r}")
@@ -239,7 +239,7 @@ class Pages:
         filters = {one: value for one, value in question.query.items() if value and one not in own}
         path = f"/tables/{quote(name, safe='')}"
         if column and part:
-            return Reply(b"", HTTPStatus.SEE_OTHER, f"{path}?{urlencode({**filters, column: part})}")
+            return PageReply(b"", HTTPStatus.SEE_OTHER, f"{path}?{urlencode({**filters, column: part})}")
         skip = parse_whole_number(question.query.get("skip", "0"))
         if skip is None:
             raise UnsupportedFormat(f"{question.query['skip'][:40]!r} is not a row number")
@@ -256,7 +256,7 @@ class Pages:
         )
 
 
-def _wanted(question: Question) -> ListConditions:
+def _wanted(question: PageRequest) -> ListConditions:
     given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else parse_whole_number(queue)
@@ -269,7 +269,7 @@ def _time(text: str | None, otherwise: int) -> int:
     if text is None:
         return otherwise
     try:
-        return min(max(GivenTime(text).milliseconds(), MIN_TIME), MAX_TIME)
+        return min(max(TimeArgument(text).milliseconds(), MIN_TIME), MAX_TIME)
     except (ValueError, OverflowError):
         reason = f"{text[:60]!r} is not a time (examples: 2026-11-20 07:42, 2026-11-20T07:42:00+08:00, 2h)"
         raise UnsupportedFormat(reason) from None

@@ -31,8 +31,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.browse.shown import SCRIPT, STYLE, Words, choose_words, render_page
-from jobs.browse.workers import Question, Reply, Workers
+from jobs.browse.shown import SCRIPT, STYLE, Translator, choose_translator, render_page
+from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place
@@ -109,13 +109,13 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         if opens and has_display:
             folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
-                webbrowser.open(redirect_file(Path(folder), address).as_uri())
+                webbrowser.open(write_redirect_page(Path(folder), address).as_uri())
         with suppress(KeyboardInterrupt):  # the usual way to stop the server
             uvicorn.Server(config).run(sockets=[listener])
     return ExitCode.CLEAN
 
 
-def redirect_file(folder: Path, address: str) -> Path:
+def write_redirect_page(folder: Path, address: str) -> Path:
     """
     Write a page, readable only by its owner, that redirects a browser to an address.
 
@@ -239,11 +239,11 @@ class Application:
             await self._page(request, send)
 
     async def _page(self, request: Request, send: Send) -> None:
-        words, every = choose_words(request), request.query_params.get("every")
+        words, every = choose_translator(request), request.query_params.get("every")
         if every in _INTERVALS:
             self._workers.reopen_place()
         head = self._head(request, words, every)
-        question = Question(request.url.path, dict(request.query_params), words.language)
+        question = PageRequest(request.url.path, dict(request.query_params), words.language)
         # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
         may_lead_on = request.url.path == "/find" or "holds" in request.query_params
         response = HTMLResponse(b"", HTTPStatus.OK)
@@ -267,7 +267,7 @@ class Application:
             await send({"type": "http.response.body", "body": head.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": reply.content, "more_body": False})
 
-    def _head(self, request: Request, words: Words, every: str | None) -> str:
+    def _head(self, request: Request, words: Translator, every: str | None) -> str:
         query = [pair for pair in request.query_params.multi_items() if pair[0] not in {"lang", "every"}]
         path = request.url.path
         title = words(_TITLES.get(path, "")) or path.removeprefix("/tables/")
@@ -283,7 +283,7 @@ class Application:
         }
         return render_page("head.html", words, shown)
 
-    async def _answer(self, question: Question, words: Words) -> Reply:
+    async def _answer(self, question: PageRequest, words: Translator) -> PageReply:
         try:
             return await self._workers.answer(question, _SECONDS)
         except TimeoutError:
@@ -293,11 +293,11 @@ class Application:
             problem = words("The worker process of this query ended unexpectedly; the machine may be out of memory.")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
         shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
-        return Reply(render_page("problem.html", words, shown).encode(), status)
+        return PageReply(render_page("problem.html", words, shown).encode(), status)
 
     async def _download(self, request: Request, send: Send) -> None:
-        words = choose_words(request)
-        question = Question(request.url.path, dict(request.query_params), words.language)
+        words = choose_translator(request)
+        question = PageRequest(request.url.path, dict(request.query_params), words.language)
         name, media_type = _DOWNLOADS[question.path]
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         following: int | None = 0

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from jobs.console.amounts import round_up_duration
 from jobs.console.lines import printable, printable_lines
-from jobs.console.result import Severity, worst_of
+from jobs.console.result import Severity, worst_severity
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time, utf8_text
 from jobs.query.message import LARGEST_BODY, Message
@@ -52,7 +52,7 @@ _OPEN_DEPTH = 2
 _DEEPEST = 64
 
 
-class Words:
+class Translator:
     """The words of one language; the keys are the English words."""
 
     def __init__(self, language: str) -> None:
@@ -72,12 +72,12 @@ class Words:
         return _SENTENCES[sentence.template].format(**translated)
 
 
-def choose_words(request: Request) -> Words:
+def choose_translator(request: Request) -> Translator:
     """Return the words of the chosen language, or of the first supported language that the browser accepts."""
     accepted = request.headers.get("accept-language", "")
     named = [part.partition(";")[0].strip().lower().partition("-")[0] for part in accepted.split(",")]
     chosen = (request.query_params.get("lang"), request.cookies.get("rmq_lake_lang"), *named)
-    return Words(next((one for one in chosen if one in LANGUAGES), "en"))
+    return Translator(next((one for one in chosen if one in LANGUAGES), "en"))
 
 
 def _time(milliseconds: int | None) -> str:
@@ -88,7 +88,7 @@ _ENVIRONMENT = template_environment(__package__)
 _ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
 
 
-def render_page(name: str, words: Words, shown: dict[str, object]) -> str:
+def render_page(name: str, words: Translator, shown: dict[str, object]) -> str:
     """Render a page."""
     return _ENVIRONMENT.get_template(name).render(**shown, t=words)
 
@@ -109,7 +109,7 @@ class Histogram(NamedTuple):
         return cls(start, step, [0] * ((end - start) // step + 1))
 
 
-def add_evenly(counts: list[int], messages: int, first: int, last: int) -> None:
+def spread_evenly(counts: list[int], messages: int, first: int, last: int) -> None:
     """Add messages to the slots of a histogram from *first* to *last* in equal parts."""
     first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
     width = last - first + 1
@@ -127,7 +127,9 @@ class Rows(NamedTuple):
     note: str = ""
 
 
-def chain_of_slot(key: tuple[str, int], file: str, slot: int, entries: Sequence[ChainEntry], offset: int) -> ShownChain:
+def build_shown_chain(
+    key: tuple[str, int], file: str, slot: int, entries: Sequence[ChainEntry], offset: int
+) -> ShownChain:
     """Return the chain of the slot of a key and its hash in one index file, on the page of the message at *offset*."""
     links = [
         {"entry": number, "physical_offset": at, "leads_here": at == offset, "has_hash": hash_ == key[1]}
@@ -149,7 +151,7 @@ def messages_per_second(count: int, first: int | None, last: int | None) -> floa
     return float(f"{count * 1000 / (last - first):.3g}")
 
 
-class Mark(NamedTuple):
+class Rectangle(NamedTuple):
     """A rectangle with its CSS class, its tooltip, and the target of its link, if any."""
 
     x: float
@@ -161,18 +163,18 @@ class Mark(NamedTuple):
     height: float = HEIGHT
 
 
-def store_picture(report: StoreReport) -> dict[str, object] | None:
+def draw_store(report: StoreReport) -> dict[str, object] | None:
     """Draw a store to scale: the parts of the log that files and queues cover, and the problems."""
     used = [one for one in report.log.segments if one.end != "preallocated"]
     if not used:
         return None
     start, end = used[0].base_offset, max(one.base_offset + one.size for one in used)
 
-    def mark(low: int, high: int, kind: str, title: str) -> Mark:
+    def mark(low: int, high: int, kind: str, title: str) -> Rectangle:
         scale = WIDTH / max(end - start, 1)
         x = scale * (min(max(low, start), end) - start)
         width = max(scale * (min(high, end) - max(low, start)), _THINNEST)
-        return Mark(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
+        return Rectangle(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
 
     log = [mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
     log += [
@@ -218,7 +220,7 @@ def store_picture(report: StoreReport) -> dict[str, object] | None:
 def _worst(report: StoreReport, part: str) -> str:
     """Return the CSS class of the worst problem of a file or a folder; empty if there is none."""
     found = [one.severity for one in report.problems if part in one.file and one.severity in _SHOWN_WRONG]
-    return _class_of(worst_of(found)) if found else ""
+    return _class_of(worst_severity(found)) if found else ""
 
 
 def _short(file: str, text: str) -> str:
@@ -229,7 +231,7 @@ def _class_of(severity: Severity) -> str:
     return str(severity).replace(" ", "-")
 
 
-def histogram_marks(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> list[Mark]:
+def draw_histogram(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> list[Rectangle]:
     """Return a bar for each slot; each links to the messages of its time."""
     highest = max(histogram.counts, default=0) or 1
     kept = [(name, value) for name, value in asked if name not in {"since", "until", "before"}]
@@ -241,7 +243,7 @@ def histogram_marks(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> l
         height = max(HEIGHT * count / highest, _THINNEST)
         window = [("since", str(max(begin, 0))), ("until", str(max(begin + histogram.step - 1, 0)))]
         marks.append(
-            Mark(
+            Rectangle(
                 round(slot * width, 2),
                 round(width * 0.9, 2),
                 "s0",
@@ -254,7 +256,7 @@ def histogram_marks(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> l
     return marks
 
 
-def body_for_page(message: Message, asked: str | None) -> dict[str, object]:
+def format_body(message: Message, asked: str | None) -> dict[str, object]:
     """Return the body in the *asked* form, or in the one that fits best, and the forms that are available."""
     body, note = message.body_within(), ""
     if body is None:

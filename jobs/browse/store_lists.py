@@ -13,9 +13,9 @@ from jobs.browse.shown import (
     Histogram,
     Rows,
     ShownChain,
-    add_evenly,
-    chain_of_slot,
+    build_shown_chain,
     messages_per_second,
+    spread_evenly,
 )
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, ListConditions, Message
@@ -70,7 +70,7 @@ class StoreLists:
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
             def stored(number: int, queue: StoredQueue = queue) -> int:
-                return self.source.store_time_of(queue, number) or MIN_TIME
+                return self.source.read_store_time(queue, number) or MIN_TIME
 
             low = bisect_left(range(end), start, first, key=stored)
             high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
@@ -78,14 +78,14 @@ class StoreLists:
             if step_of_samples > 1:
                 note = note or "only some messages were read; the times of the others are estimated"
             numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
-            times = (self.source.store_time_of(queue, min(number, high - 1)) for number in numbers)
+            times = (self.source.read_store_time(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
-                add_evenly(counts, following - number, slot, last if following - number > 1 else slot)
+                spread_evenly(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
-        times = (self.source.store_time_of(queue, number) for queue, number in units)
+        times = (self.source.read_store_time(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
 
     def is_system_topic(self, topic: str) -> bool:
@@ -217,4 +217,4 @@ class StoreLists:
                     entries.extend((hop.number, hop.entry.physical_offset, hop.entry.key_hash) for hop in hops)
                 if any(entry[1:] == (offset, key_hash) for entry in entries):  # its keys may be in two files
                     name = (file.file or "").rpartition("/")[2]
-                    yield chain_of_slot((key.key, key_hash), name, slot, entries, offset)
+                    yield build_shown_chain((key.key, key_hash), name, slot, entries, offset)

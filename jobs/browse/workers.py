@@ -23,7 +23,7 @@ _KEPT = 2  # processes that wait for the next question
 _PROCESSES = get_context("spawn")
 
 
-class Question(NamedTuple):
+class PageRequest(NamedTuple):
     """A page that a browser requests."""
 
     path: str
@@ -32,7 +32,7 @@ class Question(NamedTuple):
     before: int | None = None  # of a download: the position where the previous part ended
 
 
-class Reply(NamedTuple):
+class PageReply(NamedTuple):
     """The response to a request: the part of a page below its head, or a file."""
 
     content: bytes
@@ -47,7 +47,7 @@ class Workers:
     def __init__(self, place: Place, work: Callable[[Connection, Place], None] | None = None) -> None:
         """Start the first process before the first request arrives; *work* is the function that processes run."""
         self.place = place
-        self._work = work or answer_questions
+        self._work = work or serve_page_requests
         self._idle = [_Worker(place, self._work)]
         self._turns = asyncio.Semaphore(_MOST)
         # Each waits for one process; the event loop's own threads are fewer.
@@ -58,7 +58,7 @@ class Workers:
         """Answer all later requests from the current state of the place."""
         self._snapshot += 1
 
-    async def answer(self, question: Question, seconds: float) -> Reply:
+    async def answer(self, question: PageRequest, seconds: float) -> PageReply:
         """
         Return the answer to a request; raise `TimeoutError` after so many seconds.
 
@@ -79,7 +79,7 @@ class Workers:
             self._idle.append(worker)
         else:
             worker.stop()
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, PageReply)
         return reply
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class _Worker:
         self._process.join()
 
 
-def answer_questions(connection: Connection, place: Place) -> None:
+def serve_page_requests(connection: Connection, place: Place) -> None:
     """Answer requests until the server ends."""
     from jobs.browse.pages import Pages
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import click
 
-from jobs.command.engine import chosen_engine
+from jobs.command.engine import get_chosen_engine
 from jobs.command.options import bundle, json_option, quiet_option, verbose_option
 from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
 from jobs.console.log import mask_secrets
@@ -71,7 +71,7 @@ class Answer:
         """
         if self.as_json:
             if isinstance(values, dict):
-                choice = chosen_engine()
+                choice = get_chosen_engine()
                 seconds = {"seconds": result.seconds} if result is not None and "seconds" not in values else {}
                 values = {**values, **seconds, **({"engine": choice.to_dict()} if choice is not None else {})}
             click.echo(mask_secrets(json.dumps(values, indent=indent)))
@@ -99,7 +99,7 @@ class Answer:
                 click.echo(piece, err=self.as_json)
 
 
-def typed_command(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
+def typed_command_text(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
     words = [word for word in context.meta.get(TYPED_WORDS, [context.info_name or ""]) if word != besides]

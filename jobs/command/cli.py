@@ -31,7 +31,7 @@ from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import option_value, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
-from jobs.launch.failures import expected_errors, follows_interrupt, one_line_message
+from jobs.launch.failures import expected_error_types, is_caused_by_interrupt, one_line_message
 
 _EPILOG = """\
 \b
@@ -162,7 +162,7 @@ def rmq_lake(ctx: click.Context) -> None:
 def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; an error is one line on standard error."""
     began = monotonic()
-    process.note_resumption("")
+    process.set_resumption_text("")
     is_ours = not has_session()  # otherwise a notebook owns it, and continues to use it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
     with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
@@ -229,9 +229,9 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
         return _fail(SetupError(NO_SPARK_MESSAGE), arguments)
-    except expected_errors() as error:
+    except expected_error_types() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
-        return _interrupted(arguments) if follows_interrupt(error) else _fail(error, arguments)
+        return _interrupted(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)
     return code
 
 
@@ -296,7 +296,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
-    left = process.resumption() or (VERBS[verb].after_interrupt if verb else "")
+    left = process.get_resumption_text() or (VERBS[verb].after_interrupt if verb else "")
     log_message(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 

@@ -116,7 +116,7 @@ def make_workers(engine: Engine, *, half: bool = False) -> "Workers":
     return SparkWorkers(spark_session(f"rmq-lake {context.info_name}", half=half, s3=uses_s3(context)))
 
 
-def chosen_engine() -> EngineChoice | None:
+def get_chosen_engine() -> EngineChoice | None:
     """Return the engine that this command has chosen; None if it has not chosen one."""
     choice: EngineChoice | None = click.get_current_context().meta.get(_CHOICE)
     return choice

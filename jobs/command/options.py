@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.command.places import OUTPUT_DIRECTORY, STORE, CommaSeparatedPathsType
-from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
+from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
 from jobs.query.mqadmin.java import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -138,15 +138,15 @@ class ParsedType(click.ParamType[_Value]):
             self.fail(str(error), param, ctx)
 
 
-def parse_given_time(text: str) -> GivenTime:
+def parse_time_argument(text: str) -> TimeArgument:
     """Parse a time option; plain digits are milliseconds since 1970."""
     try:
-        return GivenTime(text)
+        return TimeArgument(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:60]!r} is not a valid time (examples: {TIME_EXAMPLES})") from error
 
 
-def parse_log_place(text: str) -> int | GivenTime:
+def parse_log_place(text: str) -> int | TimeArgument:
     """Parse a place in the log: a physical offset (plain digits), or the time of its first record."""
     text = text.strip()
     if text.isascii() and text.isdigit():
@@ -158,7 +158,7 @@ def parse_log_place(text: str) -> int | GivenTime:
             f"{text!r} is neither an offset nor a time (examples: 1073741824, '2026-11-20 07:42', "
             "2026-11-20T07:42:00+08:00, 2h)"
         ) from error
-    return GivenTime(text)
+    return TimeArgument(text)
 
 
 def parse_seconds(text: str) -> float:
@@ -188,7 +188,9 @@ def seconds_until(text: str) -> float:
         raise ValueError(f"{text!r} is not a valid time (examples: +2h, '2026-11-20 07:42')") from error
 
 
-def refuse_reversed_window(since: GivenTime | None, until: GivenTime | None, zone: "tzinfo | None" = None) -> None:
+def refuse_reversed_window(
+    since: TimeArgument | None, until: TimeArgument | None, zone: "tzinfo | None" = None
+) -> None:
     """Refuse a time window that ends before it begins."""
     if since is not None and until is not None and since.milliseconds(zone) > until.milliseconds(zone):
         reason = f"--until {until} is before --since {since}: the window ends before it begins"
@@ -223,7 +225,7 @@ def _releases(text: str) -> object:
     return parse_rules(text)
 
 
-TIME = ParsedType("time", parse_given_time)
+TIME = ParsedType("time", parse_time_argument)
 LOG_PLACE = ParsedType("offset or time", parse_log_place)
 DURATION = ParsedType("duration", parse_seconds)
 MILLISECONDS = ParsedType("duration", parse_milliseconds)
@@ -315,7 +317,7 @@ class StoreSettings(NamedTuple):
         return GivenSettings(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
 
 
-def options_as_words(place: StorePlace, settings: StoreSettings) -> tuple[str, ...]:
+def format_store_options(place: StorePlace, settings: StoreSettings) -> tuple[str, ...]:
     """Return the options about the store's log and files as words, to be repeated in another command."""
     commitlog = None if place.commitlog is None else ",".join(place.commitlog)
     values = {**place._asdict(), **settings._asdict(), "commitlog": commitlog, "store": None, "max_rate": None}

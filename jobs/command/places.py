@@ -39,7 +39,7 @@ _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to che
 
 def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
     """Refuse an output place inside a store; a verb that *makes_store* may have left a part of its own store there."""
-    store = enclosing_store(value)
+    store = find_enclosing_store(value)
     if store is not None and not (makes_store and is_within(store, value)):
         raise _refused(value, param, ctx, store)
     if ctx is not None:
@@ -77,7 +77,7 @@ def _real(location: str) -> str:
     return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest}"
 
 
-def enclosing_store(place: str) -> str | None:
+def find_enclosing_store(place: str) -> str | None:
     """Return the local store that contains *place*, following links; None if there is none."""
     if not is_local(place):
         return None

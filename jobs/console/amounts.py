@@ -100,7 +100,7 @@ def time_text(timestamp: int, zone: str = " UTC") -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % _MS:03d}{zone}"
 
 
-class GivenTime:
+class TimeArgument:
     """A time as the user wrote it. Plain digits are milliseconds, and may be any 64-bit number."""
 
     __slots__ = ("text",)

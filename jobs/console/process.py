@@ -24,7 +24,7 @@ _left: list[str] = []
 _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)  # of this thread
 
 
-def note_resumption(sentence: str) -> None:
+def set_resumption_text(sentence: str) -> None:
     """Set the *sentence* that an interrupted command ends with; empty: the verb's general one."""
     _left[:] = [sentence]
 
@@ -42,7 +42,7 @@ class StoppedError(Exception):
     """The result of this thread is not needed, because another thread has failed or the command was interrupted."""
 
 
-def stop_thread_on(event: threading.Event) -> None:
+def stop_thread_on_event(event: threading.Event) -> None:
     """Let `raise_if_stopped` raise in this thread once *event* is set."""
     _stop.set(event)
 
@@ -54,8 +54,8 @@ def raise_if_stopped() -> None:
         raise StoppedError
 
 
-def resumption() -> str | None:
-    """Return the last sentence passed to `note_resumption`."""
+def get_resumption_text() -> str | None:
+    """Return the last sentence passed to `set_resumption_text`."""
     return _left[-1] if _left else None
 
 

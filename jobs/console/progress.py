@@ -109,7 +109,7 @@ class Progress:
 
 
 @contextmanager
-def late_progress(label: str) -> Iterator[Callable[[int, int], None]]:
+def create_delayed_progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Return a function that shows progress, starting once the work has taken long."""
     line: Progress | None = None
 
@@ -142,7 +142,7 @@ def announce_once(message: str) -> None:
 
 
 @contextmanager
-def one_time_work(message: str) -> Iterator[None]:
+def announce_one_time_work(message: str) -> Iterator[None]:
     """Announce work that is needed once per machine, such as compiling, and exclude its time from rates."""
     announce_once(message)
     began = monotonic()
@@ -153,12 +153,12 @@ def one_time_work(message: str) -> Iterator[None]:
 
 
 def seconds_of_one_time_work() -> float:
-    """Return the seconds that `one_time_work` took in this command."""
+    """Return the seconds that `announce_one_time_work` took in this command."""
     return sum(_once)
 
 
 def reset_one_time_work() -> None:
-    """Reset the time of `one_time_work` for the next command in this process."""
+    """Reset the time of `announce_one_time_work` for the next command in this process."""
     _once.clear()
 
 

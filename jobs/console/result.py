@@ -97,14 +97,14 @@ class RatedOutcome:
         return self.severity.exit_code
 
 
-def worst_of(severities: Iterable[Severity]) -> Severity:
+def worst_severity(severities: Iterable[Severity]) -> Severity:
     """Return the worst of *severities*; healthy if there are none."""
     return max(severities, key=lambda severity: severity.rank, default=Severity.HEALTHY)
 
 
-def worst_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
+def worst_severity_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
     """Return the worst severity whose keyword argument is true, else *least*."""
-    return worst_of([least, *(Severity[name.upper()] for name, found in met.items() if found)])
+    return worst_severity([least, *(Severity[name.upper()] for name, found in met.items() if found)])
 
 
 class Result(NamedTuple):

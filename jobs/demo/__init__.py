@@ -165,9 +165,9 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 
 
 def _what_spark_ran() -> str:
-    from jobs.store.spark_workers import take_task_counts
+    from jobs.store.spark_workers import pop_task_counts
 
-    tasks, ranges = take_task_counts()
+    tasks, ranges = pop_task_counts()
     text = f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log."
     return (
         f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."

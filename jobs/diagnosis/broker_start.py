@@ -67,7 +67,7 @@ _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
 
 
-class BadPlace(NamedTuple):
+class DoubtfulBytes(NamedTuple):
     """Bytes that our own walk does not accept as a complete message or end of file, and that a broker may reject."""
 
     offset: int
@@ -88,7 +88,7 @@ class WalkedLog(NamedTuple):
 
     end: int  # end of the last complete record
     messages: int  # number of complete messages
-    places: Sequence[BadPlace]  # in the order of the log
+    places: Sequence[DoubtfulBytes]  # in the order of the log
     newest: int = 0  # the latest store time
     queue_stops: Sequence[QueueStop] = ()  # known once all units are compared
 
@@ -255,7 +255,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
     newest = find_newest_written_offset(store)
-    places: list[BadPlace] = []
+    places: list[DoubtfulBytes] = []
     messages, end = 0, begin
     for segment in store.segments:
         if newest is not None and begin <= segment.base_offset <= newest:
@@ -268,12 +268,12 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                         for number, offset in enumerate(walked.wrong):
                             until = replace(log, size=offset - log.base_offset)
                             before = sum(1 for _ in record_bounds(until, piece.offset - log.base_offset)) - number
-                            places.append(BadPlace(offset, offset + 1, messages + before))
+                            places.append(DoubtfulBytes(offset, offset + 1, messages + before))
                         messages += walked.records - len(walked.wrong)
                         end = piece.end
                     elif piece.kind in {PieceKind.DAMAGE, PieceKind.BLANK}:
                         size = piece.size if piece.kind is PieceKind.DAMAGE else 0
-                        places.append(BadPlace(piece.offset, piece.offset + size, messages))
+                        places.append(DoubtfulBytes(piece.offset, piece.offset + size, messages))
     return WalkedLog(end, messages, places, queue_stops=list(_queue_stops(store)))
 
 
@@ -383,7 +383,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     return deleted
 
 
-def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
+def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[DoubtfulBytes, int]]:
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walks_from or 0
     for place in log.places:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.broker_start import BadPlace, WalkedLog
+from jobs.diagnosis.broker_start import DoubtfulBytes, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import Outcome, Pieces
 from jobs.store.ranges import Range
@@ -103,7 +103,9 @@ class RangeCheck:
     wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
     doubtful: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
-    places: list[BadPlace] = field(default_factory=list)  # the damage, and ends of files, with whole messages before
+    places: list[DoubtfulBytes] = field(
+        default_factory=list
+    )  # the damage, and ends of files, with whole messages before
     times: StoreTimes = field(default_factory=StoreTimes)
     undecided: list[StrayTime] = field(default_factory=list)  # of a changed record, or of a clock
 
@@ -152,7 +154,7 @@ class RangeCheck:
                 self.doubtful.append(ChangedRecord(stray.offset, stray.size, WRONG_STORE_TIME))
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
-        self.places.append(BadPlace(offset, end, self.messages + records_before))
+        self.places.append(DoubtfulBytes(offset, end, self.messages + records_before))
 
 
 class LogCheck:
@@ -177,7 +179,7 @@ class LogCheck:
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     """Return the result of the pass over the log, in the form that the prediction of a start needs."""
-    places: list[BadPlace] = []
+    places: list[DoubtfulBytes] = []
     messages = 0
     for check in checks:
         places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)

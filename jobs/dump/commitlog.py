@@ -14,7 +14,7 @@ from jobs.dump.file import (
     DumpRequest,
     Field,
     Item,
-    compare_siblings,
+    compare_with_sibling_files,
     counts_text,
     damage_item,
     layout_fields,
@@ -60,7 +60,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     segment = _segment(file)
     # Of the other kinds files end with zeros, or with a record, wherever they are.
     is_segment = kind not in _OPEN_ENDED and parse_offset_name(file.name) is not None
-    next_offset, cut_short = compare_siblings(file) if is_segment else (None, None)
+    next_offset, cut_short = compare_with_sibling_files(file) if is_segment else (None, None)
     is_final = next_offset is not None and _is_written(f"{file.folder}/{file_name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:

@@ -163,7 +163,7 @@ def open_file(location: str) -> Iterator[DumpFile]:
         yield DumpFile(place, reader)
 
 
-def compare_siblings(file: DumpFile) -> tuple[int | None, str | None]:
+def compare_with_sibling_files(file: DumpFile) -> tuple[int | None, str | None]:
     """
     Return the offset of the file that follows, and how *file* was cut short, by the other files in the folder.
 

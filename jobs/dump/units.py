@@ -16,7 +16,7 @@ from jobs.dump.file import (
     DumpFile,
     DumpRequest,
     Item,
-    compare_siblings,
+    compare_with_sibling_files,
     counts_text,
     damage_item,
     list_numbered_files,
@@ -85,7 +85,7 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
         units += item.kind == "unit"
         damaged += item.is_damage
     is_whole = is_open or end >= file.size
-    _, cut_short = compare_siblings(file) if is_whole else (None, None)
+    _, cut_short = compare_with_sibling_files(file) if is_whole else (None, None)
     if cut_short is not None:
         damaged += 1
         yield damage_item(file.size, 0, cut_short)

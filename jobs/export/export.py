@@ -32,9 +32,9 @@ from jobs.export.items import (
     LakeItem,
     LogItem,
     TimeRange,
-    decoded_slices,
+    add_decoded_bodies,
+    iterate_decoded_slices,
     read_rows,
-    with_bodies,
 )
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
 from jobs.lake.commit import open_table
@@ -307,12 +307,12 @@ class PartTask:
         condition = self.condition
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
-        for batch, bodies in decoded_slices(rows, self.limit):
+        for batch, bodies in iterate_decoded_slices(rows, self.limit):
             part.add_undecoded(batch, bodies)
             if condition is None or not condition.uses_bodies:
                 yield batch, bodies
             else:
-                matches = condition.find_matches(with_bodies(batch, bodies, condition.schema))
+                matches = condition.find_matches(add_decoded_bodies(batch, bodies, condition.schema))
                 if matches.true_count:
                     yield batch.filter(matches), [*compress(bodies, matches.to_pylist())]
             del batch, bodies
@@ -364,7 +364,7 @@ def _write_parquet(path: Path, rows: _Slices) -> None:
                 writer.write_table(table)
 
         for batch, bodies in rows:
-            new = with_bodies(batch, bodies, SCHEMA)
+            new = add_decoded_bodies(batch, bodies, SCHEMA)
             size, count = sum(part.nbytes for part in (*held, new)), sum(map(len, (*held, new)))
             if size > _GROUP_BYTES or count > _GROUP_ROWS:
                 write_group()

@@ -33,7 +33,7 @@ SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).a
 SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
 
 
-def decoded_slices(
+def iterate_decoded_slices(
     batch: pa.RecordBatch, limit: int, budget: int = SLICE_BYTES
 ) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
     """Yield the rows of *batch* with their bodies, in slices whose bodies fit into *budget*."""
@@ -50,7 +50,7 @@ def decoded_slices(
         yield batch.slice(start, len(bodies)), bodies
 
 
-def with_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema) -> pa.RecordBatch:
+def add_decoded_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of a schema, with bodies as their producers sent them."""
     of_body = {"body": "data", BODY_TEXT: "text", BODY_ERROR: "error"}
     arrays = [
@@ -239,10 +239,10 @@ class LogItem:
         """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
         batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
         yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
-        yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
+        yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
 
 
-def table_rows(
+def convert_to_table_rows(
     batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None, columns: Sequence[str] | None = None
 ) -> pa.RecordBatch:
     """Return records as rows of the table `messages`, or some of its columns; by default with an empty store id."""

@@ -164,7 +164,7 @@ class NextRun:
     def _prepare_and_commit(self, manifest: Manifest) -> None:
         prepare_run(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
-        process.note_resumption(
+        process.set_resumption_text(
             f"Run {manifest.run} is prepared: run the same command to commit it; the {source} is not read again."
         )
         self.summary.run = manifest.run

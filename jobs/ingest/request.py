@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from jobs.console.amounts import count_text, size_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.lake.findings import INDEX, GapRow, OpenDamage
 from jobs.products.registry import PRODUCT_NAMES, Product
 from jobs.store.selection import Selection, TopicsError
@@ -55,7 +55,7 @@ class IngestRequest(StoreRequest):
 
         return GivenSettings(self.hash_slots, self.index_num, self.release, None, self.conf)
 
-    def wants(self, product: Product) -> bool:
+    def wants_product(self, product: Product) -> bool:
         """Return whether a product is requested, and possible."""
         is_asked_for = product.is_always_made or product.name in self.tables
         return is_asked_for and not (product.needs_every_topic and self.selection.topic_filter is not None)
@@ -123,7 +123,7 @@ class Summary(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst severity met and not acknowledged; only `verify` can say that a store is healthy."""
-        return worst_met(
+        return worst_severity_met(
             behind=self.behind,
             gap=self.gaps or self.open.gap_count,
             damage=self.quarantined or self.superseded or self.open.quarantined or self.open.superseded,

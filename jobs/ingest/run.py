@@ -33,10 +33,10 @@ from jobs.lake.runs import (
     OtherRunActiveError,
     list_known_broker_stores,
     list_known_stores,
+    refresh_newest_run,
     refuse_taken_run,
     register_store,
     thin_fingerprints,
-    with_newest_run,
 )
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import cache_snapshots
@@ -44,7 +44,7 @@ from jobs.lake.superseded import Superseded, refuse_deletion_vectors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_by_table
-from jobs.products.queues.settings import SEEN_QUEUES_KEY, SeenQueues, determine_releases
+from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
@@ -129,7 +129,7 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
         is_registered = request.dry_run or bool(known.store_id)
         known = known if is_registered else replace(known, store_id=str(uuid4()))
         with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
-            newest = with_newest_run(lake, known)
+            newest = refresh_newest_run(lake, known)
             # A process that keeps the lock between runs has no note about its own interrupted attempt.
             cut_off = bool(was_cut_off) or is_again
             _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
@@ -148,7 +148,7 @@ class _Run(NextRun):
 
     def run(self) -> None:
         self.determine_topics()
-        products = [product for product in PRODUCTS if self.request.wants(product)]
+        products = [product for product in PRODUCTS if self.request.wants_product(product)]
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = self.finish_earlier_run(spared)
@@ -281,7 +281,7 @@ class _Run(NextRun):
         size = sum(range_.size for range_ in ranges)
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
-            process.note_resumption(
+            process.set_resumption_text(
                 f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads "
                 f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )
@@ -338,8 +338,8 @@ class _Run(NextRun):
     def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:
         summary = self.summary
         self.state[COMMAND_KEY] = self.request.command
-        seen = SeenQueues.from_state(self.state.get(SEEN_QUEUES_KEY, {}))
-        self.state[SEEN_QUEUES_KEY] = seen.state_merged_with_store(self.store, self.request.given_settings.conf)
+        seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
+        self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]

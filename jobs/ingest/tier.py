@@ -30,10 +30,10 @@ from jobs.lake.identity import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
-from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, with_newest_run
+from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, refresh_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
-from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
+from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
 from jobs.store.beside_broker import check_disk_space
@@ -86,7 +86,7 @@ def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -
     if not known.store_id:
         _require_topics(request.selection, queues)
     with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
-        known = with_newest_run(lake, known)
+        known = refresh_newest_run(lake, known)
         run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
         done = list(run.steps())  # the caller may need the lock between two steps
     yield from done
@@ -174,7 +174,7 @@ class _TierRun(NextRun):
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
-        process.note_resumption(
+        process.set_resumption_text(
             f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads the "
             "same bytes again."
         )
@@ -308,8 +308,8 @@ def _write_messages(
                     sample = bytes(file.read(item.offset - part.range.base_offset, min(item.size, SAMPLE_SIZE)))
                 yield Damage(item.offset, item.size, item.reason, sample)
             continue
-        for records, parser in parts_by_release(item, rules):
-            group = without_excluded(records, parser, selection)
+        for records, parser in split_by_release(item, rules):
+            group = drop_excluded_messages(records, parser, selection)
             batch, bad = message_batch(group, parser, with_body=selection.with_body)
             for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
                 field = TIERED.schema.field(name)
@@ -317,4 +317,4 @@ def _write_messages(
             for rows in with_inflated_bodies(batch, wanted=selection.with_inflated):
                 messages.write(rows)
             for offset, size in bad:
-                yield Damage.of_changed_body(group, offset, size)
+                yield Damage.from_changed_body(group, offset, size)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import NamedTuple
 
-from jobs.console.result import Severity, worst_of
+from jobs.console.result import Severity, worst_severity
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing
@@ -38,7 +38,7 @@ class Problems(list[Problem]):
     @property
     def severity(self) -> Severity:
         """The worst severity; a store without problems is still not verified."""
-        return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
+        return worst_severity((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
 
     def add_damage(self, file: str, text: str, offset: int | None = None) -> None:
         """Note bytes that are not as they were written."""

@@ -75,7 +75,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     """Return the newest snapshot of a table for reading; None if the table does not exist."""
     location = lake.locate(name)
     try:
-        with deltalake_as_oserror(lake, location, "read"):
+        with deltalake_errors_as_oserror(lake, location, "read"):
             return newest_snapshot(location, lambda: _load_table(lake, name), own=own)
     except TableNotFoundError:
         return None
@@ -88,12 +88,12 @@ def open_table_for_change(lake: Lake, name: str) -> DeltaTable | None:
 
 def _load_table(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
-    opened = deltalake_as_oserror(lake, location, "read")(open_delta)
+    opened = deltalake_errors_as_oserror(lake, location, "read")(open_delta)
     return retry_server_failures(lambda: opened(location, lake.options))
 
 
 @contextmanager
-def deltalake_as_oserror(lake: Lake, location: str, done: str) -> Iterator[None]:
+def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterator[None]:
     """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
     try:
         yield
@@ -121,7 +121,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     location = lake.locate(table.name)
     existing = open_table_for_change(lake, table.name)
     if existing is not None:
-        with deltalake_as_oserror(lake, location, "written"):
+        with deltalake_errors_as_oserror(lake, location, "written"):
             return _add_new_columns(existing, table)
 
     def create() -> DeltaTable:
@@ -136,7 +136,8 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             raise_if_key_not_exists=False,
         )
 
-    with deltalake_as_oserror(lake, location, "written"), suppress(CommitFailedError):  # another process creates it
+    # another process may create the table at the same time
+    with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
         retry_server_failures(create)
     return _load_table(lake, table.name)
 
@@ -348,7 +349,7 @@ def _may_be_repeated(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
     """Write a commit; commits of others in between are accepted only if *attempts* allows the writer to check them."""
     before = snapshot.version()
-    with deltalake_as_oserror(lake, lake.locate(new.table.name), "written"):
+    with deltalake_errors_as_oserror(lake, lake.locate(new.table.name), "written"):
         write_commit(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()

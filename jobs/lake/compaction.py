@@ -33,7 +33,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit_file_replacement,
-    deltalake_as_oserror,
+    deltalake_errors_as_oserror,
     file_paths,
     keeps_replaced_files_briefly,
     open_table,
@@ -370,7 +370,7 @@ def vacuum_store_files(lake: Lake, table: Table, store_id: str) -> None:
 
 
 def _vacuum(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
-    with deltalake_as_oserror(lake, lake.locate(table.name), "vacuumed"):
+    with deltalake_errors_as_oserror(lake, lake.locate(table.name), "vacuumed"):
         return snapshot.vacuum(hours, dry_run=dry_run, full=True)
 
 

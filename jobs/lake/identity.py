@@ -193,7 +193,7 @@ class QueueState(NamedTuple):
     newest: Fingerprint | None
 
     @classmethod
-    def of_json(cls, values: Sequence[Any]) -> Self:
+    def from_json(cls, values: Sequence[Any]) -> Self:
         """Parse the stored form."""
         *numbers, first, newest = values
         return cls(*numbers, *(Fingerprint(*one) if one else None for one in (first, newest)))
@@ -217,7 +217,7 @@ class QueueState(NamedTuple):
 def queue_states(known: KnownStore) -> dict[TierQueueName, QueueState]:
     """Return the state of each queue of a tier in the lake."""
     stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
-    return {state.name: state for state in map(QueueState.of_json, stored)}
+    return {state.name: state for state in map(QueueState.from_json, stored)}
 
 
 def states_as_json(states: Iterable[QueueState]) -> dict[str, object]:
@@ -252,7 +252,7 @@ def identify_tier(
 
 def _compare_tier(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     """Compare until one queue has the same bytes; recreated topics have other bytes."""
-    states = queue_states(known) or {state.name: state for state in map(QueueState.of_json, known.tier or ())}
+    states = queue_states(known) or {state.name: state for state in map(QueueState.from_json, known.tier or ())}
     verdict = Likeness.UNKNOWN
     for queue in queues:
         state = states.get((queue.topic, queue.queue_id))

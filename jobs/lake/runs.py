@@ -190,7 +190,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
-def with_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
+def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
     """Return *store* with its current newest run."""
     run = newest_committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:

@@ -43,14 +43,14 @@ class ObsoleteRows(NamedTuple):
     values: Mapping[str, str | int]
     from_offset: int | None = None  # None: wherever they are
 
-    def mask_in(self, rows: pa.RecordBatch) -> pa.Array:
+    def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
         """Return which rows these are; a row that lacks one of these values was written by another engine."""
         conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
         if self.from_offset is not None:
             conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
         return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
 
-    def may_be_in(self, file: SnapshotFile) -> bool:
+    def may_be_in_file(self, file: SnapshotFile) -> bool:
         """Return whether a file may contain such rows, according to Delta's log."""
         reaches = self.from_offset is None or file.maximum("physical_offset", self.from_offset) >= self.from_offset
         return reaches and all(file.may_have(*named) for named in self.values.items())
@@ -115,7 +115,7 @@ def copy_superseded_rows(
     def write(rows: Table) -> AddedFile | None:
         read = (batch for stored in touched for batch in read_batches_for_rewriting(lake, rows, stored))
         file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
-        return file.write_all(batch.filter(superseded.obsolete_rows.mask_in(batch)) for batch in read)
+        return file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
 
     action = write_relaxing_required(rows, write)
     with suppress(TransactionTakenError):  # another run has moved the same rows
@@ -129,7 +129,7 @@ def rewrite_without_rows(
     naming = FileNaming(*transaction)
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.filter(pc.invert(reduce(pc.or_, (one.mask_in(batch) for one in obsolete))))
+        return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
     def write(stored: SnapshotFile, rows: Table) -> AddedFile | None:
         file = TableFile(lake, rows, naming.new_file_name("kept"), {})
@@ -149,6 +149,6 @@ def _touched(
 ) -> list[SnapshotFile]:
     """Return the files that may contain obsolete rows, in log order."""
     found = [
-        file for file in list_snapshot_files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)
+        file for file in list_snapshot_files(lake, snapshot, table) if any(one.may_be_in_file(file) for one in obsolete)
     ]
     return sorted(found, key=lambda file: int(file.minimum("physical_offset", 0)))

@@ -31,7 +31,7 @@ CONF_DIRECTORY = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
 _PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
 _PAYLOAD = "payload.zip"
-_STUB = 'from rocketmq_lake_shipped import cache\n\ncache.import_unpacked(__name__, __loader__, "{digest}")\n'
+_STUB = 'from rocketmq_lake_shipped import cache\n\ncache.import_real_package(__name__, __loader__, "{digest}")\n'
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 
 
@@ -66,7 +66,7 @@ def _wanted() -> Path:
     return Path(base or os.path.expanduser("~/.cache")).absolute() / "rocketmq-lake"  # noqa: PTH111
 
 
-def code_archive() -> Path:
+def build_code_archive() -> Path:
     """Return the ZIP of the installed packages; create it if it is not in the cache."""
     payload = _zipped(_modules())
     digest = hashlib.sha256(payload).hexdigest()[:16]
@@ -106,7 +106,7 @@ def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def import_unpacked(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
+def import_real_package(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
     """On a worker, replace the stub that is being imported by the real *package*."""
     directory = cache_directory() / "shipped" / digest
     if not directory.is_dir():

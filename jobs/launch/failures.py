@@ -21,7 +21,7 @@ _CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # `deltalake` r
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
-def expected_errors() -> tuple[type[BaseException], ...]:
+def expected_error_types() -> tuple[type[BaseException], ...]:
     """Return the exception types that are not bugs of ours; those of libraries only if they were imported."""
     foreign = (
         ("pyspark.errors", "PySparkException"),
@@ -42,10 +42,10 @@ def as_usage_errors(*kinds: type[Exception], before: str = "") -> Iterator[None]
         raise click.UsageError(f"{before}{error}") from error
 
 
-def follows_interrupt(error: BaseException) -> bool:
+def is_caused_by_interrupt(error: BaseException) -> bool:
     """Return whether an error was raised because of an interruption."""
     before = error.__cause__ or error.__context__
-    return before is not None and (isinstance(before, KeyboardInterrupt) or follows_interrupt(before))
+    return before is not None and (isinstance(before, KeyboardInterrupt) or is_caused_by_interrupt(before))
 
 
 def one_line_message(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from jobs.console.log import JsonLines, mask_program_output
 from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import given_spark_options, split_secrets
-from jobs.launch.cache import code_archive
+from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
 
@@ -129,7 +129,7 @@ def _start(  # noqa: PLR0913 - what a session may be like
 ) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # The user's own spark-submit has started this driver, with `jobs/main.py` alone.
-        context, archive = SparkContext.getOrCreate(), code_archive()
+        context, archive = SparkContext.getOrCreate(), build_code_archive()
         shipped = context.getConf().get("spark.submit.pyFiles", "") or ""
         if archive.name not in shipped and not any(archive.name in path for path in sys.path):
             context.addPyFile(str(archive))
@@ -139,7 +139,7 @@ def _start(  # noqa: PLR0913 - what a session may be like
     if spark_options is None:
         spark_options = given_spark_options()
     if half:
-        spark_options = spark.on_half_the_cores(spark_options)
+        spark_options = spark.use_half_the_cores(spark_options)
     spark.check_master(spark_options)
     public, secret = split_secrets(spark_options)
     _start_jvm(app_name, spark.prepare_submission(public, warm=warm, lasts=lasts, s3=s3), secret)
@@ -213,7 +213,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
-        refuse_workers_lacking(context, *_IMPORTED)
+        require_worker_modules(context, *_IMPORTED)
 
 
 def copy_jvm_output(reading: int) -> None:
@@ -265,7 +265,7 @@ def worker_python_advice() -> str:
     )
 
 
-def refuse_workers_lacking(context: SparkContext, *modules: str) -> None:
+def require_worker_modules(context: SparkContext, *modules: str) -> None:
     """
     Raise `SetupError` if a worker lacks a module: otherwise the run would fail a minute later, with a worker's error.
 

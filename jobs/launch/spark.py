@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from jobs.launch import worker_daemon
 from jobs.launch.arguments import conf_settings, effective_spark_settings, option_value
-from jobs.launch.cache import CONF_DIRECTORY, cache_directory, code_archive
+from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
@@ -91,7 +91,7 @@ def prepare_submission(
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # listen on loopback only
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], given)
-        options = _with_files(options, "--py-files", [str(code_archive())])
+        options = _with_files(options, "--py-files", [str(build_code_archive())])
         # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
         # this machine's own, nothing of ours listens outside either.
         host = urlsplit((_master(spark_options) or "").partition(",")[0]).hostname or ""
@@ -114,7 +114,7 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  the purpose of this function
 
 
-def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
+def use_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
     """Return *spark_options* with a local master of half the cores, unless they contain a master."""
     if _master(spark_options) is not None:
         return spark_options

@@ -12,7 +12,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
-from jobs.products.product import FinishedProduct, Run, StartedProduct, State, nothing_to_collect
+from jobs.products.product import FinishedProduct, Run, StartedProduct, State, collect_nothing
 from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
 
 FILES_KEY = "files"  # in the state: name → SHA-256 of the newest version that the lake has
@@ -39,7 +39,7 @@ def start(run: Run, state: StateJson | None) -> StartedProduct[None]:
             finished.add(table, run.output.write_config(table, changes, to_offset))
         return finished
 
-    return StartedProduct(run.from_offset, nothing_to_collect, finish)
+    return StartedProduct(run.from_offset, collect_nothing, finish)
 
 
 def start_files(run: Run, state: State | None) -> StartedProduct[None]:
@@ -64,7 +64,7 @@ def start_files(run: Run, state: State | None) -> StartedProduct[None]:
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 
-    return StartedProduct(run.from_offset, nothing_to_collect, finish)
+    return StartedProduct(run.from_offset, collect_nothing, finish)
 
 
 class BrokerState(NamedTuple):

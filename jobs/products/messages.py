@@ -60,7 +60,7 @@ class Damage(NamedTuple):
     sample: bytes | None = None
 
     @classmethod
-    def of_changed_body(cls, group: RawRecords, offset: int, size: int) -> Self:
+    def from_changed_body(cls, group: RawRecords, offset: int, size: int) -> Self:
         """Return the damage of a record whose body was changed after it was written."""
         at = offset - group.base_offset
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
@@ -161,16 +161,16 @@ class _RangeMessages:
                 for offset, size in unread:
                     self._add_damage(Damage(offset, size, IO_ERROR))
             return
-        for records, parser in parts_by_release(_since(item, self._from_offset), self._rules):
-            group = without_excluded(records, parser, self._selection)
+        for records, parser in split_by_release(_since(item, self._from_offset), self._rules):
+            group = drop_excluded_messages(records, parser, self._selection)
             batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
-            checked = with_record_crc(batch, group, wanted=self._selection.with_body)
+            checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
             for rows in with_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
-            for rows in trace_rows(batch):
+            for rows in build_trace_rows(batch):
                 self._traces.write(rows)
             for offset, size in bad:
-                self._add_damage(Damage.of_changed_body(group, offset, size))
+                self._add_damage(Damage.from_changed_body(group, offset, size))
                 at = offset - group.base_offset
                 self._pieces.add_damage(offset, group.buffer[at : at + size].data)
 
@@ -189,7 +189,7 @@ class _RangeMessages:
         return CollectorResult((self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
-def with_record_crc(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:
+def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:
     """Append the CRC of each row's record, with which a record that is rebuilt from the row can be checked."""
     crcs = pa.nulls(batch.num_rows, pa.int64())
     if wanted:
@@ -203,7 +203,7 @@ def _since(group: RawRecords, offset: int) -> RawRecords:
     return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 
 
-def parts_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecords, PropertyParser]]:
+def split_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecords, PropertyParser]]:
     """Split a group where another release continued the log, or if it has many rows; yield parts with their parsers."""
     if not group.positions.size:
         return
@@ -215,7 +215,7 @@ def parts_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecor
         yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
 
 
-def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def build_trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `traces` for a batch of messages; none for a body that cannot be decompressed."""
     topics = messages.column("topic")
     wanted = [topic for topic in topics.dictionary.to_pylist() if is_trace_topic(topic)]
@@ -233,7 +233,7 @@ def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def without_excluded(records: RawRecords, parser: PropertyParser, selection: Selection) -> RawRecords:
+def drop_excluded_messages(records: RawRecords, parser: PropertyParser, selection: Selection) -> RawRecords:
     """Return the records without those that contain a message of an excluded topic."""
     if not selection.exclude_topics or not records.positions.size:
         return records

@@ -103,7 +103,7 @@ Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], Collector
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
-def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
+def collect_nothing(_range: Range, _files: ExitStack) -> Collector[None]:
     """Return the collector of a product that does not need the log."""
     return lambda _: None, lambda: CollectorResult(None, {})
 

@@ -2,8 +2,8 @@
 mqadmin's queries, and pages of messages, on any source.
 
 A broker returns the newest hits up to a limit, in log order; the client then drops those that only have the same hash.
-Here the real keys are compared first, so that collisions do not count towards the limit. `by_key_as_client` returns the
-client's answer in case of collisions.
+Here the real keys are compared first, so that collisions do not count towards the limit. `by_key_like_mqadmin` returns
+the client's answer in case of collisions.
 """
 
 import math
@@ -62,7 +62,7 @@ def _refuse_none(limit: int | None) -> None:
         raise ValueError(f"limit is {limit}: pass at least 1, or None for all messages")
 
 
-def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
+def by_key_like_mqadmin(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
     """
     Find what this release's mqadmin prints for *key* and *topic*, including hash collisions.
 

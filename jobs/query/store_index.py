@@ -283,7 +283,7 @@ class StoreIndex:
         return KeyFact(key.kind.value, key.key, check, FactOrigin("RocksDB, index"))
 
     def _messages_at(self, offsets: Iterable[int], pointer: str) -> Iterator[Message]:
-        return filter(None, (self._store.message_pointed_at(offset, pointer) for offset in offsets))
+        return filter(None, (self._store.read_pointed_message(offset, pointer) for offset in offsets))
 
     def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: Counter[int]) -> Iterator[Message]:
         # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message

@@ -124,7 +124,7 @@ class StoreSource(Source):
         record = self.reader.read_record(physical_offset)
         return Message(record, self.release) if record else None
 
-    def message_pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
+    def read_pointed_message(self, physical_offset: int, pointer: str) -> Message | None:
         """Return the message to which *pointer* of an index or queue points; note if it is lost."""
         message = self.by_offset(physical_offset)
         if message is not None:
@@ -364,7 +364,7 @@ class StoreSource(Source):
         unit = self._unit_holding(queue, queue_offset)
         pointed_at = None
         if unit is not None:
-            pointed_at = self.message_pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            pointed_at = self.read_pointed_message(unit.physical_offset, f"a unit of {topic}/{queue_id}")
             if pointed_at is None or any(
                 one.queue.queue_id == queue_id
                 and one.queue_offset <= queue_offset < one.queue_offset + (one.batch_count or 1)
@@ -440,13 +440,13 @@ class StoreSource(Source):
     def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
         """Return when the broker last wrote to a file, by its last unit: a copy has another modification time."""
         boundary = following.base_offset // queue.unit_size
-        newest, next_one = (self.store_time_of(queue, number) for number in (boundary - 1, boundary))
+        newest, next_one = (self.read_store_time(queue, number) for number in (boundary - 1, boundary))
         listed = self.reader.store.queue_files
         modified = next(other.modified_ms for other in listed if other.location == file.location)
         is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
         return modified if newest is None or is_original else newest
 
-    def store_time_of(self, queue: StoredQueue, number: int) -> int | None:
+    def read_store_time(self, queue: StoredQueue, number: int) -> int | None:
         """Return the store time (ms) of a unit's message; None if unit or message are lost."""
         unit = queue.unit(number) if number >= 0 else None
         message = self.by_offset(unit.physical_offset) if unit else None
@@ -583,7 +583,7 @@ class StoreSource(Source):
         queues = self.list_queues(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
             for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
-                yield offset, self.message_pointed_at(offset, f"a unit of {topic}")
+                yield offset, self.read_pointed_message(offset, f"a unit of {topic}")
 
     def _offsets_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""

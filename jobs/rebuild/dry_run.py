@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.console.amounts import count_text, size_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.products.index.explanation import ExplainedFile, classify_unreadable
 from jobs.products.index.survivors import refusal_reason
 from jobs.rebuild import queue_run
@@ -41,7 +41,7 @@ class DryRun(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst severity that is known without reading the log; the rebuild may find a worse one."""
-        return worst_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
+        return worst_severity_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""

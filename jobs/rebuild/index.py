@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from jobs.console.amounts import count_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.file_faults import FileFault, find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files, files_left_by_retention
@@ -131,7 +131,7 @@ class IndexRebuildSummary(RatedOutcome):
     def severity(self) -> Severity:
         """The worst remaining severity; healthy if every written file is proven."""
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
-        return worst_met(
+        return worst_severity_met(
             least,
             gap=self.gaps or self.left_out,
             damage=self.damaged_bytes or (self.replaced and not self.installed),
@@ -361,11 +361,11 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     rules = settings.rules.value.rules
     plan = IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
     builds: list[BuildTask] = []
-    completes = complete_last and kept[-1].end < plan.end_when_filled(kept[-1])
+    completes = complete_last and kept[-1].end < plan.end_after_filling(kept[-1])
     if completes:
         # No broker continues this file: the keys that it lacks are lost.
         last = kept[-1]
-        recipe = plan.survivor_recipe(last, plan.end_when_filled(last))
+        recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
         kind = BuiltFileKind.FULL if recipe.entry_count == plan.geometry.capacity else BuiltFileKind.OPEN
         builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
     planned = plan.plan_missing_files(kept, completes=completes)

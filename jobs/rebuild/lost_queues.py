@@ -73,7 +73,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     topics = joined.topics
     has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
-    ahead = joined.ahead_of_log()
+    ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built)
     verdicts = comparison.verdicts

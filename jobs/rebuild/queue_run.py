@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.console.amounts import count_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, collect_topic_evidence_with_queues, compare_queues
-from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, determine_queue_settings
+from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, RecordedQueueFormats, determine_queue_settings
 from jobs.products.queues.unit_files import damaged_ranges
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
@@ -55,7 +55,7 @@ class RebuildQueuesRequest(StoreRequest):
     recorded: RecordedUnits | None = None  # of the lake, which decides as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
-    seen: SeenQueues = NOTHING_SEEN
+    seen: RecordedQueueFormats = NOTHING_SEEN
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
@@ -93,7 +93,7 @@ class QueueRebuildSummary(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst remaining severity; only `verify` can report a store as healthy."""
-        return worst_met(
+        return worst_severity_met(
             gap=self.gaps or self.has_lost_end or self.of_unknown_topics,
             damage=self.damaged_bytes or (self.replaced and not self.installed),
             contradiction=self.contradictions,

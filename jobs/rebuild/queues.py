@@ -92,13 +92,13 @@ class BuiltQueue:
 
 def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """Write the queues of all groups, with one task per group; return them by name."""
-    task = partial(build_group, recipe=recipe, ranges=ranges)
+    task = partial(build_queue_group, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing queues")
     return sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
 
 
-def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
+def build_queue_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """
     Write the queues of a group, each atomically; a second attempt writes the same files.
 

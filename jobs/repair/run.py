@@ -57,10 +57,10 @@ from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
-    MendedSegment,
+    RepairedSegment,
     complete_cut_segments,
     link_planned_log,
-    mend_segments,
+    repair_segments,
     segments_to_restore,
     segments_with_findings,
 )
@@ -305,7 +305,7 @@ class _Repair:
     asked: VerifyRequest  # of the store as it is
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
     in_lake: _InLake | None
-    segments: list[MendedSegment] = field(default_factory=list)
+    segments: list[RepairedSegment] = field(default_factory=list)
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
@@ -436,7 +436,7 @@ class _Repair:
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
-            self.segments, changed = mend_segments(store, plan, bases, self.work / "log", self.workers)
+            self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
             made = {one.base_offset for one in self.segments}
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "

@@ -41,7 +41,7 @@ _BLOCK = 16 << 20
 _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
 
 
-class MendedSegment(NamedTuple):
+class RepairedSegment(NamedTuple):
     """A created segment."""
 
     base_offset: int
@@ -100,9 +100,9 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
     return finding.log_offset <= difference.end and (is_open or end >= difference.start)
 
 
-def mend_segments(
+def repair_segments(
     store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
-) -> tuple[list[MendedSegment], list[int]]:
+) -> tuple[list[RepairedSegment], list[int]]:
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
     ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
@@ -113,7 +113,7 @@ def mend_segments(
     ]
     with scratch_below_output(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
-        task = partial(mend_segment, segments=there, ranges=ranges, begun_in=begun_in)
+        task = partial(repair_segment, segments=there, ranges=ranges, begun_in=begun_in)
         made = workers.map(works, task, "building segments")
     home = Path(local_path(store.segments[0].location)).parent
     mended = []
@@ -121,11 +121,11 @@ def mend_segments(
         segment = there.get(work.base_offset)
         target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
         if not (Path(target).exists() and filecmp.cmp(work.path, target, shallow=False)):
-            mended.append(MendedSegment(work.base_offset, work.path, target))
+            mended.append(RepairedSegment(work.base_offset, work.path, target))
     return mended, [offset for result in made for offset in result.changed]
 
 
-def mend_segment(
+def repair_segment(
     work: SegmentWork, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
 ) -> RestoredSegment:
     """Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks."""
@@ -188,7 +188,7 @@ def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: 
             yield offset
 
 
-def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
+def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> list[RepairedSegment]:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made = []
     for segment, size in cut_short_segments(store.segments):
@@ -199,7 +199,7 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
             with path.open("xb") as file:
                 file.truncate(size)
             _copy(source, path, [(0, segment.size)])
-            made.append(MendedSegment(segment.base_offset, str(path), str(source)))
+            made.append(RepairedSegment(segment.base_offset, str(path), str(source)))
     return made
 
 
@@ -220,7 +220,7 @@ def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
             os.fsync(made.fileno())
 
 
-def link_planned_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
+def link_planned_log(store: Store, mended: list[RepairedSegment], folder: Path) -> None:
     """Create a folder with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.broker_start import BadPlace, find_truncation_places, gather_start_facts
-from jobs.repair.segments import MendedSegment
+from jobs.diagnosis.broker_start import DoubtfulBytes, find_truncation_places, gather_start_facts
+from jobs.repair.segments import RepairedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_of_files
@@ -76,7 +76,7 @@ class Hole(NamedTuple):
     """Lost bytes at which a start would truncate the log, and the units that point to them."""
 
     segment: Segment
-    place: BadPlace
+    place: DoubtfulBytes
     units: tuple[UnitOfLostMessage, ...]
 
 
@@ -107,15 +107,15 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
 
 
 def write_bridges(
-    store: Store, holes: Sequence[Hole], made: Sequence[MendedSegment], folder: Path
-) -> list[MendedSegment]:
+    store: Store, holes: Sequence[Hole], made: Sequence[RepairedSegment], folder: Path
+) -> list[RepairedSegment]:
     """Write bridges over the holes, and return the segments; segments *made* already are changed in place."""
     files = {one.base_offset: one for one in made}
     written = {}
     for hole in holes:
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
-        one = files.get(base) or MendedSegment(base, str(folder / source.name), str(source.resolve()))
+        one = files.get(base) or RepairedSegment(base, str(folder / source.name), str(source.resolve()))
         patch = _build_bridge_bytes(store, hole)
         if base not in files:
             folder.mkdir(parents=True, exist_ok=True)
@@ -182,11 +182,11 @@ def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
     return build_bridge(place.offset, place.end, delivered, time) or b""
 
 
-def _is_in(unit: Unit, place: BadPlace) -> bool:
+def _is_in(unit: Unit, place: DoubtfulBytes) -> bool:
     return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
 
 
-def _units_in(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
+def _units_in(queue: StoredQueue, end: int, place: DoubtfulBytes, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
     """Yield a queue's units that point into a hole; they ascend and end at *end*."""
     for position in range(queue.first_unit_pointing_from(place.offset, end), end):
         unit = queue.unit(position)

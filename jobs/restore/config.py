@@ -21,7 +21,7 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
 from jobs.products.index.settings import GivenSettings, rules_text
-from jobs.products.queues.settings import SEEN_QUEUES_KEY, SeenQueues
+from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore.plan import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
@@ -53,7 +53,7 @@ def changed_file_error(place: Path) -> RequestError:
     )
 
 
-def create_or_compare(path: Path, data: bytes) -> FileState:
+def create_or_accept_file(path: Path, data: bytes) -> FileState:
     """Create a file, or accept one with the same bytes from a killed run; return its state."""
     with suppress(FileExistsError):  # written by the attempt that was interrupted
         LocalStorage().create(str(path), data)
@@ -92,7 +92,7 @@ def write_config(
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
             lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
         path = out / CONFIG_FOLDER / name
-        written[str(path)] = create_or_compare(path, data)
+        written[str(path)] = create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.lost, **lost}
@@ -110,7 +110,7 @@ class RebuiltFileSettings(NamedTuple):
     """The settings of rebuilt files: given ones, else those that runs recorded, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]
-    queues: SeenQueues
+    queues: RecordedQueueFormats
     zone: tzinfo | None  # in which the broker named its index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     is_span: bool = False  # the release represents all that write the same files
@@ -130,7 +130,7 @@ class RebuiltFileSettings(NamedTuple):
             index = Known(
                 value, GIVEN, GIVEN if slots and entries else f"only one was given; the other is {index.origin_text}"
             )
-        queues = SeenQueues.from_state(state.get(SEEN_QUEUES_KEY, {}))
+        queues = RecordedQueueFormats.from_state(state.get(QUEUE_FORMATS_KEY, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import count_text, time_text
-from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
@@ -26,7 +26,7 @@ from jobs.rebuild.install import read_header_as_broker
 from jobs.restore.config import (
     RebuiltFileSettings,
     changed_file_error,
-    create_or_compare,
+    create_or_accept_file,
     write_config,
 )
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, read_last_store_timestamp, unchecked_note
@@ -93,7 +93,7 @@ class RestoreSummary(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst severity; only `verify` can report a store as healthy."""
-        return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
+        return worst_severity_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
     @property
     def as_of(self) -> str:
@@ -192,7 +192,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     )
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
-    written[str(place)] = create_or_compare(place, encode_checkpoint(checkpoint))
+    written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
     hashes = {paths[result.base_offset]: result.sha256 for result in results}
     hashed = [
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
@@ -208,7 +208,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     # The manifest names every file, and is the last one that a restore writes.
     described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
-    create_or_compare(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
+    create_or_accept_file(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
 

@@ -35,12 +35,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobs.export.items import table_rows
+from jobs.export.items import convert_to_table_rows
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
-from jobs.products.messages import parts_by_release
+from jobs.products.messages import split_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import (
     LogPosition,
@@ -153,7 +153,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
             if item.is_lost and wanted.fails_on_damage:
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
-        for group, parser in parts_by_release(item, writer.rules):
+        for group, parser in split_by_release(item, writer.rules):
             batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.topic_filter)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
@@ -163,7 +163,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
                 in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
                 batch = batch.filter(pc.and_(in_offsets, in_times))
             if batch.num_rows:
-                yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
+                yield convert_to_table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
     if reader.facts.was_deleted and wanted.fails_on_data_loss:
         raise data_loss_error(range_.start_offset, range_.end_offset, range_.location)
 

@@ -13,10 +13,10 @@ from jobs.store.workers import Item, Result, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 
-_counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `take_task_counts`
+_counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `pop_task_counts`
 
 
-def take_task_counts() -> tuple[int, int]:
+def pop_task_counts() -> tuple[int, int]:
     """Return the numbers of tasks and ranges since the last call, and start again at zero."""
     tasks, ranges = _counts
     _counts[:] = 0, 0

@@ -14,8 +14,8 @@ from itertools import accumulate
 from threading import Event
 from typing import Protocol, TypeVar
 
-from jobs.console.process import stop_thread_on
-from jobs.console.progress import Work, one_time_work, show_progress
+from jobs.console.process import stop_thread_on_event
+from jobs.console.progress import Work, announce_one_time_work, show_progress
 from jobs.store.ranges import SMALL_LOG_SIZE
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.warm_up import warm_up
@@ -153,7 +153,7 @@ def record_count(result: object) -> int:
 @cache
 def compile_at_first_use() -> None:
     """Compile the scan of a log at its first use on this machine, once a process."""
-    with one_time_work(_COMPILING):
+    with announce_one_time_work(_COMPILING):
         warm_up()
 
 
@@ -165,7 +165,7 @@ def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: 
     the caller is interrupted, all of them are.
     """
     stop = Event()
-    pool = ThreadPoolExecutor(threads, initializer=stop_thread_on, initargs=(stop,))
+    pool = ThreadPoolExecutor(threads, initializer=stop_thread_on_event, initargs=(stop,))
     working: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -8,7 +8,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
-from jobs.command.engine import chosen_engine, engine_option, start_workers
+from jobs.command.engine import engine_option, get_chosen_engine, start_workers
 from jobs.command.options import (
     bundle,
     commitlog_option,
@@ -20,9 +20,9 @@ from jobs.command.options import (
     until_option,
 )
 from jobs.command.places import OUTPUT_FILE
-from jobs.console.amounts import GivenTime, count_text, size_text
+from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.log import log_message
-from jobs.console.result import ExitCode, Result, Severity, worst_met
+from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
 from jobs.launch.engine import Engine
 from jobs.launch.failures import as_usage_errors
@@ -55,8 +55,8 @@ def export(  # noqa: PLR0913 - one argument an option
         release=one_release_option,
     ),
     topics: tuple[str, ...] = option("TOPIC", "Only this topic; may be repeated.", names="-t --topic", multiple=True),
-    since: GivenTime | None = since_option(),
-    until: GivenTime | None = until_option(),
+    since: TimeArgument | None = since_option(),
+    until: TimeArgument | None = until_option(),
     where: str | None = option("SQL", "A condition in DataFusion's SQL on the columns of `messages` and on body_text."),
     kind: str = option(
         None,
@@ -120,13 +120,13 @@ def export(  # noqa: PLR0913 - one argument an option
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
-    choice = chosen_engine()
+    choice = get_chosen_engine()
     if condition is not None and choice is not None and choice.engine is Engine.SPARK:
         from pyspark import SparkContext
 
-        from jobs.launch.session import refuse_workers_lacking
+        from jobs.launch.session import require_worker_modules
 
-        refuse_workers_lacking(SparkContext.getOrCreate(), "datafusion")
+        require_worker_modules(SparkContext.getOrCreate(), "datafusion")
     output = None if is_streamed else out
     asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
     planned = plan_export(asked, workers.options)
@@ -141,7 +141,7 @@ def export(  # noqa: PLR0913 - one argument an option
         )
         return ExitCode.CLEAN
     summary = export(asked, planned, workers)
-    severity = worst_met(gap=summary.gaps, damage=summary.damaged)
+    severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
     result = Result(severity, count_text(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
@@ -163,7 +163,7 @@ def export(  # noqa: PLR0913 - one argument an option
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 
-def _explained(given: GivenTime | None, otherwise: int) -> int:
+def _explained(given: TimeArgument | None, otherwise: int) -> int:
     """Return a time in milliseconds, and print the zone in which it was interpreted."""
     if given is None:
         return otherwise

@@ -24,7 +24,7 @@ from jobs.command.options import (
     settings_options,
 )
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
-from jobs.console.amounts import GivenTime, count_text, size_text
+from jobs.console.amounts import TimeArgument, count_text, size_text
 from jobs.console.lines import printable_lines
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
@@ -288,10 +288,10 @@ def restore(  # noqa: PLR0913 - one argument an option
     lake: str = argument("LAKE", LAKE),
     broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
     out: Path = option("DIR", "An empty or new directory.", NEW_STORE, required=True),
-    start: int | GivenTime | None = option(
+    start: int | TimeArgument | None = option(
         "OFFSET|TIME", "Leave out segments that end before this offset or time.", LOG_PLACE, names="--from"
     ),
-    until: int | GivenTime | None = option(
+    until: int | TimeArgument | None = option(
         "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE
     ),
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
@@ -325,8 +325,8 @@ def restore(  # noqa: PLR0913 - one argument an option
     source = Lake(normalise_location(lake), workers.options)
     store_id = find_store(source, broker).store_id
 
-    def resolved(place: int | GivenTime | None) -> int | None:
-        return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, GivenTime) else place
+    def resolved(place: int | TimeArgument | None) -> int | None:
+        return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, TimeArgument) else place
 
     request = RestoreRequest(
         source,

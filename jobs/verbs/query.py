@@ -35,9 +35,9 @@ from jobs.command.options import (
     until_option,
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
-from jobs.console.amounts import GivenTime
+from jobs.console.amounts import TimeArgument
 from jobs.console.log import log_message
-from jobs.console.progress import late_progress
+from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.launch.failures import as_usage_errors
@@ -84,7 +84,7 @@ class QueryOptions(NamedTuple):
     printer: Printer
     any_host: bool
 
-    def time_window(self, since: GivenTime | None, until: GivenTime | None) -> TimeWindow:
+    def time_window(self, since: TimeArgument | None, until: TimeArgument | None) -> TimeWindow:
         """Return the requested time window; refuse one that ends before it begins."""
         zone = self.printer.zone
         refuse_reversed_window(since, until, zone)
@@ -144,7 +144,7 @@ def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
     if place.store is None and place.lake is None:
         raise click.UsageError(ONE_SOURCE_NEEDED)
     with ExitStack() as stack:
-        searched = do_nothing if printer.quiet else stack.enter_context(late_progress("searching the log"))
+        searched = do_nothing if printer.quiet else stack.enter_context(create_delayed_progress("searching the log"))
         try:
             opened = stack.enter_context(open_stores(place, searched))
         except OtherBrokerError as error:
@@ -203,8 +203,8 @@ def by_key(  # noqa: PLR0913 - one argument an option
         names="-p --key-type",
         default="K",
     ),
-    since: GivenTime | None = since_option("-b --since --begin"),
-    until: GivenTime | None = until_option("-e --until --end"),
+    since: TimeArgument | None = since_option("-b --since --begin"),
+    until: TimeArgument | None = until_option("-e --until --end"),
     limit: int = _limit(KEY_LIMIT),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
@@ -309,8 +309,8 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     ),
     tag: str | None = option("TAG", "The message's TAGS, compared as a whole."),
     words: str | None = option("TEXT", "Text that the decompressed body contains."),
-    since: GivenTime | None = since_option(),
-    until: GivenTime | None = until_option(),
+    since: TimeArgument | None = since_option(),
+    until: TimeArgument | None = until_option(),
     before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
     limit: int = _limit(KEY_LIMIT, "Print the newest N.", least=1),
     seconds: float = option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed_command
+from jobs.command.answer import Answer, answer_options, typed_command_text
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -18,8 +18,8 @@ from jobs.command.options import (
     StoreSettings,
     bundle,
     flag,
+    format_store_options,
     option,
-    options_as_words,
     report_option,
     settings_and_rate_options,
     store_options,
@@ -112,7 +112,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         broker_runs=find_broker_process(root) is not None,
         commitlog=run.commitlog,
         care=run.care,
-        options=options_as_words(place, settings),
+        options=format_store_options(place, settings),
     )
     if how.is_preview:
         would = dry_run_of_index(request, run.workers.options)
@@ -128,7 +128,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
-    return _print_end(result, result.to_dict(), outcome, answer, to_install, out, options_as_words(place, settings))
+    return _print_end(result, result.to_dict(), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
 @verb(
@@ -192,7 +192,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     more = [] if how.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not how.wants_install else None
     outcome = summary.result(answer.seconds)
-    return _print_end(summary, asdict(summary), outcome, answer, to_install, out, options_as_words(place, settings))
+    return _print_end(summary, asdict(summary), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
 def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str, *, warm: str) -> StoreRun:
@@ -265,7 +265,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
         lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
-        again = typed_command(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
+        again = typed_command_text(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
         lines += RecommendedStep("install them in the store, with the broker stopped", (again,)).lines()
     answer.print_json_or_lines(
         {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result

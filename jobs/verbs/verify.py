@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed_command
+from jobs.command.answer import Answer, answer_options, typed_command_text
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -15,11 +15,11 @@ from jobs.command.options import (
     StoreSettings,
     argument,
     flag,
+    format_store_options,
     label_option,
     limit_option,
     max_rate_option,
     option,
-    options_as_words,
     report_option,
     settings_and_rate_options,
     store_options,
@@ -75,7 +75,7 @@ def verify(  # noqa: PLR0913 - one argument an option
 
     request = VerifyRequest(
         place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, care=run.care,
-        options=options_as_words(place, settings),
+        options=format_store_options(place, settings),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
     if report is not None:
@@ -202,7 +202,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         frozenset(accepted),
         commitlog=run.commitlog,
         care=run.care,
-        options=options_as_words(place, settings),
+        options=format_store_options(place, settings),
     )
     summary = repair_store(request, run.workers)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
@@ -211,7 +211,7 @@ def repair(  # noqa: PLR0913 - one argument an option
 
 def _again(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
     """Return the lines of a step that repeats this command with *more* words."""
-    return RecommendedStep(words, (typed_command(*more, besides=besides),)).lines(title)
+    return RecommendedStep(words, (typed_command_text(*more, besides=besides),)).lines(title)
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:

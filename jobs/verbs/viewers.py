@@ -27,8 +27,8 @@ from jobs.command.options import (
 )
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
 from jobs.console.log import log_message
-from jobs.console.progress import late_progress
-from jobs.console.result import ExitCode, Severity, worst_of
+from jobs.console.progress import create_delayed_progress
+from jobs.console.result import ExitCode, Severity, worst_severity
 from jobs.dump.file import DumpRequest, Item, open_file
 from jobs.dump.units import KIND_NAMES, dump_items, recognise_kind
 from jobs.launch.arguments import file_system_options
@@ -63,7 +63,7 @@ def inspect(
     from jobs.inspect.text import report_text
 
     conf = place.read_conf()
-    with late_progress("walking the log") as walk:
+    with create_delayed_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # --quiet affects only the progress line: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
@@ -104,7 +104,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = KIND_NAMES[named] if named else None
-    return worst_of([_dump(location, kind, request) for location in files]).exit_code
+    return worst_severity([_dump(location, kind, request) for location in files]).exit_code
 
 
 def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severity:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.console.result import RecommendedStep, Severity, worst_met, worst_of
+from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
 from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
@@ -73,8 +73,8 @@ class PartReport:
     def severity(self) -> Severity:
         """The worst severity: of the findings, of items that are not dispatched, or of an incomplete verification."""
         behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
-        own = worst_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
-        return worst_of([own, *(finding.severity for finding in self.findings)])
+        own = worst_severity_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
+        return worst_severity([own, *(finding.severity for finding in self.findings)])
 
 
 def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
@@ -109,7 +109,7 @@ class LostRanges:
         self._starts = [one.start for one in self._ranges]
         self._furthest = list(accumulate((one.end for one in self._ranges), max))  # of a range and all before it
 
-    def title_at(self, offset: int | None) -> str:
+    def find_title(self, offset: int | None) -> str:
         """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
         while offset is not None and number >= 0 and offset < self._furthest[number]:
@@ -120,5 +120,5 @@ class LostRanges:
 
     def mark_consequence(self, finding: Finding) -> Finding:
         """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
-        title = self.title_at(finding.log_offset)
+        title = self.find_title(finding.log_offset)
         return finding.as_consequence_of(title) if title else finding

@@ -217,7 +217,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         for one in joined.differences
         if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}
     )
-    return QueueVerification(report, joined.log_end, joined.ahead_of_log(), stops)
+    return QueueVerification(report, joined.log_end, joined.find_newest_offset_ahead(), stops)
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
@@ -299,7 +299,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
     for name, (count, first, _, _) in sorted(joined.without_queue.items()):
         if name in left_out:
             continue
-        fate = joined.topic_fate_of(name)
+        fate = joined.find_topic_fate(name)
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
         if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED

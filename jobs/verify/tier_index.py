@@ -288,7 +288,7 @@ class _Comparison:
         for _, found in self._by_sound_files(entries):
             by_title: dict[str, list[int]] = {}
             for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
-                by_title.setdefault(lost.title_at(offset), []).append(at)
+                by_title.setdefault(lost.find_title(offset), []).append(at)
             for title, some in by_title.items():
                 cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)

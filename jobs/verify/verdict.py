@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
-from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_of
+from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis.broker_start import WalkedLog, recreated_index_notes, start_warning_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
@@ -80,7 +80,7 @@ class Verdict(RatedOutcome):
     @property
     def severity(self) -> Severity:
         """The worst severity of the parts."""
-        return worst_of(part.severity for part in self.parts.values())
+        return worst_severity(part.severity for part in self.parts.values())
 
     def result(self, seconds: float) -> Result:
         """Return the result line: severity, amounts, and time."""

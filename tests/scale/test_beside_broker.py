@@ -18,7 +18,7 @@ import pytest
 from jobs.command import cli
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.launch.spark import on_half_the_cores
+from jobs.launch.spark import use_half_the_cores
 from jobs.storage import storage_for
 from jobs.storage.local import ReadLimits
 from jobs.store.beside_broker import DiskWouldFillError
@@ -96,8 +96,8 @@ def test_verbs_that_read_the_log_limit_their_load(
 def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
     cores = max(len(os.sched_getaffinity(0)) // 2, 1)
 
-    assert ["--master", f"local[{cores},4]"] == list(on_half_the_cores([]))
-    assert ["--master", "yarn"] == on_half_the_cores(["--master", "yarn"])
+    assert ["--master", f"local[{cores},4]"] == list(use_half_the_cores([]))
+    assert ["--master", "yarn"] == use_half_the_cores(["--master", "yarn"])
 
 
 def test_read_limits_are_shared_among_tasks(store: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from jobs.browse.pages import Pages
-from jobs.browse.workers import Question
+from jobs.browse.workers import PageRequest
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from jobs.store.release import UndecidedError
@@ -66,7 +66,7 @@ def browsed(option: str, place: str | Path) -> Given:
     pages = Pages(Place(**{option.removeprefix("--"): str(place)}))  # type: ignore[arg-type]  # of its texts
     code, found, query = ExitCode.CLEAN, set[str](), ""
     while True:
-        reply = pages.answer(0, Question("/messages", dict(parse_qsl(query)), "en"))
+        reply = pages.answer(0, PageRequest("/messages", dict(parse_qsl(query)), "en"))
         page = reply.content.decode()
         if reply.status != HTTPStatus.OK or '<span class="severity gap">' in page:
             code = ExitCode.DAMAGE

@@ -265,9 +265,9 @@ class Commands:
 def _browsed(place: str, path: str, *query: str) -> int:
     """Answer for a page as a process of `browse` does, and print the answer."""
     from jobs.browse.pages import Pages
-    from jobs.browse.workers import Question
+    from jobs.browse.workers import PageRequest
 
-    question = Question(path, dict(word.split("=", 1) for word in query), "en")
+    question = PageRequest(path, dict(word.split("=", 1) for word in query), "en")
     reply = Pages(Place(**dict([place.split("=", 1)]))).answer(0, question)  # type: ignore[arg-type] # two of its texts
     sys.stdout.write(f"{reply.status} {reply.location}\n{unescape(reply.content.decode(errors='replace'))}")
     return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)

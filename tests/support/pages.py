@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from jobs.browse.pages import Pages as RenderedPages
-from jobs.browse.workers import Question
+from jobs.browse.workers import PageRequest
 from jobs.query.place import Place
 from tests.support.commands import ROOT
 
@@ -20,7 +20,7 @@ HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
 HOSTILE_FOLDER = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  # a folder's name has no slash
 
 
-class Reply(NamedTuple):
+class PageReply(NamedTuple):
     """An answer, read to its end."""
 
     status: int
@@ -41,7 +41,7 @@ class Pages:
         self.base, _, self.token = address.partition("/?token=")
         self.cookie = f"rmq_lake_{self.port}={self.token}"
 
-    def get(self, path: str, method: str = "GET", **headers: str | None) -> Reply:
+    def get(self, path: str, method: str = "GET", **headers: str | None) -> PageReply:
         """Ask as a page of the server itself would; a header that is None is left out."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, **named}
@@ -52,7 +52,7 @@ class Pages:
                 connection.putheader(name, value)
         connection.endheaders()
         answer = connection.getresponse()
-        reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        reply = PageReply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         connection.close()
         # A page that was begun before its answer says there what its status would have been.
         late = (
@@ -61,11 +61,11 @@ class Pages:
         return reply if late is None else reply._replace(status=int(late[1]))
 
 
-def rendered(place: Place, path: str, language: str = "en") -> Reply:
+def rendered(place: Place, path: str, language: str = "en") -> PageReply:
     """Return what a process of the server renders: a page below its head, or a file."""
     route, _, query = path.partition("?")
-    answer = RenderedPages(place).answer(0, Question(route, dict(parse_qsl(query)), language))
-    return Reply(answer.status, {}, answer.content)
+    answer = RenderedPages(place).answer(0, PageRequest(route, dict(parse_qsl(query)), language))
+    return PageReply(answer.status, {}, answer.content)
 
 
 @contextmanager

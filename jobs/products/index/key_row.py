@@ -202,7 +202,7 @@ class KeySequence:
             range(len(self)), physical_offset, key=lambda number: self.read_keys(number, number + 1)[0].physical_offset
         )
 
-    def key_numbers_of(self, physical_offset: int) -> range:
+    def find_key_numbers(self, physical_offset: int) -> range:
         """Return the numbers of a message's keys; an empty range at the number that they would have."""
         return range(self.find_first_key(physical_offset), self.find_first_key(physical_offset + 1))
 

@@ -83,7 +83,7 @@ class IndexPlan:
         row, keys, capacity = self.row, len(self.row), self.geometry.capacity
         ends, counts = [one.end for one in kept], [one.real.header.entry_count for one in kept]
         if completes:
-            ends[-1] = self.end_when_filled(kept[-1])
+            ends[-1] = self.end_after_filling(kept[-1])
             counts[-1] += ends[-1] - kept[-1].end
         planned: list[PlannedFile] = []
         if kept and kept[0].start > 0:  # a log that begins where the broker began has lost nothing before it
@@ -107,7 +107,7 @@ class IndexPlan:
         # With another store's log, or after lost messages, a file may begin after the last key of the row.
         return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 
-    def end_when_filled(self, survivor: Survivor) -> int:
+    def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""
         room = self.geometry.capacity - survivor.real.header.entry_count
         return min(survivor.end + room, len(self.row))

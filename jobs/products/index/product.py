@@ -183,7 +183,7 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
         if one.kind is not BuiltFileKind.OPEN or one.end > one.start
     ]
     for number, survivor in enumerate(survivors):
-        end = index.end_when_filled(survivor) if survivor is survivors[-1] else survivor.end
+        end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end
         made.append((number, 0, survivor.start, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 

@@ -183,7 +183,7 @@ class JoinResult:
         self.differences.sort(key=lambda one: one.queue)
         self.differences[:0] = (one for _, one in wrong)
 
-    def topic_fate_of(self, name: QueueName) -> TopicFate:
+    def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
         newest_ms = max(lacking.newest_ms for lacking in of_topic)
@@ -198,7 +198,7 @@ class JoinResult:
             return 0
         return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
 
-    def ahead_of_log(self) -> int | None:
+    def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""
         starts = {queue.name: queue.start for queue in self.queues}
         behind = [

@@ -46,7 +46,7 @@ from jobs.products.queues.unmatched import (
     Resolved,
     Rows,
     Write,
-    offsets_to_resolve,
+    list_offsets_to_resolve,
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, scratch_for
@@ -153,7 +153,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
-    offsets = {offset for one in rest for offset in offsets_to_resolve(one, log)}
+    offsets = {offset for one in rest for offset in list_offsets_to_resolve(one, log)}
     resolved = resolve_records(workers, store, rules, offsets, log.damaged)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
@@ -221,7 +221,7 @@ class _GroupTask:
             rest = self._rest[queue.name]
             end = rest.close(log, taken_to, seen_end)
             result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
-            if any(True for _ in offsets_to_resolve(rest, log)):
+            if any(True for _ in list_offsets_to_resolve(rest, log)):
                 self.unsettled.append(rest)
             elif not rest.is_empty:
                 yield from make_record_batches(*explain_remainder(rest, log, {}, result))

@@ -33,7 +33,7 @@ from jobs.products.queues.unmatched import (
     Resolved,
     UnmatchedUnit,
     consecutive_runs,
-    places_without_file,
+    find_gaps_without_file,
     sort_gap_units,
 )
 from jobs.store.units import Units, is_deleted, read_stored_units
@@ -73,12 +73,12 @@ class _Settling:
                 self._expire(start, units, blanks, is_blank=True)
             for unit in odd:
                 self._explain(unit)
-        for start, stop in places_without_file(self._remainder):
+        for start, stop in find_gaps_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
             for at in range(start, stop, step):
                 self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
         self._explain_blanks()
-        for run in displaced_runs(self._displaced):
+        for run in group_displaced_units(self._displaced):
             log_offset = self._displaced[run[0]]
             self._differences += (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
         self._joined.misplaced += len(self._displaced)
@@ -198,7 +198,7 @@ class _Settling:
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
-            lost = lost_offset_of_blanks(before[1], after[0], count, self._log.lost_within(before[1], after[0]))
+            lost = lost_offset_of_blanks(before[1], after[0], count, self._log.find_lost_ranges(before[1], after[0]))
             for number in (blanks[position] for position in range(start, start + count) if lost is not None):
                 one = self._differences[number]
                 self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
@@ -212,7 +212,7 @@ class _Settling:
         else:
             unit = read_stored_units(self._queue, position, position + 1)[0]
             at = int(unit["physical_offset"])
-            is_known = not self._remainder.has_gap_at(position) or self._log.lost_within(at, at + 1)
+            is_known = not self._remainder.has_gap_at(position) or self._log.find_lost_ranges(at, at + 1)
             if not (0 < unit["size"] < PRE_BLANK_SIZE and is_known):
                 return None
         start = int(unit["physical_offset"])
@@ -353,7 +353,7 @@ def lost_offset_of_blanks(end: int, start: int, count: int, lost: Sequence[tuple
     return min(inside)[0] if 0 < count <= most else None
 
 
-def displaced_runs(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def group_displaced_units(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Yield runs of (position, queue offset) with consecutive positions."""
     # Positions ascend, so those that follow each other are as far from their own numbers.
     for _, run in groupby(enumerate(sorted(displaced)), lambda place: place[1][0] - place[0]):

@@ -134,7 +134,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     missing = [
         name
         for name in joined.without_queue
-        if joined.topic_fate_of(name) is TopicFate.ALIVE
+        if joined.find_topic_fate(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.times for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
@@ -148,7 +148,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
     topics = {
         name.topic: joined.topics.explain_undecided(name.topic)
         for name in sorted(joined.without_queue)
-        if joined.topic_fate_of(name) is TopicFate.UNDECIDED
+        if joined.find_topic_fate(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
         if one.kind is DifferenceKind.UNDECIDED_TOPIC:

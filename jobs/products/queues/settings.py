@@ -30,19 +30,19 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
-SEEN_QUEUES_KEY = "seen_queues"  # in a manifest's state
+QUEUE_FORMATS_KEY = "seen_queues"  # in a manifest's state
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
 
 
-class SeenQueues(NamedTuple):
+class RecordedQueueFormats(NamedTuple):
     """The properties of a store's queue files as seen by runs; restored files get the same properties."""
 
     sizes: Mapping[FileKind, Known[int]] = MappingProxyType({})
     batch_topics: frozenset[str] = frozenset()
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
+    def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "RecordedQueueFormats":
         """Parse the form that manifests store."""
         sizes = {
             FileKind(kind): Known(size, origin, "recorded by an ingest run")
@@ -50,7 +50,7 @@ class SeenQueues(NamedTuple):
         }
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
-    def state_merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
+    def merge_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in queue_file_sizes(store).items()}}
         if conf.consume_queue_size:
@@ -61,7 +61,7 @@ class SeenQueues(NamedTuple):
         }
 
 
-NOTHING_SEEN = SeenQueues()
+NOTHING_SEEN = RecordedQueueFormats()
 
 
 class QueueSettings(NamedTuple):
@@ -103,7 +103,7 @@ def determine_queue_settings(
     store: Store,
     conf: BrokerConf,
     release: str | None = None,
-    seen: SeenQueues = NOTHING_SEEN,
+    seen: RecordedQueueFormats = NOTHING_SEEN,
 ) -> QueueSettings:
     """
     Determine the releases and the file sizes of these queues: given, or detected from the files.

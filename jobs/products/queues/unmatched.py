@@ -79,7 +79,7 @@ class CollectedLog:
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted
 
-    def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
+    def find_lost_ranges(self, start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges that overlap [start, end) and no longer have any record."""
         return [
             one
@@ -282,7 +282,7 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
         yield start, units, expired, blanks, odd
 
 
-def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
+def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
     """
     Yield the parts of the gaps that are in no file, and that no record of a lost file claims.
 
@@ -295,7 +295,7 @@ def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
+def list_offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
     for *_, odd in sort_gap_units(remainder, log):

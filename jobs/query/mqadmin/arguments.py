@@ -12,7 +12,7 @@ from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
 from typing import NamedTuple
 
-from jobs.console.amounts import TIME_EXAMPLES, GivenTime
+from jobs.console.amounts import TIME_EXAMPLES, TimeArgument
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin.java import check_charset
 from jobs.query.output import Printer
@@ -130,7 +130,7 @@ class ParsedLine(NamedTuple):
             moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
             return int(moment.timestamp()) * 1000 + rest
         try:
-            return GivenTime(text).milliseconds(zone)
+            return TimeArgument(text).milliseconds(zone)
         except (ValueError, OverflowError) as error:
             reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {TIME_EXAMPLES})"
             raise UnsupportedFormat(reason) from error

@@ -119,7 +119,7 @@ def _by_key(line: ParsedLine, context: Context) -> ExitCode:
     if limit == 0:
         return context.refuse(_NOTHING_ASKED)
     if _KEY_KINDS[key_type] is KeyKind.KEY:
-        answer = lookups.by_key_as_client(source, topic, key, window, limit)
+        answer = lookups.by_key_like_mqadmin(source, topic, key, window, limit)
     else:
         answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
@@ -227,7 +227,7 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
     limit = _limit(line)
     if limit == 0:
         return context.refuse(_NOTHING_ASKED)
-    answer = lookups.by_key_as_client(source, topic, message_id, window, limit)
+    answer = lookups.by_key_like_mqadmin(source, topic, message_id, window, limit)
     if answer.reason:
         return context.finish(answer)
     reported = [

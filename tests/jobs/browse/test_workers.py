@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from jobs.browse.server import Application
-from jobs.browse.shown import Words
-from jobs.browse.workers import Question, Reply, Workers
+from jobs.browse.shown import Translator
+from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.query.place import Place
 from jobs.query.source import Sentence
 from tests.support.commands import ROOT
 
 PLACE = Place("/store")
-ENDLESS, DYING, SHORT = (Question(path, {}, "en") for path in ("/endless", "/dying", "/short"))
+ENDLESS, DYING, SHORT = (PageRequest(path, {}, "en") for path in ("/endless", "/dying", "/short"))
 
 
 def work(connection: Connection, _place: Place) -> None:
@@ -30,7 +30,7 @@ def work(connection: Connection, _place: Place) -> None:
         if question == DYING:
             return
         if question != ENDLESS:
-            connection.send(Reply(f"{question.path} {snapshot}".encode()))
+            connection.send(PageReply(f"{question.path} {snapshot}".encode()))
 
 
 @contextmanager
@@ -127,11 +127,11 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
 def test_a_value_is_never_translated(value: str) -> None:
     text = Sentence("delivered to {topic} queue {queue}, offset {number:,}", topic=value, queue=0, number=1000)
 
-    assert f"delivered to {value} queue 0, offset 1,000" == text == Words("en").translate(text)
-    assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Words("zh").translate(text)
+    assert f"delivered to {value} queue 0, offset 1,000" == text == Translator("en").translate(text)
+    assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Translator("zh").translate(text)
 
 
 def test_a_sentence_in_a_sentence_is_translated() -> None:
     text = Sentence("{state}, consumed by {groups}", state=Sentence("sent"), groups="sent")
 
-    assert "已发送\uff0csent 已消费" == Words("zh").translate(text)
+    assert "已发送\uff0csent 已消费" == Translator("zh").translate(text)

@@ -138,7 +138,7 @@ def test_an_interrupted_command_reports_which_work_will_be_repeated(
     probe: Probe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def body() -> ExitCode | None:
-        process.note_resumption("Offsets 0 to 57,539 are read again.")
+        process.set_resumption_text("Offsets 0 to 57,539 are read again.")
         raise KeyboardInterrupt
 
     probe(body)

@@ -45,11 +45,11 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 verb, *words = sys.argv[1:]
 if verb == "browse":
     from jobs.browse.pages import Pages
-    from jobs.browse.workers import Question
+    from jobs.browse.workers import PageRequest
     from jobs.query.place import Place
     pages = Pages(Place(**{name.strip("-"): value for name, value in zip(words[::2], words[1::2])}))
     for path in ("/", "/messages", "/topics", "/groups"):
-        code = 0 if pages.answer(0, Question(path, {}, "en")).status == 200 else 1
+        code = 0 if pages.answer(0, PageRequest(path, {}, "en")).status == 200 else 1
 else:
     from jobs.command import cli
     code = int(cli.main([verb, *words]))

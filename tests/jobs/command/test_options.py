@@ -13,8 +13,8 @@ from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
-from jobs.command.options import StoreSettings, parse_given_time, parse_log_place
-from jobs.console.amounts import GivenTime, parse_time, time_text
+from jobs.command.options import StoreSettings, parse_log_place, parse_time_argument
+from jobs.console.amounts import TimeArgument, parse_time, time_text
 from jobs.console.result import ExitCode
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
@@ -94,7 +94,7 @@ def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
 def test_times_and_offsets_are_shown_as_the_user_wrote_them(text: str) -> None:
-    assert text == str(parse_given_time(text)) == str(parse_log_place(text))
+    assert text == str(parse_time_argument(text)) == str(parse_log_place(text))
 
 
 def test_marks_of_a_release_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
 def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.console.amounts.time.time_ns", lambda: STORED * 1_000_000)
 
-    assert milliseconds == GivenTime(text).milliseconds(SHANGHAI)
+    assert milliseconds == TimeArgument(text).milliseconds(SHANGHAI)
     assert STORED - 7_200_000 == parse_time("2h")
 
 
@@ -168,15 +168,15 @@ def test_spark_options_with_unbalanced_quotes_are_a_usage_error(
 @pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42", str(1 << 63)])
 def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        GivenTime(text)
+        TimeArgument(text)
 
 
 def test_the_zone_is_printed_if_the_text_does_not_state_it() -> None:
-    assert GivenTime("2025-11-20 15:42").interpretation(SHANGHAI) == (
+    assert TimeArgument("2025-11-20 15:42").interpretation(SHANGHAI) == (
         "'2025-11-20 15:42' is interpreted in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
     )
-    assert GivenTime(str(STORED)).interpretation(SHANGHAI) is None
-    assert GivenTime("2h").interpretation(SHANGHAI) is None
+    assert TimeArgument(str(STORED)).interpretation(SHANGHAI) is None
+    assert TimeArgument("2h").interpretation(SHANGHAI) is None
     assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType, enclosing_store
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType, find_enclosing_store
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from tests.golden import StoreOf
@@ -158,8 +158,8 @@ def test_directories_next_to_a_store_are_not_protected(store: Path, tmp_path: Pa
     (queues / f"{0:020d}").touch()
 
     for place in (tmp_path, tmp_path / "lake", tmp_path / "store-2", tmp_path / "queues"):
-        assert enclosing_store(str(place)) is None
-    assert str(store) == enclosing_store(str(store / "a" / "b"))
+        assert find_enclosing_store(str(place)) is None
+    assert str(store) == find_enclosing_store(str(store / "a" / "b"))
 
 
 def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, tmp_path: Path, run: Run) -> None:

@@ -84,7 +84,7 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     clock = iter((0.0, 50.0))
     monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
     progress.reset_one_time_work()
-    with progress.one_time_work("compiling for this rate, once …"):
+    with progress.announce_one_time_work("compiling for this rate, once …"):
         pass
 
     amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text

@@ -15,7 +15,7 @@ import pytest
 from jobs.console.rows import RowFormat
 from jobs.export.condition import parse_condition
 from jobs.export.export import ExportRequest, ExportSummary, PartTask, export, plan_export
-from jobs.export.items import ANY_TIME, COLUMNS, LogItem, decoded_slices
+from jobs.export.items import ANY_TIME, COLUMNS, LogItem, iterate_decoded_slices
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
@@ -66,7 +66,7 @@ def test_a_body_larger_than_the_limit_is_reported(place: str, places: dict[str, 
 def test_a_batch_of_decompression_bombs_is_cut_into_slices_within_the_budget() -> None:
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
-    found = [len(bodies) for _, bodies in decoded_slices(batch, LIMIT, budget=3 * LIMIT)]
+    found = [len(bodies) for _, bodies in iterate_decoded_slices(batch, LIMIT, budget=3 * LIMIT)]
 
     assert [3, 3, 3, 1] == found
 

@@ -107,7 +107,7 @@ def test_a_worker_without_datafusion_is_named_before_any_work(
     def refuse(_context: object, *modules: str) -> None:
         raise SetupError(f"a worker has no {', '.join(modules)}")
 
-    monkeypatch.setattr(session, "refuse_workers_lacking", refuse)
+    monkeypatch.setattr(session, "require_worker_modules", refuse)
     asked = ("export", "--store", places["--store"], "--out", tmp_path / "out", "--engine", "spark")
 
     assert "a worker has no datafusion" in run(*asked, "--where", "queue_id = 0").err

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.launch import session, worker_daemon
-from jobs.launch.cache import code_archive
+from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
-from jobs.launch.session import refuse_workers_lacking
+from jobs.launch.session import require_worker_modules
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -130,11 +130,11 @@ def test_work_waits_only_for_starting_workers(spark: SparkSession, monkeypatch: 
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
-    refuse_workers_lacking(spark.sparkContext, "json")
+    require_worker_modules(spark.sparkContext, "json")
 
     expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package. Pass a Python"
     with pytest.raises(SetupError, match=f"^{re.escape(expected)}"):
-        refuse_workers_lacking(spark.sparkContext, "json", "no_such_package")
+        require_worker_modules(spark.sparkContext, "json", "no_such_package")
 
 
 _SHOWN = """
@@ -175,7 +175,7 @@ print(json.dumps({"formats": rmq_formats.__file__, "jobs": jobs.launch.__file__}
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "driver"))
-    return code_archive()
+    return build_code_archive()
 
 
 def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]":
@@ -195,7 +195,7 @@ def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
 
 
 def test_unchanged_code_produces_the_same_archive(archive: Path) -> None:
-    assert archive == code_archive()
+    assert archive == build_code_archive()
 
 
 def test_workers_import_from_one_directory_named_after_the_code(archive: Path, tmp_path: Path) -> None:

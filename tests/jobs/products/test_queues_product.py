@@ -25,8 +25,8 @@ from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,
-    displaced_runs,
     explain_remainder,
+    group_displaced_units,
     lost_offset_of_blanks,
 )
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
@@ -538,8 +538,8 @@ def test_blanks_are_assigned_to_lost_records_between_their_neighbours(
 
 
 def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
-    assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
-    assert list(displaced_runs([])) == []
+    assert list(group_displaced_units([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
+    assert list(group_displaced_units([])) == []
     shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
     assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
     assert restarted.kind is DifferenceKind.RESTARTED

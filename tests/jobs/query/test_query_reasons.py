@@ -135,7 +135,7 @@ def test_a_key_missing_in_the_index_is_found_in_the_log(tmp_path: Path) -> None:
     (behind / "index").rename(whole / "index")
     with opened(whole) as source:
         answer = lookups.by_key(source, "Orders", "4711")
-        as_client = lookups.by_key_as_client(source, "Orders", "4711", TimeWindow(), 64)
+        as_client = lookups.by_key_like_mqadmin(source, "Orders", "4711", TimeWindow(), 64)
 
     assert [message.keys for message in answer.messages] == [["4711"]]
     assert source.notes == [f"no index file covers offsets 0 to {SEGMENT_SIZE}: the log itself is searched there"]

@@ -238,7 +238,7 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
 def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded: Recorded) -> None:
     """Of files it takes the newest entries first: a limit that is met cuts the other end."""
     with open_source(store=str(recorded("b551-indexrocks").root)) as source:
-        few = offsets(lookups.by_key_as_client(source, "Orders", "every", TimeWindow(), 5))
+        few = offsets(lookups.by_key_like_mqadmin(source, "Orders", "every", TimeWindow(), 5))
         all_of_them = offsets(lookups.by_key(source, "Orders", "every", limit=None))
         newest = offsets(lookups.by_key(source, "Orders", "every", limit=5))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.pages import find_message_at, message_position
-from jobs.browse.shown import Words
+from jobs.browse.shown import Translator
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
@@ -132,7 +132,7 @@ def assert_in_chinese(story: Story) -> None:
     """Check that `browse` has every sentence of a story in Chinese."""
     lines = [text for line in timeline_lines(story, None) for text in (line.text, *line.below)]
     for text in (story.state, *lines, *story.unknown):
-        said = Words("zh").translate(text)
+        said = Translator("zh").translate(text)
         assert _CHINESE.search(said), text
         assert not _ENGLISH.search(said), said
 
