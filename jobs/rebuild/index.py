@@ -20,6 +20,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.file_faults import FileFault, find_file_fault
 from jobs.diagnosis.log_check import LogCheck
+from jobs.launch.engine import count_cores
 from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files, files_left_by_retention
 from jobs.products.index.file_builder import (
     NOT_RECORDED,
@@ -226,7 +227,7 @@ def list_and_determine_settings(
     files = list_index_files(store)
     settings = determine_index_settings(store, files, request.wanted)
     if not is_local(request.out):  # each process builds a file here before it is uploaded
-        check_disk_space(store.root, gettempdir(), processes * settings.geometry.value.file_size)
+        check_disk_space(store.root, gettempdir(), min(processes, count_cores()) * settings.geometry.value.file_size)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise UnknownSettingError(

@@ -127,11 +127,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     every: Sequence[BuiltQueue | BuiltQueueRows]
     needed: Sequence[BuiltQueue | BuiltQueueRows]
     with scratch_for(request.scratch or str(out), {}) as scratch:
-        recipe = QueueRecipe(
-            replace(settings.rules, in_rocksdb=is_database),
-            {kind: known.value for kind, known in settings.file_sizes.items()},
-            *(settings.ext_file_size, request.groups, str(out), scratch),
-        )
+        rules = replace(settings.rules, in_rocksdb=is_database)
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
         topics = (
             collect_topic_evidence_with_queues(store, seen.queues, request.recorded_topics)
@@ -139,14 +135,22 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             else None
         )
         check = LogCheck()
-        shared, checked = scratch if recipe.groups > 1 else None, [check] if request.lost_only else []
-        log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
+        shared, checked = scratch if request.groups > 1 else None, [check] if request.lost_only else []
+        log = collect_log(workers, store, rules, request.groups, shared, request.range_size, checked)
         damaged = damaged_ranges(log.ranges)
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
         summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in damaged)
-        segments = tuple(segment.base_offset for segment in store.segments)
-        recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *damaged])), segments=segments)
+        recipe = QueueRecipe(
+            rules,
+            {kind: known.value for kind, known in settings.file_sizes.items()},
+            settings.ext_file_size,
+            request.groups,
+            str(out),
+            scratch,
+            lost=tuple(sorted([*summary.gaps, *damaged])),
+            segments=tuple(segment.base_offset for segment in store.segments),
+        )
         if is_database:
             database = build_database(workers, recipe, log.ranges, store, out / summary.folder)
             every, needed, manifest = database.queues, database.queues, database.to_dict()

@@ -47,8 +47,8 @@ class QueueRecipe:
     groups: int
     directory: str
     scratch: Scratch
-    lost: tuple[tuple[int, int], ...] = ()  # ranges of the log whose records are lost
-    segments: tuple[int, ...] = ()  # where the files of the log begin
+    lost: tuple[tuple[int, int], ...]  # ranges of the log whose records are lost
+    segments: tuple[int, ...]  # where the files of the log begin
 
 
 class BuiltFile(NamedTuple):

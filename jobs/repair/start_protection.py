@@ -77,7 +77,7 @@ class Hole(NamedTuple):
 
     segment: Segment
     place: DoubtfulBytes
-    units: tuple[UnitOfLostMessage, ...]
+    units: list[UnitOfLostMessage]
 
 
 def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
@@ -89,21 +89,20 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
         return []
     facts = gather_start_facts(store, Release.of(after.release))
     places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
-    segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
-    queues = [
-        queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
-    ]
-    units: list[list[UnitOfLostMessage]] = [[] for _ in places]
-    for queue in queues:
+    newest_first = store.segments[::-1]
+    holes = [Hole(next(one for one in newest_first if one.base_offset <= place.offset), place, []) for place in places]
+    for queue in queues_of_files(store.queue_files, store.storage):
+        if queue.name.kind is not QueueKind.PLAIN:
+            continue
         end = queue.written_end()
         last = queue.unit(end - 1) if end > queue.start else None
         is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
-        for number, place in enumerate(places):
+        for hole in holes:
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
             # at the end of a queue would be its newest unit: the broker would take new messages for older ones.
-            is_skipped = segments[number].base_offset > 0 and not is_last_lost
-            units[number] += _units_in(queue, end, place, is_skipped=is_skipped)
-    return [Hole(*one[:2], tuple(one[2])) for one in zip(segments, places, units, strict=True)]
+            is_skipped = hole.segment.base_offset > 0 and not is_last_lost
+            hole.units.extend(_units_in(queue, end, hole.place, is_skipped=is_skipped))
+    return holes
 
 
 def write_bridges(
@@ -151,14 +150,11 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     if not delivered:
         return ""
     behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
-    progress = {
-        (one.topic, one.queue_id, one.consumer_group, one.next_offset) for one in read_broker_config(store).progress
-    }
-    for topic, queue_id, group, next_offset in progress:
-        if group and any(
-            (one.topic, one.queue_id) == (topic, queue_id) and one.queue_offset >= next_offset for one in delivered
-        ):
-            behind[topic].add(group)
+    for known in read_broker_config(store).progress:
+        queue = known.topic, known.queue_id
+        in_queue = [one.queue_offset for one in delivered if (one.topic, one.queue_id) == queue]
+        if known.consumer_group and in_queue and max(in_queue) >= known.next_offset:
+            behind[known.topic].add(known.consumer_group)
     counts = Counter(one.topic for one in delivered)
     of_topics = (
         f"{count:,} in {topic} (groups that have not consumed them yet: "
