@@ -103,6 +103,15 @@ def test_a_condition_sees_no_text_of_a_body_larger_than_the_limit_and_it_is_name
     assert (3, 2) == (summary.messages, summary.undecoded_bodies)
 
 
+def test_the_first_and_the_last_message_of_a_file_are_exported_for_their_own_times(tmp_path: Path) -> None:
+    records = stored([Sent() for _ in range(3)])
+    lake = write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
+    for record in records:
+        time = record.store_timestamp
+        asked = ExportRequest(Place(lake=str(lake)), between=(time, time), out=tmp_path / str(time))
+        assert 1 == export(asked, plan_export(asked, {}), SerialWorkers()).messages
+
+
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
 def test_an_export_by_times_reads_a_segment_once(
     since: int, messages: int, damaged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

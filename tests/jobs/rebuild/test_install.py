@@ -187,9 +187,9 @@ def test_too_little_room_and_another_user_are_refused(
 ) -> None:
     lose(store, folder)
     out = rebuilt(store, folder)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # noqa: SLF001
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
     plan, before = plan_of(store, out, folder), state_of(store)
-    with pytest.raises(RefusedError, match="bytes are needed, 1 are free, and 67,108,864 must stay free"):
+    with pytest.raises(RefusedError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
         install(plan)
     assert state_of(store) == before
     monkeypatch.undo()

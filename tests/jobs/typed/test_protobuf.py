@@ -176,6 +176,20 @@ def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
     assert {2: Refusal("the schema registry header refers to a different message", "byte 5")} == refused
 
 
+def test_a_message_without_one_of_its_required_fields_is_refused() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    message = file.message_type.add(name="Order")
+    for number, name in enumerate(("a", "b"), 1):
+        message.field.add(name=name, number=number, type=_F.TYPE_INT32, label=_F.LABEL_REQUIRED)
+    described = bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    read_old = protobuf_format(described, "old.Order").reader(columns_of_message(described, "old.Order"), Times())
+
+    found = results_of(read_old(pa.array([b"\x08\1\x10\2", b"\x08\1", b"\x10\2"])), 3)
+
+    missing = "a required value is missing"
+    assert [[1, 2], Refusal(missing, "$.b at byte 2"), Refusal(missing, "$.a at byte 2")] == found
+
+
 def _judged(body: bytes) -> Message | None:
     """Return the message that Google's package reads; None where it reads none, or leaves a part aside."""
     try:
