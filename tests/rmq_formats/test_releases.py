@@ -204,7 +204,7 @@ def test_files_show_the_oldest_possible_release(path: str, lowest: str) -> None:
         (checkpoint_mark(Checkpoint(1, 2, 3, 4)), "5.0.0", "checkpoint field master_flushed_offset"),
         (checkpoint_mark(Checkpoint(1, 2, 3, 4, 5)), "5.1.1", "checkpoint field confirm_offset"),
         (checkpoint_mark(Checkpoint(1, 2, 3, 0, 0, 6)), "5.5.0", "checkpoint field dispatched_offset"),
-        (abort_mark(b"4711"), "5.0.0", "abort names a process"),
+        (abort_mark(b"4711"), "5.0.0", "the file abort contains a process id"),
     ],
 )
 def test_the_content_of_checkpoint_and_abort_shows_the_oldest_possible_release(

@@ -183,7 +183,7 @@ def test_a_registration_that_another_engine_deleted_can_be_restored(lake: Shared
     lake.sql("DELETE FROM {runs} WHERE state = 'registered' AND broker = 'b'")
     new = lake.grow(5)
 
-    with pytest.raises(OSError, match="2 stores were registered, and the rows of 1 are left") as refused:
+    with pytest.raises(OSError, match="2 stores were registered, but only the rows of 1 are left") as refused:
         lake.run()
     statement = str(refused.value).partition("run in Spark SQL: ")[2]
     lake.sql(re.sub("<.*>", str(version), statement))
