@@ -14,11 +14,11 @@ from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import on_any_worker, sample, some_often
 from tests.support.commands import ROOT
-from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs
+from tests.support.fault_draws import Draw, drawn, failure, find_violations, of_faults, of_repairs
 from tests.support.fault_kinds import NO_FAULT, STORE
 from tests.support.faults import VERBS, line, matrix, page, said
 
-JUDGES = {"faults": of_faults, "repairs": of_repairs}
+CHECKS = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 PAST = [line for line in _LINES if line.startswith("faults")]
@@ -55,20 +55,20 @@ def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: 
 @pytest.mark.parametrize("past", on_any_worker([*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)]))
 def test_random_cases_that_failed_before_pass(past: str) -> None:
     what, _, draw = past.partition(" ")
-    assert judged(Draw.parsed(draw), JUDGES[what]) == []
+    assert find_violations(Draw.parsed(draw), CHECKS[what]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
     others = [one.partition(" ")[2] for one in PAST if one not in _OFTEN]
-    broken = {one: judged(Draw.parsed(one), of_faults) for one in others[part::_PARTS]}
+    broken = {one: find_violations(Draw.parsed(one), of_faults) for one in others[part::_PARTS]}
 
     assert {one: violations for one, violations in broken.items() if violations} == {}
 
 
 def _check(what: str, seed: int, most: int = 4) -> None:
-    if found := failure(drawn(seed, most), JUDGES[what]):
+    if found := failure(drawn(seed, most), CHECKS[what]):
         pytest.fail(f"python -m tests.support.fault_draws {what} {found}", pytrace=False)
 
 

@@ -1,7 +1,7 @@
 """
 Random combinations of one to four faults in stores of many releases, each checked against the planted faults.
 
-    python -m tests.support.fault_draws WHAT SEED COUNT [FAULTS]          draw, judge, and shrink what fails
+    python -m tests.support.fault_draws WHAT SEED COUNT [FAULTS]          draw, check, and shrink what fails
     python -m tests.support.fault_draws WHAT OPTIONS STORE KIND:SEED …    one again; OPTIONS such as lake,bridge or -
 
 WHAT is `faults`, `repairs` or `agreement`. The truth is the store before anything was planted: which files are right,
@@ -105,8 +105,8 @@ class Violation(NamedTuple):
     text: str
 
 
-# What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, a name
-# that sorts where the old one did, newest records that no queue names.
+# Faults that nothing in the store contradicts where they are planted: a free field without a checksum, bytes after the
+# log's end, a name that sorts where the old one did, newest records that no queue names.
 _MAY_BE_UNSEEN = frozenset({
     "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail",
     "bit-checkpoint", "foreign-checkpoint", "abort", "rename-index",
@@ -120,7 +120,7 @@ _IN_RECORDS = frozenset(
 _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags"})
 
 
-# --- the judge -------------------------------------------------------------------------------------------------------
+# --- the checks ------------------------------------------------------------------------------------------------------
 
 
 class Planted(NamedTuple):
@@ -161,26 +161,25 @@ def planted(draw: Draw, folder: Path) -> Planted:
     return Planted(root, pristine, states[-1], draw._replace(faults=tuple(done)))
 
 
-def judged(draw: Draw, judge: Callable[["Planted"], Iterator[Violation]]) -> list[Violation]:
-    """Return what *judge* says of a draw; a timeout or a traceback is one more violation."""
+Check = Callable[[Planted], Iterator[Violation]]
+
+
+def find_violations(draw: Draw, check: Check) -> list[Violation]:
+    """Return the violations that *check* finds in a draw; a timeout or a traceback is also a violation."""
+    signal.signal(signal.SIGVTALRM, _hangs)
     with tempfile.TemporaryDirectory() as name:
         one = planted(draw, Path(name))
-        return _guarded(lambda: judge(one)) if one.draw.faults else []
-
-
-def _guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
-    signal.signal(signal.SIGVTALRM, _hangs)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
-    try:
-        return list(judge())
-    except HangError:
-        return [Violation("hang", f"{_LONGEST} s")]
-    except Exception as error:  # noqa: BLE001 - any traceback is a violation
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.name}"
-        return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
+        try:
+            return list(check(one)) if one.draw.faults else []
+        except HangError:
+            return [Violation("hang", f"{_LONGEST} s")]
+        except Exception as error:  # noqa: BLE001 - any traceback is a violation
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.name}"
+            return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _hangs(_number: int, _frame: object) -> NoReturn:
@@ -224,18 +223,18 @@ def _undone(one: Planted) -> Iterator[Violation]:
     undo(str(one.root), one.root.parent / "repair")
     now = content_of(one.root)
     if different := sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name)):
-        yield Violation("undo does not bring back", ", ".join(different))
+        yield Violation("undo does not restore", ", ".join(different))
 
 
 def _of_problems(one: Planted, problems: Problems) -> Iterator[Violation]:
     for problem in problems:
         name = os.path.relpath(problem.file, one.root)
         if problem.severity is Severity.DAMAGE and name in one.pristine and not one.is_changed(name):
-            yield Violation("inspect accuses a right file", f"{name}: {problem.text}")
+            yield Violation("inspect reports an undamaged file", f"{name}: {problem.text}")
 
 
 def _unseen(one: Planted) -> frozenset[str]:
-    """Return the kinds of faults that no witness in this store convicts."""
+    """Return the kinds of faults that nothing in this store proves."""
     unseen = _MAY_BE_UNSEEN - (_CRC_COVERS if one.draw.store.endswith("-crc") else set())
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
@@ -258,7 +257,7 @@ def _unseen(one: Planted) -> frozenset[str]:
 
 
 def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
-    """Return the kinds that a killed broker's next start mends: it rebuilds the newest index file."""
+    """Return the kinds that a killed broker's next start repairs: it rebuilds the newest index file."""
     changed = sorted(name for name in one.changed & set(one.pristine) if name.startswith("index/"))
     newest = max(name for name in one.pristine if name.startswith("index/"))
     if newest not in changed:
@@ -325,7 +324,7 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
             for number, (old, new, there) in enumerate(zip(units(was), units(now), left, strict=False))
             for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
             if new[:known] != old[:known] and any(new) and new[8:] != BLANK_UNIT and (any(old) or not one.is_killed)
-        ]  # no witness of a record's tags is left with its unit; a killed broker had not come to every record
+        ]  # tags are only in a record and its unit; a killed broker had not dispatched every record
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
     elif not (name.startswith("index/") and _is_part(one, now, [was])):
@@ -416,7 +415,7 @@ def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:
     """
     Return whether an index file says nothing but what lost ones said; only where the log has lost messages.
 
-    No witness is left of the keys of a changed record whose index file is lost. Where retention has deleted segments,
+    Nothing proves the keys of a changed record whose index file is lost. Where retention has deleted segments,
     files of the remaining log begin elsewhere than the lost ones, so each later file is cut elsewhere.
     """
     new = _entries(data) - {entry for was in lost for entry in _entries(was)}
@@ -447,7 +446,7 @@ def _entries(data: bytes) -> set[bytes]:
 
 # --- repairs ---
 
-# Kinds that a checksum, a size or a name convicts: with a lake all of it comes back.
+# Kinds that a checksum, a size or a name proves: with a lake, every byte is restored.
 _DECIDED = frozenset({
     "zero-page", "bit-body", "delete-segment", "rename-segment", "cut-segment", "lengthen-segment", "delete-queue",
     "cut-queue", "lengthen-queue", "unit-high-bit", "cut-index", "swap-index", "foreign-segment", "zero-properties",
@@ -503,13 +502,13 @@ def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *,
 
 
 def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[Violation]:
-    judged = after
+    repaired = after
     if "bridge" in one.draw.options:
         yield from _of_bridged(one, after)
-        judged = {name: _without_bridges(one, name, data) for name, data in after.items()}
+        repaired = {name: _without_bridges(one, name, data) for name, data in after.items()}
     if _is_advanced_to_accepted(one, after, accepted):
-        judged = judged | {"checkpoint": one.damaged["checkpoint"]}
-    for violation in _wrong_files(one, judged):
+        repaired = repaired | {"checkpoint": one.damaged["checkpoint"]}
+    for violation in _wrong_files(one, repaired):
         if not any(name in violation.text for name in accepted):
             yield violation
     kinds = {kind for kind, _ in one.draw.faults}
@@ -521,7 +520,7 @@ def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[
             was = one.pristine[name]
             was = was.rstrip(b"\0") if name.startswith("commitlog/") else was  # what follows the log's end is its own
             if not after.get(name, b"").startswith(was):
-                yield Violation("the lake has it, and it did not come back", name)
+                yield Violation("the lake has it, and it was not restored", name)
 
 
 def _is_advanced_to_accepted(one: Planted, after: Files, accepted: frozenset[str]) -> bool:
@@ -539,7 +538,7 @@ def _is_advanced_to_accepted(one: Planted, after: Files, accepted: frozenset[str
 
 def _is_undecided(one: Planted, name: str) -> bool:
     """
-    Return whether a repair brings a file back in part only, or not at all, though its fault is convicted elsewhere.
+    Return whether a repair restores only part of a file, or nothing, although its fault is proven in other stores.
 
     Blanks stand for units of messages that retention deleted; other sound records at their own offsets may be those of
     a log that was rewritten.
@@ -593,27 +592,27 @@ def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterato
         yield Violation("a start deletes more", f"{after.deletes_messages}, not {allowed}")
 
 
-def failure(draw: Draw, judge: Callable[[Planted], Iterator[Violation]]) -> str | None:
+def failure(draw: Draw, check: Check) -> str | None:
     """Return the smallest draw that breaks the same rules, as a line that repeats it; None where none is broken."""
-    found = judged(draw, judge)
+    found = find_violations(draw, check)
     rules = {violation.rule for violation in found}
     for smaller in draw.smaller() if rules else ():
-        if same := [violation for violation in judged(smaller, judge) if violation.rule in rules]:
+        if same := [violation for violation in find_violations(smaller, check) if violation.rule in rules]:
             draw, found = smaller, same
             break
     return f"{draw} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in found}))}" if found else None
 
 
 def main(what: str, *arguments: str) -> None:
-    """Judge one draw, or SEED COUNT [FAULTS] of them."""
+    """Check one draw, or SEED COUNT [FAULTS] of them."""
     from tests.support.agreeing_verbs import of_agreement
 
-    judge = {"faults": of_faults, "repairs": of_repairs, "agreement": of_agreement}[what]
+    check = {"faults": of_faults, "repairs": of_repairs, "agreement": of_agreement}[what]
     if not arguments[0].isdigit():
-        print(*judged(Draw.parsed(" ".join(arguments)), judge), sep="\n")
+        print(*find_violations(Draw.parsed(" ".join(arguments)), check), sep="\n")
         return
     first, count, most = (int(number) for number in (*arguments, str(_MOST))[:3])
-    failed = [found for seed in range(first, first + count) if (found := failure(drawn(seed, most), judge))]
+    failed = [found for seed in range(first, first + count) if (found := failure(drawn(seed, most), check))]
     print(*(f"python -m tests.support.fault_draws {what} {line}" for line in failed), sep="\n")
     print(f"{count} draws, {len(failed)} with violations")
 

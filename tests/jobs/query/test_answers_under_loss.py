@@ -37,7 +37,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.agreeing_verbs import of_agreement
 from tests.support.commands import Outcome, Run, overwrite
-from tests.support.fault_draws import Draw, drawn, failure, judged
+from tests.support.fault_draws import Draw, drawn, failure, find_violations
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
 from tests.support.stores import flip, records_of, segments_of
@@ -347,7 +347,7 @@ PAST = (
 
 @pytest.mark.parametrize("draw", PAST)
 def test_cases_that_failed_before_pass(draw: str) -> None:
-    assert judged(Draw.parsed(f"- {draw}"), of_agreement) == []
+    assert find_violations(Draw.parsed(f"- {draw}"), of_agreement) == []
 
 
 @pytest.mark.sample(3)
