@@ -100,9 +100,12 @@ ANY_RECORDS = st.lists(
     max_size=8,
 )
 PARSERS = st.sampled_from(PropertyParser)
+# Those of the years 1 and 9999, and one more millisecond on each side.
+_OUTERMOST_TIMES = (-62_135_596_800_001, -62_135_596_800_000, 253_402_300_799_999, 253_402_300_800_000)
 
 
 @given(some=ANY_RECORDS, parser=PARSERS)
+@example(some=[a_record(store_timestamp=time) for time in _OUTERMOST_TIMES], parser=PropertyParser.SCAN)
 @settings(max_examples=200)
 def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageRecord], parser: PropertyParser) -> None:
     rows = rows_of(some, parser)

@@ -113,6 +113,7 @@ def test_a_lookup_ends_at_the_first_entry_before_its_begin() -> None:
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 30_000), ("T#a", 3, 11_000), ("T#a", 4, 31_000)))
 
     assert offsets_in(reader, 20_000, 40_000) == [4]
+    assert offsets_in(a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 10_000))), 10_000, 20_000) == [2, 1]
 
 
 @pytest.mark.parametrize(

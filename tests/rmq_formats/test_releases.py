@@ -127,6 +127,10 @@ def test_a_contradicting_mark_starts_a_new_era() -> None:
     assert [mark.reason for mark in eras[1].marks] == ["tags"]
 
 
+def test_a_mark_that_no_release_leaves_is_ignored() -> None:
+    assert len(detect_eras([Mark("more fields than any release has", "checkpoint_fields", (99,), 500)])) == 1
+
+
 def test_a_file_is_evidence_only_of_the_last_release() -> None:
     """A checkpoint has no offset, and is ignored if it contradicts the newest records (a copy of two stores)."""
     old = Mark("every put", "hash_slot_count", (HashSlotCount.EVERY_PUT,), 200)
