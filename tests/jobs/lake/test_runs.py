@@ -246,11 +246,11 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
         if saved.merged:
             merged[of.run][table.name] = saved.bytes_before
 
-    small = 36_000  # bytes: of some runs
+    small = 20_000  # bytes: of some runs
     monkeypatch.setattr(upkeep, "merge_small_files", noted)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
     monkeypatch.setattr(compaction, "SMALL_FILE_BYTES", small)
-    list(incremental(tmp_path, 20))
+    list(incremental(tmp_path, 12))
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]
     assert len(sizes) >= 3
