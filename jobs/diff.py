@@ -25,10 +25,10 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
 from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
-from jobs.store.beside_broker import find_broker_process
 from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
+from jobs.store.running_broker import find_broker_process
 from jobs.store.selection import TopicChoices
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
@@ -360,7 +360,7 @@ def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) ->
         return is_later
 
     def takes(topic: str) -> bool:
-        return all(choice.takes(topic) for choice in choices.choices)
+        return all(choice.includes(topic) for choice in choices.choices)
 
     taken, _ = message_batch(records, PropertyParser.SCAN, takes=takes, with_body=False)
     return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())

@@ -22,7 +22,7 @@ from jobs.query.message import Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from jobs.storage.local import ReadLimits
-from jobs.store.beside_broker import read_limits_beside_broker
+from jobs.store.running_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
@@ -75,7 +75,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     from jobs.ingest.run import ingest as run
 
     conf = read_broker_conf(broker_conf)
-    care = read_limits_beside_broker(str(store), max_rate)
+    read_limits = read_limits_beside_broker(str(store), max_rate)
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
@@ -85,9 +85,9 @@ def ingest(  # noqa: PLR0913 - the options of the verb
         release=release,
         conf=conf,
         settle_ms=settle_ms,
-        care=care,
+        read_limits=read_limits,
     )
-    return run(request, workers or _threads(care))
+    return run(request, workers or _threads(read_limits))
 
 
 def verify(  # noqa: PLR0913 - the options of the verb
@@ -111,16 +111,16 @@ def verify(  # noqa: PLR0913 - the options of the verb
     from jobs.verify.run import verify as run
 
     conf = read_broker_conf(broker_conf)
-    care = read_limits_beside_broker(str(store), max_rate)
+    read_limits = read_limits_beside_broker(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(commitlog, conf))
-    request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
-    return run(request, workers or _threads(care))
+    request = VerifyRequest(str(store), wanted, commitlog=folders, read_limits=read_limits)
+    return run(request, workers or _threads(read_limits))
 
 
-def _threads(care: ReadLimits | None) -> Workers:
-    """Return the threads of this process that may be used; *care*: a broker runs, and keeps half of the cores."""
-    return InProcessWorkers(file_system_options(), usable_threads(half=care is not None))
+def _threads(read_limits: ReadLimits | None) -> Workers:
+    """Return the threads of this process that may be used: half of the cores if a broker sets *read_limits*."""
+    return InProcessWorkers(file_system_options(), usable_threads(half=read_limits is not None))
 
 
 @contextmanager

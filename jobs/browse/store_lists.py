@@ -147,7 +147,7 @@ class StoreLists:
             shown = waiting[: _MOST_LISTED - len(rows)]
             left_out += len(waiting) - len(shown)
             for number in shown:
-                unit = queue.unit(number)
+                unit = queue.read_unit(number)
                 message = None if unit is None else self.source.by_offset(unit.physical_offset)
                 if unit is not None and message is not None:
                     topic = message.properties.get(REAL_TOPIC, message.topic)

@@ -45,7 +45,7 @@ class Outcome(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResultPrinter:
     """How a verb prints its result, according to the command line; also measures the time."""
 
     as_json: bool = False
@@ -114,4 +114,4 @@ def _coloured(line: str) -> str:
     return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 
 
-answer_options = bundle(Answer, as_json=json_option, quiet=quiet_option, verbose=verbose_option)
+answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)

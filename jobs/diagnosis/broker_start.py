@@ -430,7 +430,7 @@ def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
     """Yield the queue files that a truncation deletes: from the last one back, those whose first unit is after it."""
     for queue in _queues(store):
         for file in reversed(queue.files):
-            unit = queue.unit(file.base_offset // queue.unit_size)
+            unit = queue.read_unit(file.base_offset // queue.unit_size)
             if unit is None or unit.physical_offset < cut:
                 break
             yield _path(queue, file)

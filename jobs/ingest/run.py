@@ -48,7 +48,6 @@ from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormat
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
-from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import (
     LogTruncatedError,
     Outcome,
@@ -68,6 +67,7 @@ from jobs.store.ranges import (
     plan_ranges,
     written_size,
 )
+from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, relist_store
 from jobs.store.topics import list_known_topics
@@ -89,7 +89,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
         from jobs.launch.session import spark_session
         from jobs.store.spark_workers import SparkWorkers
 
-        workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
+        workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.read_limits is not None))
     with explaining_full_disk(request.lake):
         try:
             summary = _run_with_retries(request, workers, clock)
@@ -173,7 +173,7 @@ class _Run(NextRun):
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
             if product.is_of_last_step and self.summary.bytes_left:
                 continue
-            own = [Outcome(outcome.range, outcome.seen, outcome.payload[number].value) for outcome in outcomes]
+            own = [Outcome(outcome.range, outcome.facts, outcome.payload[number].value) for outcome in outcomes]
             try:
                 self._add_finished(product, one.finish(own, self.summary.to_offset))
             except (TopicsError, FileNotFoundError) as error:
@@ -268,7 +268,7 @@ class _Run(NextRun):
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            SettleLimits.of(self.request.settle_ms),
+            SettleLimits.from_milliseconds(self.request.settle_ms),
         )
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
@@ -305,13 +305,13 @@ class _Run(NextRun):
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
             # Earlier ranges were read only for other products.
-            if outcome.seen.was_deleted and start < outcome.range.end_offset:
+            if outcome.facts.was_deleted and start < outcome.range.end_offset:
                 summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
-            if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
-                end = END_BY_LAST_PIECE[outcome.seen.end].value
+            if outcome.facts.end is not None and outcome.range.end == outcome.range.segment_size:
+                end = END_BY_LAST_PIECE[outcome.facts.end].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
-        if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.unfinished_from is not None):
+        if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].facts.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
         self.files = files_by_table(outcomes)
 
@@ -329,7 +329,7 @@ class _Run(NextRun):
             summary.add_gap(*gap)
 
     def _confirm_not_rewritten(self, outcomes: Sequence[Outcome[Collected]]) -> None:
-        known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
+        known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:
                 reason = f"the log was rewritten from {fingerprint.offset} on while it was read"
@@ -341,9 +341,9 @@ class _Run(NextRun):
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
-        found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
+        found = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
-        timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
+        timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
         stored_ms = timestamps[-1] if timestamps else None
         self.commit(
             self.files,

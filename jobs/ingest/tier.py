@@ -36,10 +36,10 @@ from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
-from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import Outcome, run_range, watermark
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, SettleLimits, describe_plan, find_holes, plan_ranges
 from jobs.store.release import parse_rules
+from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import TierQueue
 from jobs.store.workers import Workers
@@ -165,11 +165,11 @@ class _TierRun(NextRun):
         wanted = [
             (queue, states.get((queue.topic, queue.queue_id)))
             for queue in self.queues
-            if queue.store.segments and request.selection.takes(queue.topic)
+            if queue.store.segments and request.selection.includes(queue.topic)
         ]
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        settling = SettleLimits.of(request.settle_ms)
+        settling = SettleLimits.from_milliseconds(request.settle_ms)
         plans = self.workers.map(chunks, partial(_plan_queues, settling=settling), "reading queues")
         return [plan for some in plans for plan in some]
 
@@ -191,7 +191,7 @@ class _TierRun(NextRun):
         of_queues: dict[TierQueueName, list[Outcome[QueueRange]]] = {}
         for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
-        self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.seen.was_deleted])
+        self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.facts.was_deleted])
         noted = {}
         for name, outcomes in of_queues.items():
             before = states[name]
@@ -243,8 +243,8 @@ def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimi
 def _state_after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> QueueState:
     """Return the state of a queue after these parts of its log are read."""
     # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
-    seen = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints[:-1]]
-    timestamps = [one.seen.store_timestamp for one in outcomes if one.seen.store_timestamp is not None]
+    seen = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints[:-1]]
+    timestamps = [one.facts.store_timestamp for one in outcomes if one.facts.store_timestamp is not None]
     return before._replace(
         to_offset=max(watermark(outcomes, before.to_offset), before.to_offset),
         store_timestamp=timestamps[-1] if timestamps else before.store_timestamp,

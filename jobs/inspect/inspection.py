@@ -25,11 +25,11 @@ from jobs.inspect.queues import (
 from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
-from jobs.store.beside_broker import find_broker_process
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
+from jobs.store.running_broker import find_broker_process
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
 from jobs.store.waiting import read_rocksdb_state, read_timer_state

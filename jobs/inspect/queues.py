@@ -96,12 +96,12 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
 
 def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
     report.first_unit, report.next_unit = queue.start, queue.written_end()
-    first = queue.unit(queue.start)
+    first = queue.read_unit(queue.start)
     if first is not None and not (isinstance(first, Unit) and first.is_pre_blank):  # units that fill up a first file
         report.first_physical_offset = first.physical_offset
     if first is not None and first.physical_offset < log_start:
         report.min_offset = queue.first_unit_pointing_from(log_start, report.next_unit)
-        first = queue.unit(report.min_offset)
+        first = queue.read_unit(report.min_offset)
     else:
         report.min_offset = queue.start
     if queue.is_batch:
@@ -110,7 +110,7 @@ def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
 
 
 def _find_last(report: QueueReport, queue: StoredQueue) -> None:
-    last = queue.unit(report.next_unit - 1) if report.unit_count else None
+    last = queue.read_unit(report.next_unit - 1) if report.unit_count else None
     report.last_physical_offset = last.physical_offset if last else None
     report.max_offset = last.base_offset + last.batch_count if isinstance(last, BatchUnit) else report.next_unit
 

@@ -178,7 +178,7 @@ def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
                 at, size = int(group.positions[0]), int(group.sizes[0])
                 raw = bytes(group.buffer[at : at + size])
                 offset = group.base_offset + at
-                yield Fingerprint.of(offset, raw), decode_record(raw, 0, offset)
+                yield Fingerprint.from_bytes(offset, raw), decode_record(raw, 0, offset)
 
 
 class QueueState(NamedTuple):

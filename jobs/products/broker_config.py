@@ -24,7 +24,7 @@ Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there m
 StateJson = Mapping[str, Any]
 
 
-def start(run: Run, state: StateJson | None) -> StartedProduct[None]:
+def start_product(run: Run, state: StateJson | None) -> StartedProduct[None]:
     """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
     config, known = read_broker_config(run.store), parse_state(state)
 

@@ -71,7 +71,7 @@ class Damage(NamedTuple):
 _RangeRead = tuple[bool, frozenset[str]]
 
 
-def start(run: Run, state: State | None) -> StartedProduct[_RangeRead]:
+def start_product(run: Run, state: State | None) -> StartedProduct[_RangeRead]:
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
@@ -148,7 +148,7 @@ class _RangeMessages:
     def _takes(self, topic: str) -> bool:
         """Return whether a topic is wanted, and record the patterns that match it."""
         self._matched.update(pattern for pattern in self._unmatched if fnmatchcase(topic, pattern))
-        return self._selection.takes(topic)
+        return self._selection.includes(topic)
 
     def add(self, item: RawRecords | Piece) -> None:
         unread = self._pieces.add(item)
@@ -238,7 +238,7 @@ def drop_excluded_messages(records: RawRecords, parser: PropertyParser, selectio
     if not selection.exclude_topics or not records.positions.size:
         return records
     # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
-    messages, _ = message_batch(records, parser, takes=selection.takes)
+    messages, _ = message_batch(records, parser, takes=selection.includes)
     offsets = messages.column("physical_offset").to_numpy()[mask_excluded(messages, selection)]
     stays = ~np.isin(records.positions + records.base_offset, offsets)
     return records._replace(positions=records.positions[stays], sizes=records.sizes[stays])

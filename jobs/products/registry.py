@@ -20,7 +20,7 @@ class Product:
     module: str
     step: str  # the name of its last step
     tables: tuple[str, ...]
-    start_function: str = "start"  # its function in the module
+    start_function: str = "start_product"  # its function in the module
     state_key: str | None = None  # of its state in manifests; None: it has none
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it

@@ -376,7 +376,7 @@ class LakeSource(Source):
         found = self.select_rows("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
         return number if found is None else int(found)
 
-    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+    def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         message = self.in_queue(topic, queue_id, queue_offset)
         units = expected_units(message.record, QueueRules(((0, self.release),))) if message else ()
         made = next((unit.unit for unit in units), None)

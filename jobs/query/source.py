@@ -267,7 +267,7 @@ class Source(Protocol):
     def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         """Return the next queue offset that may have a message; the given one if there is none."""
 
-    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+    def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message."""
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:

@@ -228,10 +228,10 @@ class StoreReader:
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
         """Return the first unit at a queue's end that points to a leftover of a replaced master."""
-        unit = queue.unit(end - 1) if end else None
+        unit = queue.read_unit(end - 1) if end else None
         while unit is not None and self.is_left_over(unit.physical_offset):
             end -= 1
-            unit = queue.unit(end - 1) if end else None
+            unit = queue.read_unit(end - 1) if end else None
         return end
 
     @cached_property

@@ -294,7 +294,7 @@ class StoreSource(Source):
             )
         if not queue.is_batch:
             return OffsetRange(first, end)
-        oldest, newest = queue.unit(first), queue.unit(end - 1)
+        oldest, newest = queue.read_unit(first), queue.read_unit(end - 1)
         if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
             return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
         return OffsetRange(0, 0)
@@ -308,7 +308,7 @@ class StoreSource(Source):
         """
         if queue.is_batch or queue.in_rocksdb or not queue.files:
             return False
-        first = queue.unit(offsets.minimum)
+        first = queue.read_unit(offsets.minimum)
         start = self.reader.store.start_offset
         lacks_start = queue.start == offsets.minimum > 0 and first is not None and first.physical_offset > start
         return lacks_start or offsets.maximum == queue.capacity
@@ -386,10 +386,10 @@ class StoreSource(Source):
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> Unit | BatchUnit | None:
         if not queue.is_batch:
-            return queue.unit(queue_offset) if queue_offset >= 0 else None
+            return queue.read_unit(queue_offset) if queue_offset >= 0 else None
         first, end = self.reader.unit_range(queue)
         at = _batch_position(queue, queue_offset, end)
-        unit = queue.unit(at) if at >= first else None
+        unit = queue.read_unit(at) if at >= first else None
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if holds else None
 
@@ -401,10 +401,10 @@ class StoreSource(Source):
         at = bisect_left(logged.firsts, number) if logged is not None else 0
         return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
 
-    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+    def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None for a BatchConsumeQueue, and if the file is lost."""
         queue = self._queue(topic, queue_id)
-        unit = queue.unit(queue_offset) if queue is not None and queue_offset >= 0 else None
+        unit = queue.read_unit(queue_offset) if queue is not None and queue_offset >= 0 else None
         is_in_log = self._is_lost(topic) if queue is None else not queue.is_batch and self.searches_all
         if unit is None and is_in_log:
             message = self._message_in_log(topic, queue_id, queue_offset)
@@ -448,7 +448,7 @@ class StoreSource(Source):
 
     def read_store_time(self, queue: StoredQueue, number: int) -> int | None:
         """Return the store time (ms) of a unit's message; None if unit or message are lost."""
-        unit = queue.unit(number) if number >= 0 else None
+        unit = queue.read_unit(number) if number >= 0 else None
         message = self.by_offset(unit.physical_offset) if unit else None
         return message.record.store_timestamp if message else None
 
@@ -590,7 +590,7 @@ class StoreSource(Source):
         first, end = self.reader.unit_range(queue)
         low = bisect_left(range(end), part.start, first, key=partial(_named_offset, queue))
         for number in reversed(range(low, bisect_left(range(end), part.end, low, key=partial(_named_offset, queue)))):
-            unit = queue.unit(number)
+            unit = queue.read_unit(number)
             if unit is not None and unit.physical_offset < part.end:
                 yield unit.physical_offset
             else:
@@ -696,7 +696,7 @@ class StoreSource(Source):
         position = expected.queue_offset
         if queue.is_batch:
             position = _batch_position(queue, position, queue.written_end())
-        unit = queue.unit(position) if 0 <= position < queue.capacity else None
+        unit = queue.read_unit(position) if 0 <= position < queue.capacity else None
         place = self._unit_origin(queue, position)
         if unit is None:
             return QueueFact(*at, PointerCheck.MISSING, place)
@@ -745,7 +745,7 @@ def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
     """Return the position of a batch queue's last unit that begins at or before a queue offset; else start - 1."""
 
     def base(position: int) -> int:
-        unit = queue.unit(position)
+        unit = queue.read_unit(position)
         return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
 
     return bisect_right(range(end), queue_offset, queue.start, key=base) - 1
@@ -753,8 +753,8 @@ def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
 
 def _named_offset(queue: StoredQueue, number: int) -> int:
     """Return the offset to which a unit points; for a lost unit, that of the one before it."""
-    unit = queue.unit(number)
+    unit = queue.read_unit(number)
     while unit is None and number > queue.start:
         number -= 1
-        unit = queue.unit(number)
+        unit = queue.read_unit(number)
     return -1 if unit is None else unit.physical_offset

@@ -34,7 +34,7 @@ from jobs.products.index.file_builder import (
     file_names_between,
     hash_file,
 )
-from jobs.products.index.key_row import KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index.key_sequence import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
@@ -42,12 +42,12 @@ from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import ASSUMED, UnknownSettingError
+from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry

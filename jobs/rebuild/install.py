@@ -30,7 +30,7 @@ from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import (
+from jobs.store.running_broker import (
     UNFINISHED_MARK,
     FileState,
     RefusedError,

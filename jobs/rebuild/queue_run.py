@@ -22,11 +22,11 @@ from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_q
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import check_disk_space
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED
+from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, newest_time_by_topic
 from jobs.store.workers import Workers

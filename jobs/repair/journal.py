@@ -23,7 +23,7 @@ from jobs.rebuild.install import (
     swap_paths,
 )
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
-from jobs.store.beside_broker import owner_of, run_as_user
+from jobs.store.running_broker import owner_of, run_as_user
 
 JOURNAL_FILE = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"

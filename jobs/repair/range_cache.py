@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from jobs.diagnosis.log_check import RangeCheck
-from jobs.products.index.key_row import RangeKeyCollector
+from jobs.products.index.key_sequence import RangeKeyCollector
 from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
-from jobs.store.beside_broker import FileState, list_file_states
 from jobs.store.chain import Outcome, read_to_end, run_range, run_watched
 from jobs.store.ranges import Range
+from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER
 
@@ -77,7 +77,7 @@ class CachingWorkers:
         for number, result in zip(new, results, strict=True):
             seen, payloads = None, [result]
             if isinstance(result, Outcome):
-                seen = result.seen
+                seen = result.facts
                 payloads = [result.payload[0], *result.payload[1]] if len(parts) > 1 else [result.payload]
             for at, payload in zip([0, *needed], payloads, strict=True):
                 found[keys[number][at]] = pickle.dumps((seen, payload))

@@ -77,9 +77,9 @@ from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_below_output
-from jobs.store.beside_broker import LockedStore, RefusedError, find_broker_process, lock_store, owner_of, run_as_user
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
+from jobs.store.running_broker import LockedStore, RefusedError, find_broker_process, lock_store, owner_of, run_as_user
 from jobs.store.store import (
     Store,
     StoreRequest,
@@ -230,8 +230,8 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             except NotInLakeError as error:
                 notes.append(str(error))
         asked = VerifyRequest(
-            request.store, request.wanted, commitlog=request.commitlog, care=request.care, options=request.options,
-            scratch=scratch, recorded_topics=in_lake and in_lake.topics,
+            request.store, request.wanted, commitlog=request.commitlog, read_limits=request.read_limits,
+            options=request.options, scratch=scratch, recorded_topics=in_lake and in_lake.topics,
         )  # fmt: skip
         summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), in_lake).run(held)
@@ -410,7 +410,7 @@ class _Repair:
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
             request.store, lake, request.broker, bases=segments_with_findings(findings, store), known=in_lake.known,
-            commitlog=request.commitlog, care=request.care,
+            commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
         if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
@@ -512,7 +512,8 @@ class _Repair:
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, release=wanted.release,
-            lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
+            lost_only=True, proven_only=True, accepted=request.accepted,
+            commitlog=self.log, read_limits=request.read_limits,
             seen=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
             recorded=self.in_lake and self.in_lake.units, recorded_topics=self.in_lake and self.in_lake.topics,
@@ -538,7 +539,7 @@ class _Repair:
         there = {Path(file.location).name for file in self.store.index_files}
         asked = index_builder.RebuildIndexRequest(
             request.store, str(out), self._index_settings(), lost_only=True, proven_only=True, commitlog=self.log,
-            care=request.care, scratch=self.scratch,
+            read_limits=request.read_limits, scratch=self.scratch,
             recorded_names={first: name for first, name in names.items() if name not in there},
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip

@@ -95,7 +95,7 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
         if queue.name.kind is not QueueKind.PLAIN:
             continue
         end = queue.written_end()
-        last = queue.unit(end - 1) if end > queue.start else None
+        last = queue.read_unit(end - 1) if end > queue.start else None
         is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
         for hole in holes:
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
@@ -185,7 +185,7 @@ def _is_in(unit: Unit, place: DoubtfulBytes) -> bool:
 def _units_in(queue: StoredQueue, end: int, place: DoubtfulBytes, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
     """Yield a queue's units that point into a hole; they ascend and end at *end*."""
     for position in range(queue.first_unit_pointing_from(place.offset, end), end):
-        unit = queue.unit(position)
+        unit = queue.read_unit(position)
         if not isinstance(unit, Unit) or not _is_in(unit, place):
             return
         name = queue.name

@@ -24,9 +24,9 @@ from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore.plan import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules
+from jobs.store.running_broker import FileState
 from jobs.store.store import Store
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size

@@ -33,7 +33,7 @@ from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, r
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_below_output
-from jobs.store.beside_broker import FileState, list_file_states
+from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint

@@ -102,7 +102,9 @@ class LogPosition(NamedTuple):
     def after_record(cls, records: RawRecords, number: int) -> Self:
         """Return the position after one of the records."""
         position, size = int(records.positions[number]), int(records.sizes[number])
-        record = Fingerprint.of(records.base_offset + position, bytes(records.buffer[position : position + size]))
+        record = Fingerprint.from_bytes(
+            records.base_offset + position, bytes(records.buffer[position : position + size])
+        )
         return cls(record.end, int(kernels.store_timestamp(records.buffer, position)), record)
 
 

@@ -27,37 +27,39 @@ class AnyStorage(Storage):
     """All configured file systems: each call is passed to the one that has the location."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
-    care: ReadLimits | None = None  # how local files are read where a broker may be at work
+    read_limits: ReadLimits | None = None  # how local files are read where a broker may be at work
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name; `FileNotFoundError` if the directory does not exist."""
-        return storage_for(location, self.options, self.care).list_files(location)
+        return storage_for(location, self.options, self.read_limits).list_files(location)
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
-        return storage_for(location, self.options, self.care).open(location)
+        return storage_for(location, self.options, self.read_limits).open(location)
 
     def create(self, location: str, data: Buffer) -> None:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
-        storage_for(location, self.options, self.care).create(location, data)
+        storage_for(location, self.options, self.read_limits).create(location, data)
 
     def delete(self, location: str) -> None:
         """Delete a file, if it exists."""
-        storage_for(location, self.options, self.care).delete(location)
+        storage_for(location, self.options, self.read_limits).delete(location)
 
 
-def storage_for(location: str, options: Mapping[str, str] | None = None, care: ReadLimits | None = None) -> Storage:
+def storage_for(
+    location: str, options: Mapping[str, str] | None = None, read_limits: ReadLimits | None = None
+) -> Storage:
     """
     Return the storage for *location*.
 
     *options* are the session's Hadoop settings (`fs.s3a.…`), with the address and credentials of an object store;
-    *care* says how to read local files if a broker may be running.
+    *read_limits* says how to read local files if a broker may be running.
     """
     reason = why_unsupported(location)
     if reason is not None:
         raise OSError(reason)
     if is_local(location):
-        return LocalStorage(care)
+        return LocalStorage(read_limits)
     if scheme_of(location) == HDFS_SCHEME:
         from jobs.storage.hdfs import HdfsStorage, name_nodes  # lazy import: urllib is slow to load
 

@@ -83,10 +83,10 @@ def lower_priority() -> None:
 class LocalReader(Reader):
     """Reads a descriptor by position; with care, pages that were not cached before are dropped."""
 
-    def __init__(self, descriptor: int, path: str, care: ReadLimits | None = None) -> None:
+    def __init__(self, descriptor: int, path: str, read_limits: ReadLimits | None = None) -> None:
         self._descriptor = descriptor
         self._path = path
-        self._care = care
+        self._read_limits = read_limits
         self._kernel_drops = True  # until a read with the flag fails
         self.size = os.fstat(descriptor).st_size
 
@@ -98,7 +98,7 @@ class LocalReader(Reader):
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer* from *position* and return the number of bytes."""
-        if self._care is None:
+        if self._read_limits is None:
             return self._fill(position, buffer)
         filled = 0
         while filled < buffer.nbytes:
@@ -110,8 +110,8 @@ class LocalReader(Reader):
 
     def _fill_carefully(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer*; drop pages that were read from disk, and respect the rate."""
-        if self._care is not None and self._care.max_rate:
-            _Pace(self._care.max_rate).wait(buffer.nbytes)
+        if self._read_limits is not None and self._read_limits.max_rate:
+            _Pace(self._read_limits.max_rate).wait(buffer.nbytes)
             raise_if_stopped()
         if self._kernel_drops:
             try:
@@ -159,7 +159,7 @@ class LocalReader(Reader):
 class LocalStorage(Storage):
     """The local file system."""
 
-    care: ReadLimits | None = None
+    read_limits: ReadLimits | None = None
 
     def list_files(self, location: str) -> list[FileInfo]:
         """
@@ -201,10 +201,10 @@ class LocalStorage(Storage):
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
                 raise OSError(errno.EINVAL, "not a regular file", path)
-            if self.care is not None:
+            if self.read_limits is not None:
                 lower_priority()
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
-            yield LocalReader(descriptor, path, self.care)
+            yield LocalReader(descriptor, path, self.read_limits)
         finally:
             os.close(descriptor)
 

@@ -31,7 +31,7 @@ class Outcome(NamedTuple, Generic[T]):
     """The result of a task for one range."""
 
     range: Range
-    seen: RangeFacts
+    facts: RangeFacts
     payload: T
 
 
@@ -114,17 +114,17 @@ def keep_contiguous_outcomes(
     for outcome in outcomes:
         range_, last = outcome.range, accepted[-1] if accepted else None
         is_in_same_file = last is not None and last.range.location == range_.location
-        boundary = last.seen.next if last is not None and is_in_same_file else range_.start_offset
+        boundary = last.facts.next if last is not None and is_in_same_file else range_.start_offset
         # Zeros and leftovers follow the end of the written log.
-        has_ended = last is not None and last.seen.unfinished_from is not None
+        has_ended = last is not None and last.facts.unfinished_from is not None
         if has_ended or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
         # A file that retention has deleted can only be read in part.
-        elif last is not None and range_.sync and outcome.seen.first != boundary and not (
-            last.seen.was_deleted or outcome.seen.was_deleted
+        elif last is not None and range_.sync and outcome.facts.first != boundary and not (
+            last.facts.was_deleted or outcome.facts.was_deleted
         ):  # fmt: skip
             discard(outcome.payload)
-            start, known = boundary - range_.base_offset, last.seen.store_timestamp
+            start, known = boundary - range_.base_offset, last.facts.store_timestamp
             accepted.append(read_again(replace(range_, start=start, sync=False, store_timestamp=known)))
         else:
             accepted.append(outcome)
@@ -135,7 +135,7 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     """Return the offset after the last complete record; the bytes after it may be incomplete."""
     if not accepted:
         return from_offset
-    seen = accepted[-1].seen
+    seen = accepted[-1].facts
     return seen.next if seen.unfinished_from is None else seen.unfinished_from
 
 
@@ -163,7 +163,7 @@ class LogTruncatedError(FileNotFoundError):
 
 def ranges_deleted_meanwhile(outcomes: Sequence[Outcome[T]]) -> list[Range]:
     """Return the ranges whose files were deleted before they were read."""
-    return [outcome.range for outcome in outcomes if outcome.seen.was_deleted]
+    return [outcome.range for outcome in outcomes if outcome.facts.was_deleted]
 
 
 def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:

@@ -137,7 +137,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:
     end = queue.written_end()
-    return queue.unit(number) if (number := queue.first_unit_pointing_from(physical_offset, end)) < end else None
+    return queue.read_unit(number) if (number := queue.first_unit_pointing_from(physical_offset, end)) < end else None
 
 
 def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:

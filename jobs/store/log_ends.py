@@ -87,7 +87,7 @@ def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]
     """Yield the last unit of each queue that has any."""
     for queue in queues:
         end = queue.written_end()
-        unit = queue.unit(end - 1) if end > queue.start else None
+        unit = queue.read_unit(end - 1) if end > queue.start else None
         if unit is not None:
             yield unit
 
@@ -146,7 +146,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
         if len(queue.files) == 1:
             continue
         first = queue.files[0]
-        unit = queue.unit(first.end // queue.unit_size - 1)
+        unit = queue.read_unit(first.end // queue.unit_size - 1)
         is_of_log = isinstance(unit, Unit) and not unit.is_pre_blank
         if is_of_log and unit is not None and 0 <= unit.physical_offset < log_start:
             yield f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset
@@ -199,6 +199,6 @@ def _is_named(record: MessageRecord, store: Store) -> bool | None:
     """Return whether the record's unit points to it; None if its queue has no such unit."""
     for queue in queues_of_files(store.queue_files, store.storage):
         if queue.name == QueueName(QueueKind.PLAIN, record.topic, record.queue_id):
-            unit = queue.unit(record.queue_offset)
+            unit = queue.read_unit(record.queue_offset)
             return unit and (unit.physical_offset, unit.size) == (record.physical_offset, record.total_size)
     return None

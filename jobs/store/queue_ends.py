@@ -161,10 +161,10 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
     else:
         # A recovering broker truncates its queues where it truncates its log, and a deleted topic starts at 0 again:
         # then the unit before the watermark is not the one that an earlier run processed.
-        unit = queue.unit(known - 1) if known > queue.start else None
+        unit = queue.read_unit(known - 1) if known > queue.start else None
         if known <= queue.start or (unit is not None and unit.physical_offset < from_offset):
             end, watermark = queue.written_end(known), max(known, queue.start)
         else:
             end = queue.written_end()
             watermark = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(watermark, end, queue.unit(end - 1) if end > queue.start else None)
+    return _Seen(watermark, end, queue.read_unit(end - 1) if end > queue.start else None)

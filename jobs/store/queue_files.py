@@ -104,7 +104,7 @@ class StoredQueue:
         except FileNotFoundError:
             return bytes([DELETED_BYTE]) * size
 
-    def unit(self, position: int) -> Unit | BatchUnit | None:
+    def read_unit(self, position: int) -> Unit | BatchUnit | None:
         """Return the unit at *position*; None if none is written there."""
         unit = self.decode_unit(self.read(position, position + 1))
         return unit if unit.is_written else None

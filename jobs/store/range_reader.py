@@ -145,7 +145,7 @@ class RangeReader:
         self._see(
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
-        new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
+        new = Fingerprint.from_bytes(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
         # Kept: the first record of the range and of its last two groups. `facts` has the first and the last but one,
         # and hashes the tail itself. The beginning survives a truncation of the end, the end survives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
@@ -160,4 +160,4 @@ class RangeReader:
         """The facts of the range, once its pieces are read."""
         if not self._seen.records:
             return self._seen
-        return replace(self._seen, fingerprints=(*self._firsts[:2], Fingerprint.of(*self._tail)))
+        return replace(self._seen, fingerprints=(*self._firsts[:2], Fingerprint.from_bytes(*self._tail)))

@@ -45,7 +45,7 @@ class SettleLimits(NamedTuple):
     ahead: int  # later times are of a wrong clock: one message stored a year ahead must not stop every run
 
     @classmethod
-    def of(cls, settle_ms: int) -> Self | None:
+    def from_milliseconds(cls, settle_ms: int) -> Self | None:
         """Return the limits if records of the last *settle_ms* wait; None if none do."""
         now = time.time_ns() // 1_000_000
         return cls(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None

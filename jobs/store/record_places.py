@@ -39,7 +39,7 @@ class Fingerprint(NamedTuple):
     sha256: str
 
     @classmethod
-    def of(cls, offset: int, data: Buffer) -> Self:
+    def from_bytes(cls, offset: int, data: Buffer) -> Self:
         """Return the fingerprint of bytes."""
         return cls(offset, len(data), sha256(data).hexdigest())
 

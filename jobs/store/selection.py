@@ -49,7 +49,7 @@ class Selection:
         topics, excluded = (cast("list[str]", manifest.get(name) or ()) for name in ("topics", "exclude_topics"))
         return cls(tuple(topics), tuple(excluded))
 
-    def takes(self, topic: str) -> bool:
+    def includes(self, topic: str) -> bool:
         """Return whether messages of *topic* are wanted."""
         wanted = not self.topics or any(fnmatchcase(topic, pattern) for pattern in self.topics)
         return wanted and not self.excludes(topic)
@@ -58,10 +58,10 @@ class Selection:
         """Return whether messages of *topic* must not be in the lake, wherever the broker has stored them."""
         return any(fnmatchcase(topic, pattern) for pattern in self.exclude_topics)
 
-    def takes_all_of(self, topic: str) -> bool:
+    def includes_all_of(self, topic: str) -> bool:
         """Return whether every message in *topic* is wanted, even if it was sent to another topic."""
         carries = carries_other_topics(topic) or is_trace_topic(topic)
-        return self.takes(topic) and not (carries and self.exclude_topics)
+        return self.includes(topic) and not (carries and self.exclude_topics)
 
     def unmatched_patterns(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of *topics*, nor a topic that brokers create for themselves."""
@@ -96,7 +96,7 @@ class Selection:
     @property
     def topic_filter(self) -> Callable[[str], bool] | None:
         """The test, or None if every topic is wanted."""
-        return self.takes if self.topics or self.exclude_topics else None
+        return self.includes if self.topics or self.exclude_topics else None
 
     def to_manifest(self) -> dict[str, object]:
         """Return the form that a manifest keeps."""
@@ -134,7 +134,7 @@ class TopicChoices(NamedTuple):
     def left_out_note(self, topics: Iterable[str] = ()) -> str | None:
         """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
-        is_whole = asked and self.choices and all(one.takes_all_of(topic) for one in self.choices for topic in asked)
+        is_whole = asked and self.choices and all(one.includes_all_of(topic) for one in self.choices for topic in asked)
         if not self.until or is_whole:
             return None
         patterns = "; ".join(one.topics_text for one in self.choices) or "--topics, --exclude-topics"

@@ -156,15 +156,15 @@ def list_store(
     *,
     commitlog: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
-    care: ReadLimits | None = None,
+    read_limits: ReadLimits | None = None,
 ) -> Store:
     """
     List the store at *root*; `NotAStore` if it contains no files of a broker.
 
     *commitlog* names the directories of a log elsewhere; several are one log, sorted by file name. *options* are the
-    settings of file systems; *care* limits the reading of local files next to a running broker.
+    settings of file systems; *read_limits* limits the reading of local files next to a running broker.
     """
-    return _list(normalise_location(root), commitlog, AnyStorage(dict(options or {}), care))
+    return _list(normalise_location(root), commitlog, AnyStorage(dict(options or {}), read_limits))
 
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
@@ -276,9 +276,9 @@ class Tier(NamedTuple):
     storage: AnyStorage
 
 
-def list_tier(root: str, options: Mapping[str, str], care: ReadLimits | None = None) -> Tier:
+def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | None = None) -> Tier:
     """Return the tier at *root*, of all brokers that have one there."""
-    storage = AnyStorage(dict(options), care)
+    storage = AnyStorage(dict(options), read_limits)
     root = normalise_location(root)
     logs: dict[str, list[StoredFile]] = {}
     units: dict[str, list[StoredFile]] = {}
@@ -318,19 +318,19 @@ class StoreRequest:
     _: KW_ONLY
     commitlog: Sequence[str] = ()  # the log's folders, if not below the store's root
     range_size: int = DEFAULT_RANGE_SIZE
-    care: ReadLimits | None = None  # how to read the store
+    read_limits: ReadLimits | None = None  # how to read the store
     options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
 
     def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
         """List the store; this number of processes share the rate of reading."""
-        return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(processes))
+        return list_store(self.store, commitlog=self.commitlog, options=options, read_limits=self._limits_of(processes))
 
     def list_tier(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Tier:
         """List the tier, if the store is one."""
-        return list_tier(self.store, options or {}, self._care_of(processes))
+        return list_tier(self.store, options or {}, self._limits_of(processes))
 
-    def _care_of(self, processes: int) -> ReadLimits | None:
-        return self.care.share_among(processes) if self.care else None
+    def _limits_of(self, processes: int) -> ReadLimits | None:
+        return self.read_limits.share_among(processes) if self.read_limits else None
 
 
 def geometry_stated_by_index_files(

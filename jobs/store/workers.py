@@ -147,7 +147,7 @@ class WorkersOnDemand:
 
 def record_count(result: object) -> int:
     """Return the number of records in a task's result; 0 if the task did not read a range of the log."""
-    return int(getattr(getattr(result, "seen", None), "records", 0))
+    return int(getattr(getattr(result, "facts", None), "records", 0))
 
 
 @cache

@@ -21,7 +21,7 @@ _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
-def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> TypedRows:
+def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> TypedRows:
     """Return the rows or refusals of bodies, and the fields without a column."""
 
     def read(body: bytes, left: dict[str, Value]) -> Row:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.typed.ddl import all_nullable
-from jobs.typed.exact_json import parse_body, read_all
+from jobs.typed.exact_json import parse_body, read_bodies_exactly
 from jobs.typed.formats import TypedRows, UnknownField, example_text, make_array, merge_unknown
 from jobs.typed.values import MICROSECONDS_PER_UNIT, Number, RefusedBodyError, Times, convert_value, member_path
 from rmq_formats.json import columns as cells
@@ -44,7 +44,7 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
     unknown = batch.unknown_fields(is_judged)
     if not again.size:
         return TypedRows(arrays, {}, unknown)
-    exact = read_all((bodies[number].as_py() for number in again.tolist()), columns, times)
+    exact = read_bodies_exactly((bodies[number].as_py() for number in again.tolist()), columns, times)
     merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
     refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
     # The rows of the scalar reader follow those of the compiled one, which has a row for every body.

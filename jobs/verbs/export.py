@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
 from jobs.command.engine import engine_option, get_chosen_engine, start_workers
 from jobs.command.options import (
@@ -85,7 +85,7 @@ def export(  # noqa: PLR0913 - one argument an option
     ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Write messages into FILE, with their bodies decompressed.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, make_workers, start_workers
 from jobs.command.options import (
@@ -37,7 +37,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
 from jobs.products.registry import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
-from jobs.store.beside_broker import read_limits_beside_broker
+from jobs.store.running_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option
 
@@ -124,7 +124,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
     report: Path | None = report_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
@@ -150,7 +150,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         settle_ms=settle_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
-        care=read_limits_beside_broker(place.store, max_rate),
+        read_limits=read_limits_beside_broker(place.store, max_rate),
     )
     registrations = IcebergRegistrations(None if dry_run else iceberg)
 
@@ -205,12 +205,12 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     seen = check.summary_if_nothing_new()
     if seen is not None:
         return seen, {}
-    half = request.care is not None
-    ready = start_workers(asked, size=check.new_size, half=half, warm="jobs.products.loaded")
+    half = request.read_limits is not None
+    ready = start_workers(asked, size=check.new_size, half=half, warm="jobs.products.preload")
 
     # Imported while the JVM starts.
     from jobs.ingest.run import ingest
-    from jobs.products import loaded  # noqa: F401
+    from jobs.products import preload  # noqa: F401
 
     workers = ready()
     summary = ingest(request, workers)
@@ -237,13 +237,13 @@ def _load_arrow() -> None:
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     """Return workers for steps of any size: the requested engine, or this process, and Spark from a large step on."""
-    half = request.care is not None
+    half = request.read_limits is not None
     if asked != AUTO:
         return make_workers(Engine(asked), half=half)
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
 
     def for_large_steps() -> "Workers":
-        if request.care is not None and request.care.max_rate:
+        if request.read_limits is not None and request.read_limits.max_rate:
             # The store was listed with the whole rate for each process, before the engine of this step was known.
             return make_workers(Engine.HERE, half=half)
         lacking = why_spark_cannot_start()
@@ -282,7 +282,7 @@ def _follow(
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, StopRequest
-    from jobs.products import loaded  # noqa: F401
+    from jobs.products import preload  # noqa: F401
 
     workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))

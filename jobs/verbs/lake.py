@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
@@ -155,7 +155,7 @@ def catalog(
         callback=_checked,
     ),
     iceberg: str | None = iceberg_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
@@ -186,7 +186,7 @@ def catalog(
     return ExitCode.CLEAN
 
 
-def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
+def _register(lake: "Lake", target: str, answer: ResultPrinter) -> ExitCode:
     registrations = IcebergRegistrations(target)
     done = registrations.register(lake)
     registrations.raise_failure()
@@ -215,7 +215,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
@@ -255,7 +255,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"
 
 
-def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
+def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
     from jobs.lake.integrity import find_lost_transactions, restore_transactions
     from jobs.lake.lake import Lake
 
@@ -305,7 +305,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     resume: bool = flag("Continue a restore that was interrupted."),
     settings: StoreSettings = settings_options,
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Restore a store from LAKE into DIR: log and configuration byte for byte, and rebuilt queues and index files.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed_command_text
+from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -31,8 +31,8 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result
 from jobs.launch.failures import as_usage_errors
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import LockedStore, RefusedError, find_broker_process, lock_store
 from jobs.store.rocksdb import check_rocksdict_installed
+from jobs.store.running_broker import LockedStore, RefusedError, find_broker_process, lock_store
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
@@ -89,7 +89,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     report: Path | None = report_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root, out = place.store, how.out
@@ -111,7 +111,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         lost_only=how.lost_only,
         broker_runs=find_broker_process(root) is not None,
         commitlog=run.commitlog,
-        care=run.care,
+        read_limits=run.read_limits,
         options=format_store_options(place, settings),
     )
     if how.is_preview:
@@ -152,7 +152,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Rebuild the queues of STORE from its log.
@@ -179,7 +179,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         lost_only=how.lost_only,
         to=to,
         commitlog=run.commitlog,
-        care=run.care,
+        read_limits=run.read_limits,
     )
     if how.is_preview:
         would = dry_run_of_queues(request, run.workers.options)
@@ -223,7 +223,9 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
         yield held
 
 
-def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: LockedStore | None) -> bool:
+def _put_in_place(
+    plan: Callable[[], "Sequence[Installation]"], answer: ResultPrinter, held: LockedStore | None
+) -> bool:
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
 
@@ -249,7 +251,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
     values: Mapping[str, object],
     result: Result,
-    answer: Answer,
+    answer: ResultPrinter,
     to_install: Sequence[str] | None,
     out: str,
     options: Sequence[str],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
@@ -74,7 +74,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not fit."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.
@@ -124,7 +124,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     *,
     limit: float | None,
     metrics: Path | None,
-    answer: Answer,
+    answer: ResultPrinter,
     retry: bool,
 ) -> ExitCode:
     exceeded = [one.topic for one in summary.topics if _is_exceeded(limit, one)]
@@ -156,7 +156,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     return code
 
 
-def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
+def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
     ready = start_workers(engine, lake, warm="jobs.typed.task")
     from jobs.lake.lake import Lake
     from jobs.typed.infer import infer_types

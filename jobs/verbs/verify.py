@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed_command_text
+from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -59,7 +59,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     report: Path | None = report_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Compare the queues and index files of STORE with its log, and check the log.
@@ -74,7 +74,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     from jobs.verify.verdict import verdict_lines
 
     request = VerifyRequest(
-        place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, care=run.care,
+        place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, read_limits=run.read_limits,
         options=format_store_options(place, settings),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
@@ -109,7 +109,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     limit: int = limit_option("differences, the worst first"),
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
@@ -122,7 +122,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     from jobs.diff import diff as compare
 
     name = broker or run.conf.broker_name
-    request = DiffRequest(place.store, run.open_lake(lake), name, commitlog=run.commitlog, care=run.care)
+    request = DiffRequest(place.store, run.open_lake(lake), name, commitlog=run.commitlog, read_limits=run.read_limits)
     summary = compare(request, run.workers)
     return answer.print_outcome(summary, summary.lines(limit), has_bytes=True)
 
@@ -164,7 +164,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     undoes: bool = flag("Restore the files that repairs with this DIR have replaced.", names="--undo"),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Write corrected files for STORE into DIR (segments from LAKE, queues, index files, checkpoint), and print a plan.
@@ -201,7 +201,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         older,
         frozenset(accepted),
         commitlog=run.commitlog,
-        care=run.care,
+        read_limits=run.read_limits,
         options=format_store_options(place, settings),
     )
     summary = repair_store(request, run.workers)
@@ -274,7 +274,7 @@ def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
             yield from step.lines()
 
 
-def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
+def _undone(store: str, out: Path, answer: ResultPrinter) -> ExitCode:
     from jobs.repair.run import undo
 
     done = undo(store, out.absolute())

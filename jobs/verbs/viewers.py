@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.options import (
     NOT_NEGATIVE_INTEGER,
@@ -52,7 +52,7 @@ def inspect(
     *,
     place: StorePlace = store_options,
     deep: bool = flag("Read every record of the log, not only heads and tails of files."),
-    answer: Answer = answer_options,
+    answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
     Show the segments of a store, its queues, index files and checkpoint, the broker's release, and the next command.

@@ -31,13 +31,13 @@ from jobs.products.index.explanation import (
     files_left_by_retention,
 )
 from jobs.products.index.file_builder import BrokerIndexFile
-from jobs.products.index.key_row import KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index.key_sequence import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
-from jobs.store.beside_broker import find_broker_process
 from jobs.store.chain import ListedLog
 from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
+from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport

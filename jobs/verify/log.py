@@ -23,7 +23,6 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.store.beside_broker import find_broker_process
 from jobs.store.log_ends import (
     NO_SEGMENTS,
     find_lost_start,
@@ -34,6 +33,7 @@ from jobs.store.log_ends import (
 )
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import cut_short_segments, find_holes
+from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, find_checkpoint_file, read_checkpoint
 from jobs.verify.findings import (
     CHECKPOINT_AFTER_LOG,

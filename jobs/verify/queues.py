@@ -486,5 +486,5 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
 
 def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> bool:
     """Return whether a running broker has written the unit meanwhile."""
-    unit = queue.unit(position) if queue is not None and queue.start <= position < queue.capacity else None
+    unit = queue.read_unit(position) if queue is not None and queue.start <= position < queue.capacity else None
     return unit is not None and unit.physical_offset == log_offset

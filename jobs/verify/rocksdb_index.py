@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.lake.findings import INDEX, Finding
-from jobs.products.index.key_row import KeySequence, collect_keys, read_key_blocks
+from jobs.products.index.key_sequence import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch

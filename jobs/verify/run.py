@@ -38,11 +38,11 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues.differences import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import check_disk_space, find_broker_process
 from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, read_to_end, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
+from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers

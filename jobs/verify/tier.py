@@ -84,7 +84,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     )
     checks = check.checks
     findings, lost = findings_on_records(store, checks)
-    end = outcomes[-1].seen.next if outcomes else 0
+    end = outcomes[-1].facts.next if outcomes else 0
     expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
     keys = np.concatenate([NO_KEYS, *(outcome.payload[1] for outcome in outcomes)])
     records = sum(check.records for check in checks)

@@ -383,8 +383,8 @@ class Comparison:
         self.first: dict[IndexFilePart, FieldDifference] = {}
         self.header: list[FieldDifference] = []
         self.counts = dict.fromkeys(IndexFilePart, 0)  # differing header fields, slots, entries
-        self.bits = 0  # differing bits
-        self.zeroed = 0  # of the differing slots and entries, those that are zero in the real file
+        self.differing_bits = 0  # differing bits
+        self.zeroed_rows = 0  # of the differing slots and entries, those that are zero in the real file
         self._geometry = geometry
         self._read = read
 
@@ -409,7 +409,7 @@ class Comparison:
             return
         expected = np.frombuffer(block, np.uint8)
         found = np.frombuffer(actual, np.uint8)
-        self.bits += int(np.bitwise_count(expected ^ found).sum())
+        self.differing_bits += int(np.bitwise_count(expected ^ found).sum())
         if position == 0:
             self._compare_header(actual, bytes(block))
         elif position < self._geometry.entries_position:
@@ -434,7 +434,7 @@ class Comparison:
         shape = (-1, layout.size)
         rows = np.flatnonzero((found.reshape(shape) != expected.reshape(shape)).any(axis=1))
         self.counts[part] += len(rows)
-        self.zeroed += int((~found.reshape(shape)[rows].any(axis=1)).sum())
+        self.zeroed_rows += int((~found.reshape(shape)[rows].any(axis=1)).sum())
         if part in self.first:
             return
         at = int(rows[0]) * layout.size

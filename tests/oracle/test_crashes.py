@@ -14,7 +14,7 @@ from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import install, plan_index_installation
-from jobs.store.beside_broker import lock_store
+from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf

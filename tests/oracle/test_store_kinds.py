@@ -327,7 +327,7 @@ def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
         queues = {}
         for name in _queues(cell):
             first, end = source.queue_offsets(*name) or (0, 0)
-            units = [source.unit(*name, number) for number in range(first, end)]
+            units = [source.read_unit(*name, number) for number in range(first, end)]
             queues[name] = Queue(first, end, [unit.physical_offset for unit in units if unit])
     return queues
 

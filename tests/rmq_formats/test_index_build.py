@@ -366,7 +366,7 @@ def test_a_different_entry_is_reported_with_number_and_field(size: int) -> None:
     assert comparison.differences == [FieldDifference(IndexFilePart.ENTRY, 6, "time_diff_s", at + 12, 200, 25)]
     assert str(comparison.differences[0]) == f"entry 6 time_diff_s: 200, expected 25, at position {at + 12}"
     assert comparison.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 0, IndexFilePart.ENTRY: 1}
-    assert comparison.bits == (200 ^ 25).bit_count()
+    assert comparison.differing_bits == (200 ^ 25).bit_count()
 
 
 def test_a_different_slot_is_reported_with_its_number() -> None:
@@ -391,7 +391,7 @@ def test_zeroed_and_missing_entries_are_counted(after: bytes) -> None:
     comparison = compared(small_file()[: COMPARED.entry_position(5)] + after, small_file())
 
     assert comparison.first[IndexFilePart.ENTRY].number == 5
-    assert (comparison.counts[IndexFilePart.ENTRY], comparison.zeroed) == (5, 5)
+    assert (comparison.counts[IndexFilePart.ENTRY], comparison.zeroed_rows) == (5, 5)
 
 
 @given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))

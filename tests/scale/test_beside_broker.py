@@ -21,8 +21,8 @@ from jobs.ingest.run import ingest
 from jobs.launch.spark import use_half_the_cores
 from jobs.storage import storage_for
 from jobs.storage.local import ReadLimits
-from jobs.store.beside_broker import DiskWouldFillError
 from jobs.store.ranges import plan_ranges
+from jobs.store.running_broker import DiskWouldFillError
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -37,7 +37,7 @@ AT_ONCE = MIB // 4
 
 PRIORITIES = """
 import ctypes, os, platform, subprocess, sys
-from jobs.store.beside_broker import read_limits_beside_broker
+from jobs.store.running_broker import read_limits_beside_broker
 told = "import ctypes, os; print(os.nice(0), ctypes.CDLL(None).syscall({}, 1, 0) >> 13)".format(
     {"x86_64": 252, "aarch64": 31}[platform.machine()]
 )
@@ -85,7 +85,7 @@ def test_verbs_that_read_the_log_limit_their_load(
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")  # else `ingest` reads so little itself
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
     monkeypatch.setattr("jobs.launch.session.begin_session", session)
-    monkeypatch.setattr("jobs.store.beside_broker.lower_priority", no_stepping)
+    monkeypatch.setattr("jobs.store.running_broker.lower_priority", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with held(store), pytest.raises(Begun):
         cli.run_nested([verb, str(store), *where])
@@ -101,10 +101,11 @@ def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
 
 
 def test_read_limits_are_shared_among_tasks(store: Path) -> None:
-    careful = list_store(str(store), care=ReadLimits(9000).share_among(3))
+    careful = list_store(str(store), read_limits=ReadLimits(9000).share_among(3))
 
-    assert {ReadLimits(3000)} == {pickle.loads(pickle.dumps(range_)).storage.care for range_ in plan_ranges(careful)}  # noqa: S301 - our own
-    assert list_store(str(store)).storage.care is None
+    copies = [pickle.loads(pickle.dumps(range_)) for range_ in plan_ranges(careful)]  # noqa: S301 - our own
+    assert {ReadLimits(3000)} == {copy.storage.read_limits for copy in copies}
+    assert list_store(str(store)).storage.read_limits is None
 
 
 def resident_pages(path: Path) -> list[bool]:
@@ -171,7 +172,7 @@ def older_kernel(half_cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     """
-    Read all of a file with care, and tell for each half of it which pages are cached then.
+    Read all of a file with read_limits, and tell for each half of it which pages are cached then.
 
     The kernel may evict a page for another process at any time, but an effect of reads occurs each time. So if pages of
     the second half are missing, all of it is done again.
@@ -187,7 +188,7 @@ def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
 
 def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     middle = len(resident_pages(path)) // 2
-    with storage_for(str(path), care=ReadLimits()).open(str(path)) as reader:
+    with storage_for(str(path), read_limits=ReadLimits()).open(str(path)) as reader:
         data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
 
     after = resident_pages(path)
@@ -230,8 +231,8 @@ def test_the_read_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     clock = Clock()
     monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))
-    care = ReadLimits(8 * MIB + int(computing * 1000))  # a pace of its own
-    with storage_for(str(tmp_path / "segment"), care=care).open(str(tmp_path / "segment")) as reader:
+    read_limits = ReadLimits(8 * MIB + int(computing * 1000))  # a pace of its own
+    with storage_for(str(tmp_path / "segment"), read_limits=read_limits).open(str(tmp_path / "segment")) as reader:
         for at in range(0, 32 * MIB, MIB):
             reader.read(at, MIB)
             clock.now += computing
@@ -252,7 +253,7 @@ def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
 ) -> None:
     """Above 75 % a broker deletes files early; without a running broker, the ingest proceeds."""
     monkeypatch.setattr(
-        "jobs.store.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
+        "jobs.store.running_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
     )
     lake = str(tmp_path / "lake")
     with held(store):

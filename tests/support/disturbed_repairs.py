@@ -19,7 +19,7 @@ from jobs.rebuild.install import Installation, install
 from jobs.repair import journal
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
-from jobs.store.beside_broker import FileState, list_file_states, lock_store
+from jobs.store.running_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import WANTED

@@ -32,8 +32,8 @@ from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.journal import NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
-from jobs.store.beside_broker import RefusedError
 from jobs.store.release import UndecidedError
+from jobs.store.running_broker import RefusedError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict

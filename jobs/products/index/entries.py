@@ -27,7 +27,7 @@ from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, add_entries, hash_file
-from jobs.products.index.key_row import KeyBlock
+from jobs.products.index.key_sequence import KeyBlock
 from jobs.products.product import Output
 from jobs.storage.local import write_all
 from jobs.store.range_reader import RangeReader
@@ -68,9 +68,9 @@ class EntryWork:
 
     ordinal: int
     recipe: IndexRecipe
-    opened: IndexHeader | None = None  # as the last run left it
-    opened_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
-    opened_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
+    open_header: IndexHeader | None = None  # as the last run left it
+    open_rows_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
+    open_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
     left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
     known_until: int = 0  # messages before it get rows only if the lake has them
 
@@ -115,12 +115,12 @@ class _FileWriter:
     def run(self) -> EntryRows:
         work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry
         # Only a full file is hashed, and it is too large to be kept in memory.
-        is_hashed = recipe.entry_count + (work.opened.entry_count if work.opened else 0) >= geometry.capacity
+        is_hashed = recipe.entry_count + (work.open_header.entry_count if work.open_header else 0) >= geometry.capacity
         with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
             write = partial(write_all, file.fileno()) if file is not None else None
             builder = FileBuilder(geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
-            if work.opened is not None and work.opened.entry_count:
-                self._continue(builder, work.opened, is_hashed=is_hashed)
+            if work.open_header is not None and work.open_header.entry_count:
+                self._continue(builder, work.open_header, is_hashed=is_hashed)
             add_entries(builder, recipe, self._note)
             self._flush()
             self._await_written()
@@ -152,7 +152,7 @@ class _FileWriter:
             builder.resume_file(kept, opened)
             return
         names = STORED_ENTRY.names or () if is_hashed else ("key_hash",)
-        entries, found = read_entries(output, work.opened_in, work.ordinal, opened.entry_count, names)
+        entries, found = read_entries(output, work.open_rows_in, work.ordinal, opened.entry_count, names)
         lost = opened.entry_count - int(np.count_nonzero(found))
         if lost > work.left_out and self._make_again(builder, opened, found):
             return
@@ -199,7 +199,7 @@ class _FileWriter:
 
     def _records_of(self, begin: int, end: int) -> Iterator[RawRecords]:
         """Yield the records of the open file's messages, from the log or from the lake."""
-        output, ranges = self._output, self._work.opened_ranges
+        output, ranges = self._output, self._work.open_ranges
         if not ranges:
             return read_committed_records(output.lake, output.naming.store_id, begin, end)
         pieces = (item for range_ in ranges for item in RangeReader(range_).pieces())

@@ -22,7 +22,7 @@ from jobs.products.index.file_builder import (
     file_name_for_time,
     is_all_zeros,
 )
-from jobs.products.index.key_row import KeySequence
+from jobs.products.index.key_sequence import KeySequence
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
@@ -288,7 +288,11 @@ def _is_taken_back(survivor: Survivor, row: KeySequence) -> bool:
 
 
 def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
-    first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes after the last entry"
+    first = (
+        str(compared.differences[0])
+        if compared.differences
+        else f"{compared.nonzero_after_end} bytes after the last entry"
+    )
     fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}
     if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
         header = survivor.real.header
@@ -313,13 +317,13 @@ def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -
     slots = [difference for difference in compared.differences if difference.part is IndexFilePart.SLOT]
     alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
     # A kill between the update of a slot and of the header: one slot points to the next free entry.
-    if compared.beyond or (alone and slots[0].found == header.index_count):
+    if compared.nonzero_after_end or (alone and slots[0].found == header.index_count):
         return "it has more entries than its header counts: the machine stopped before the header was written"
     rows = _count_of_rows(compared)
-    if compared.zeroed > rows // 2:
-        return f"{compared.zeroed} of {rows} differing slots and entries are zero: pages were never written"
-    if compared.bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
-        return "1 bit differs" if compared.bits == 1 else f"{compared.bits} bits differ"
+    if compared.zeroed_rows > rows // 2:
+        return f"{compared.zeroed_rows} of {rows} differing slots and entries are zero: pages were never written"
+    if compared.differing_bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
+        return "1 bit differs" if compared.differing_bits == 1 else f"{compared.differing_bits} bits differ"
     return ""
 
 

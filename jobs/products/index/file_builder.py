@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index.key_row import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
+from jobs.products.index.key_sequence import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
-from jobs.store.beside_broker import FileState
+from jobs.store.running_broker import FileState
 from rmq_formats.indexfile.build import PACKED_KEY, Comparison, FieldDifference, FileBuilder, IndexFilePart, RuleTable
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
@@ -231,16 +231,16 @@ class FileComparison(NamedTuple):
     expected: IndexHeader
     differences: tuple[FieldDifference, ...]
     counts: dict[IndexFilePart, int]
-    bits: int
-    zeroed: int
+    differing_bits: int
+    zeroed_rows: int
     slots_in_use: int  # in the real file
-    beyond: int  # bytes that are not zero after the last entry of the real file
+    nonzero_after_end: int  # bytes that are not zero after the last entry of the real file
     is_changing: bool = False  # the real file's header has changed meanwhile: a broker writes to it
 
     @property
     def is_equal(self) -> bool:
         """Whether they are equal byte for byte."""
-        return not self.differences and not self.beyond
+        return not self.differences and not self.nonzero_after_end
 
 
 def compare_file(recipe: IndexRecipe) -> FileComparison:
@@ -255,8 +255,8 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
             expected,
             tuple(comparison.differences),
             comparison.counts,
-            comparison.bits,
-            comparison.zeroed,
+            comparison.differing_bits,
+            comparison.zeroed_rows,
             count_slots_in_use(file, recipe.geometry),
             sum(
                 int(np.count_nonzero(data))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
-from jobs.products.index.key_row import KeySequence
+from jobs.products.index.key_sequence import KeySequence
 from jobs.products.index.survivors import Survivor, header_of_file_before
 from jobs.storage.model import Storage
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -52,10 +52,10 @@ def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
 def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[PlannedFile]:
     end = right.start
     left_over = (end - start) % capacity
-    if left_over and not doubt and right.begins and right.begins.start == end:
+    if left_over and not doubt and right.first_message_keys and right.first_message_keys.start == end:
         # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
         repeated = capacity - left_over
-        if repeated <= len(right.begins) and start < end:
+        if repeated <= len(right.first_message_keys) and start < end:
             end, left_over, doubt = end + repeated, 0, RESTART_DOUBT
     while end - start >= capacity:
         yield PlannedFile(start, start + capacity, BuiltFileKind.FULL, after, doubt)

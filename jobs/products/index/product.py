@@ -17,7 +17,7 @@ from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
-from jobs.products.index.key_row import KeyCollector, KeySequence, RangeKeys
+from jobs.products.index.key_sequence import KeyCollector, KeySequence, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files, refusal_reason
@@ -42,7 +42,7 @@ class ContinuationPoint(NamedTuple):
     left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
 
 
-def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
+def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     """Prepare a run's index entries: continue the open file of the last run, or begin with the broker's files."""
     opening = _first(run) if state is None else _continuation(run, state)
 

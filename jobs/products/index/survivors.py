@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
-from jobs.products.index.key_row import OWN_ENTRIES, KeyPart, KeySequence
+from jobs.products.index.key_sequence import OWN_ENTRIES, KeyPart, KeySequence
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header, time_diff_s
@@ -64,20 +64,20 @@ class Survivor:
     previous: IndexHeader | None  # the end of the file before it, as its first entry shows
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
-    begins: range | None  # the numbers of the keys of its first message
-    seams: tuple[Discontinuity, ...] = ()
+    first_message_keys: range | None  # the numbers of the keys of its first message
+    discontinuities: tuple[Discontinuity, ...] = ()
 
     @property
     def _runs(self) -> list[tuple[Discontinuity, int]]:
         """Its runs of entries, each with the number of the entry after it; without head and tail."""
-        begins = [Discontinuity(self.head + 1, max(self.start, 0)), *self.seams]
-        ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
+        begins = [Discontinuity(self.head + 1, max(self.start, 0)), *self.discontinuities]
+        ends = [*(seam.entry for seam in self.discontinuities), self.real.header.entry_count - self.tail + 1]
         return list(zip(begins, ends, strict=True))
 
     @property
     def end(self) -> int:
         """The number of the key after its last one."""
-        last = self.seams[-1] if self.seams else Discontinuity(1, self.start)
+        last = self.discontinuities[-1] if self.discontinuities else Discontinuity(1, self.start)
         return last.start + last.keys if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
 
     @property
@@ -303,10 +303,10 @@ class FilePlacer:
             else:
                 start = -head if head else self._start(entries, begins, before)
             found = Survivor(real, start, self._relation(start, before), None, head, 0, None if head else begins)
-            found = replace(found, seams=self._seams(reader, found, lost))
-        if not head and not (found.seams and found.seams[0].entry == 1):
+            found = replace(found, discontinuities=self._seams(reader, found, lost))
+        if not head and not (found.discontinuities and found.discontinuities[0].entry == 1):
             found = self._with_previous(found, entries, before)
-        missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
+        missing = 0 if found.discontinuities and found.discontinuities[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), count - head))
 
     def _begins(self, offset: int) -> range | None:
@@ -436,7 +436,7 @@ class FilePlacer:
         reached = self._row.read_keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
         if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost_ranges):
             begins = [Discontinuity(1, found.start, is_lost=True), Discontinuity(2, found.start + 1)]
-            return replace(found, seams=(*begins, *found.seams))
+            return replace(found, discontinuities=(*begins, *found.discontinuities))
         return replace(found, previous=candidates[0])
 
     def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:

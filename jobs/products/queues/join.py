@@ -90,7 +90,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
     start, outcomes = read_ranges_not_deleted(workers, log, task, partial(discard_units, scratch), collectors)
-    open_ends = (outcome.seen.unfinished_from for outcome in outcomes if outcome.seen.unfinished_from is not None)
+    open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
 

@@ -30,7 +30,7 @@ from rmq_formats.commitlog.segment import UNDECIDED_REASON
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 
 
-def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
+def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     if state is not None and run.cut_back_to is not None:  # the broker has cut off its log there
         state = {**state, **{name: min(state[name], run.cut_back_to) for name in ("dispatched", "boundary")}}
@@ -71,7 +71,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             one for one in find_lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset
         ]
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
-        if outcomes and outcomes[-1].seen.reason == UNDECIDED_REASON:
+        if outcomes and outcomes[-1].facts.reason == UNDECIDED_REASON:
             gaps.append((to_offset, seen.newest, UNDECIDED_REASON))
         finished = FinishedProduct(
             state=next_run_state(joined, state),

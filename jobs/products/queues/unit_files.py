@@ -126,7 +126,7 @@ class RangeUnitCollector:
         self._collector = self._new()
         if selection is not None and selection.exclude_topics:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
-        queues = [(name, at) for name, at in packed.queues() if selection is None or selection.takes(name.topic)]
+        queues = [(name, at) for name, at in packed.queues() if selection is None or selection.includes(name.topic)]
         if queues:
             file, with_tags = f"{self._stem}-{len(self._parts)}.units", selection is not None
             self._parts.append(write_units(self._scratch, file, packed, queues, self._groups, with_tags=with_tags))

@@ -329,7 +329,7 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
         return context.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, first, offsets))
     printer.print_mqadmin_line(queue_header(offsets))
     for index in range(first, end):
-        unit = source.unit(topic, queue_id, index)
+        unit = source.read_unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
             printer.print_row("unit", {**place, **unit._asdict()}, unit_text(index, unit))

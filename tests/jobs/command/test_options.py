@@ -10,7 +10,7 @@ import click
 import pytest
 
 from jobs.command import VERBS
-from jobs.command.answer import Answer
+from jobs.command.answer import ResultPrinter
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.options import StoreSettings, parse_log_place, parse_time_argument
@@ -99,8 +99,8 @@ def test_times_and_offsets_are_shown_as_the_user_wrote_them(text: str) -> None:
 
 def test_marks_of_a_release_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     line = "  written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
-    Answer().print_lines([line])
-    Answer(verbose=True).print_lines([line])
+    ResultPrinter().print_lines([line])
+    ResultPrinter(verbose=True).print_lines([line])
 
     assert ["  written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
 

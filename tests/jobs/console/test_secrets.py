@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jobs.command.answer import Answer
+from jobs.command.answer import ResultPrinter
 from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
@@ -149,7 +149,7 @@ def test_a_known_secret_is_masked_everywhere(capsys: pytest.CaptureFixture[str])
     file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
     remember_secret("short")
     assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")
-    for answer in (Answer(as_json=True), Answer()):
+    for answer in (ResultPrinter(as_json=True), ResultPrinter()):
         with click.Context(click.Command("verify")):
             answer.print_json_or_lines({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
 

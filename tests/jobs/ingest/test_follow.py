@@ -270,7 +270,7 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
 
     monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
     monkeypatch.setattr("jobs.verbs.ingest.why_spark_cannot_start", lambda: "")
-    workers = _workers_that_follow(replace(request(broker), care=ReadLimits(max_rate)), AUTO)
+    workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO)
 
     assert [1] == workers.map([1], int, sizes=[1 << 40])
     assert [engine] == made

@@ -95,7 +95,7 @@ def test_a_segment_deleted_before_it_is_opened_is_not_an_error(golden: StoreOf, 
     Path(store.segments[0].location).unlink()
     outcomes = read_chained(SerialWorkers(), ranges, _offsets)
 
-    assert [outcome.seen.was_deleted for outcome in outcomes] == [True, False, False, False]
+    assert [outcome.facts.was_deleted for outcome in outcomes] == [True, False, False, False]
     assert len(outcomes[1].payload) > 0
 
 

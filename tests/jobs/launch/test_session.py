@@ -95,8 +95,8 @@ def test_a_session_that_was_begun_in_the_background_is_returned(
         assert go_on.wait(60)
 
     monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=True, warm="jobs.products.loaded")
-    session.begin_session("tests", half=True, warm="jobs.products.loaded")
+    session.begin_session("tests", half=True, warm="jobs.products.preload")
+    session.begin_session("tests", half=True, warm="jobs.products.preload")
     threading.Timer(0.1, go_on.set).start()
 
     with ThreadPoolExecutor(1) as other:
@@ -112,7 +112,7 @@ def test_an_error_at_the_start_of_a_session_is_raised_when_the_session_is_used(m
         raise SetupError(f"no Java, {half}")
 
     monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=False, warm="jobs.products.loaded")
+    session.begin_session("tests", half=False, warm="jobs.products.preload")
 
     with pytest.raises(SetupError, match="no Java, False"):
         session.spark_session("tests")
@@ -147,7 +147,7 @@ print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "pytho
 
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
-@pytest.mark.parametrize(("module", "is_there"), [("jobs.products.loaded", True), ("no.such.module", False)])
+@pytest.mark.parametrize(("module", "is_there"), [("jobs.products.preload", True), ("no.such.module", False)])
 def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses(
     module: str, *, is_there: bool
 ) -> None:

@@ -63,10 +63,10 @@ def test_a_lasting_session_uses_the_full_jit_compiler() -> None:
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
 def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
-    local = prepare_submission([], warm="jobs.products.loaded")
-    cluster = prepare_submission(["--master", "yarn"], warm="jobs.products.loaded")
+    local = prepare_submission([], warm="jobs.products.preload")
+    cluster = prepare_submission(["--master", "yarn"], warm="jobs.products.preload")
 
-    assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE_VARIABLE]
+    assert "jobs.products.preload" == local.environment[worker_daemon.MODULE_VARIABLE]
     assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
     assert worker_daemon.MODULE_VARIABLE not in cluster.environment
     assert [] == values(cluster, "--conf") == values(prepare_submission([]), "--conf")

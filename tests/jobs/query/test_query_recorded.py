@@ -180,7 +180,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
             topic, _, queue_id = queue.rpartition("/")
             if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
                 limits = source.queue_offsets(topic, int(queue_id))
-                units = [source.unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
+                units = [source.read_unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
                 assert limits == (expected["min"], expected["max"]) > (0, 0)
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
@@ -201,7 +201,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
                 message = source.in_queue(topic, int(queue_id), number)
                 assert message is not None, (queue, number)
                 assert message.record.physical_offset == unit[0], (queue, number)
-                assert list(source.unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
+                assert list(source.read_unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
                 compared += 1
 
     assert compared == sum(len(queue["units"]) for queue in unpacked.of_disk["queues"].values()) > 0
@@ -282,7 +282,7 @@ def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
             topic, _, queue_id = queue.rpartition("/")
             if expected["units"] and not topic.startswith(written_by_a_start):
                 numbers = [number for number, *_ in expected["units"]]
-                units = [[number, *(source.unit(topic, int(queue_id), number) or ())] for number in numbers]
+                units = [[number, *(source.read_unit(topic, int(queue_id), number) or ())] for number in numbers]
                 assert source.queue_offsets(topic, int(queue_id)) == (expected["min"], expected["max"]), queue
                 assert units == expected["units"], queue
 

@@ -137,7 +137,7 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
     expected = [one.physical_offset for one in reversed(records)]
     with (
         opened(write_store(tmp_path / "store", records, with_index=False)) as source,
-        patch.object(StoredQueue, "unit", autospec=True, side_effect=StoredQueue.unit) as read,
+        patch.object(StoredQueue, "read_unit", autospec=True, side_effect=StoredQueue.read_unit) as read,
     ):
         newest = read_page(source, ListConditions("Orders"), None, 5, 60)
         assert (expected[:5], True) == (_offsets(newest.messages), read.call_count < 200)

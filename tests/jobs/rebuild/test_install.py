@@ -15,7 +15,7 @@ from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import Installation, install, plan_index_installation, plan_queue_installation
-from jobs.store.beside_broker import RefusedError, find_broker_process, lock_store
+from jobs.store.running_broker import RefusedError, find_broker_process, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf

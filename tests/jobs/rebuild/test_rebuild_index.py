@@ -26,7 +26,7 @@ from jobs.products.index.file_builder import (
     file_name_for_time,
     write_blocks,
 )
-from jobs.products.index.key_row import KeySequence, RangeKeys, collect_keys
+from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files
@@ -41,10 +41,10 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_below_output
-from jobs.store.beside_broker import DiskWouldFillError, FileState
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, parse_rules
+from jobs.store.running_broker import DiskWouldFillError, FileState
 from jobs.store.store import Store, list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
@@ -196,7 +196,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
     monkeypatch.setattr("jobs.store.chain._NARROW", 512)
-    monkeypatch.setattr("jobs.products.index.key_row.KEYS_PER_BLOCK", 3)
+    monkeypatch.setattr("jobs.products.index.key_sequence.KEYS_PER_BLOCK", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild_index(request, InProcessWorkers(width=cores))
 
@@ -249,8 +249,8 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store")
-    monkeypatch.setattr("jobs.store.beside_broker.find_broker_process", lambda _: 1)
-    monkeypatch.setattr("jobs.store.beside_broker.FULL_DISK_SHARE", 0)
+    monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
+    monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asked = RebuildIndexRequest(
         str(store), "s3a://bucket/index", GivenSettings(None, None, "5.3.3", None, BrokerConf())

@@ -27,7 +27,7 @@ from jobs.rebuild.install import install, plan_index_installation, plan_queue_in
 from jobs.repair.journal import JOURNAL_FILE, Journal
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.beside_broker import RefusedError, lock_store
+from jobs.store.running_broker import RefusedError, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError

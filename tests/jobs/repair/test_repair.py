@@ -13,7 +13,7 @@ from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
-from jobs.store.beside_broker import RefusedError
+from jobs.store.running_broker import RefusedError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import RECORD
 from rmq_formats.commitlog.record import decode_record

@@ -75,9 +75,9 @@ def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
     with sent.open(str(tmp_path / "file")) as reader:
         assert isinstance(reader, LocalReader)
 
-    assert ({"fs.s3a.endpoint": "e"}, ReadLimits(5)) == (sent.options, sent.care)
+    assert ({"fs.s3a.endpoint": "e"}, ReadLimits(5)) == (sent.options, sent.read_limits)
     assert "endpoint" not in repr(sent)
-    assert LocalStorage(ReadLimits(5)) == storage_for(str(tmp_path), sent.options, sent.care)
+    assert LocalStorage(ReadLimits(5)) == storage_for(str(tmp_path), sent.options, sent.read_limits)
 
 
 def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_a_unit_of_a_deleted_file_is_none(root: Path) -> None:
     store = list_store(str(root))
     (root / T1.path / file_name_of_offset(0)).unlink()
 
-    assert queue_of(store).unit(3) is None
-    assert queue_of(store).unit(12) is not None
+    assert queue_of(store).read_unit(3) is None
+    assert queue_of(store).read_unit(12) is not None
 
 
 @pytest.mark.parametrize("written", [0, 1, 25, 26, 27, 60])

@@ -315,11 +315,13 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
             sizes: Sequence[int] = (),
         ) -> list[Result]:
             rates.update(
-                one.storage.care for one in items if isinstance(one, Range) and isinstance(one.storage, AnyStorage)
+                one.storage.read_limits
+                for one in items
+                if isinstance(one, Range) and isinstance(one.storage, AnyStorage)
             )
             return InProcessWorkers.map(self, items, task, label, sizes)
 
-    verify(VerifyRequest(str(golden("b551-base")), care=ReadLimits(1 << 30)), Watched(width=4))
+    verify(VerifyRequest(str(golden("b551-base")), read_limits=ReadLimits(1 << 30)), Watched(width=4))
 
     assert rates == {ReadLimits(1 << 30)}
 

@@ -34,7 +34,7 @@ def results_of(found: TypedRows, bodies: int) -> list[list[object] | Refusal]:
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
     fast = read_bodies(columns, times, pa.array(bodies, pa.binary()))
-    exact = exact_json.read_all(bodies, columns, times)
+    exact = exact_json.read_bodies_exactly(bodies, columns, times)
     rows = results_of(exact, len(bodies))
     assert rows == results_of(fast, len(bodies))
     assert exact.unknown == fast.unknown
@@ -52,7 +52,7 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
     ]
     found = read_bodies(columns, Times(), pa.array(bodies, pa.binary()))
 
-    assert exact_json.read_all(bodies, columns, Times()).unknown == found.unknown
+    assert exact_json.read_bodies_exactly(bodies, columns, Times()).unknown == found.unknown
     assert found.unknown == {
         "$.z": UnknownField(3, 1, "2.50"),
         "$.who.age": UnknownField(1, 1, "30"),
@@ -98,7 +98,7 @@ def test_a_value_of_another_kind_than_declared_is_refused(text: bytes, reason: s
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
     tracemalloc.start()
     try:
-        assert exact_json.read_all([body], WIDE, Times()).refusals
+        assert exact_json.read_bodies_exactly([body], WIDE, Times()).refusals
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
