@@ -18,11 +18,10 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import SerialWorkers, Workers
-from tests.golden import unpack
 from tests.rmq_formats.builders import a_record
 from tests.sampling import some_often
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.commands import Run, without_spark
+from tests.support.commands import Run
 from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
 from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
 from tests.support.stores import tree_state
@@ -144,27 +143,12 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
     assert leftovers(small_disk / "lake") == []
 
 
-@pytest.fixture
-def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    without_spark(monkeypatch)
-    return run
-
-
-def test_index_files_of_another_store_are_reported_as_foreign(store: Path, tmp_path: Path, run: Run) -> None:
-    shutil.rmtree(store / "commitlog")
-    shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")
-
-    done = run("rebuild-index", store, "--out", tmp_path / "new", "--lost-only")
-    assert done.code == ExitCode.MISMATCH, done.err
-    assert "CONTRADICTS 20261120074348803: foreign file" in done.out
-
-
 @pytest.mark.parametrize("column", ["body", "store_timestamp"])
 def test_a_query_names_the_column_that_another_engine_dropped(
     column: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
     lake, table = tmp_path / "lake", str(tmp_path / "lake/messages")
-    run("ingest", store, "--lake", lake)
+    ingest_store(store, lake)
     rest = DeltaTable(table).to_pyarrow_table().drop_columns([column])
     write_deltalake(table, rest, mode="overwrite", schema_mode="overwrite")
 
