@@ -20,11 +20,6 @@ _FAR = (MAX_TIME_STEP_MS + 1, 40 * MAX_TIME_STEP_MS, 1 << 45)
 _STEPS = st.sampled_from([0, 1, -1, 5000, -5000, *_FAR, *(-far for far in _FAR)])
 
 
-def _group(first: int, count: int) -> RawRecords:
-    positions = np.arange(count, dtype=np.int64) * 100
-    return RawRecords(np.zeros(1, np.uint8), first * 100, positions, np.full(count, 100, np.int32))
-
-
 def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
     """Return the numbers of stray times in a log that is cut into ranges, each read in groups."""
     ranges = []
@@ -32,7 +27,8 @@ def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
         one = StoreTimes()
         for at in range(start, end, groups):
             part = np.array(times[at : min(at + groups, end)], np.int64)
-            one.add(_group(at, part.size), part)
+            positions, sizes = np.arange(part.size, dtype=np.int64) * 100, np.full(part.size, 100, np.int32)
+            one.add(RawRecords(np.zeros(1, np.uint8), at * 100, positions, sizes), part)
         ranges.append(one)
     return sorted(stray.offset // 100 for each in find_stray_times(ranges) for stray in each)
 

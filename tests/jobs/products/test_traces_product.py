@@ -7,20 +7,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TRACES
 from jobs.products import messages
 from jobs.store.selection import Selection
-from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import dataset_of, rows_of
+from tests.support.lakes import dataset_of, ingest_beside, rows_of
 from tests.support.recipes import RECIPES
 
 _SENT = "Pub\x01{time}\x01R\x01producers\x01Orders\x01{id}\x01TagA\x01k\x01host\x014\x017\x010\x01OFF\x01true\x02"
@@ -34,13 +32,8 @@ def reports(
     return a_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
 
 
-def taken(broker: Broker, selection: Selection | None = None) -> Summary:
-    return ingest(request(broker, selection), SerialWorkers())
-
-
-def request(broker: Broker, selection: Selection | None = None) -> IngestRequest:
-    lake = broker.root.parent / "lake"
-    return IngestRequest(str(broker.root), str(lake), broker="b", selection=selection or Selection())
+def taken(broker: Broker, selection: Selection = Selection()) -> Summary:  # noqa: B008 - frozen
+    return ingest_beside(broker.root, selection=selection)
 
 
 def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
