@@ -222,7 +222,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
     is_rewritten = False  # from the first record on that is another
     for result in results:
         # Retention deletes whole segments, and never one that has messages after the oldest that it left.
-        is_lost = lost is not None and plan is not None and lost.oldest_known_offset < result.base + plan.size.value
+        is_lost = lost is not None and plan is not None and lost.start < result.base + plan.size.value
         runs = (_classify_by_later_segments(one, result, last_equal) for one in result.runs)
         for run in sorted(runs, key=lambda one: one.start):
             is_before_log = run.what == ONLY_IN_LAKE and (

@@ -161,7 +161,9 @@ class _RangeMessages:
                 for offset, size in unread:
                     self._add_damage(Damage(offset, size, IO_ERROR))
             return
-        for records, parser in split_by_release(_since(item, self._from_offset), self._rules):
+        first = int(np.searchsorted(item.positions, self._from_offset - item.base_offset))
+        new = item._replace(positions=item.positions[first:], sizes=item.sizes[first:])
+        for records, parser in split_by_release(new, self._rules):
             group = drop_excluded_messages(records, parser, self._selection)
             batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
@@ -196,11 +198,6 @@ def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -
         positions = batch.column("physical_offset").to_numpy() - group.base_offset
         crcs = pa.array(record_crcs(group.buffer, positions, batch.column("total_size").to_numpy()))
     return batch.append_column(RECORD_CRC, crcs)
-
-
-def _since(group: RawRecords, offset: int) -> RawRecords:
-    first = int(np.searchsorted(group.positions, offset - group.base_offset))
-    return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 
 
 def split_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecords, PropertyParser]]:

@@ -48,18 +48,14 @@ class Leftovers:
     """Answers, for a store with *epochs*, which records are part of its log; *segment_bytes* opens a segment."""
 
     def __init__(self, epochs: Sequence[Epoch], segment_bytes: Callable[[Segment], SegmentBytes]) -> None:
-        self._takeovers = sorted(epoch.start_offset for epoch in epochs[1:])
+        self._takeovers = [epoch.start_offset for epoch in epochs[1:]]
         self._segment_bytes = segment_bytes
         self._chains: dict[int, frozenset[int]] = {}
 
-    def takeover(self, segment: Segment, physical_offset: int) -> int | None:
-        """Return the beginning of the newest epoch before *physical_offset*, if it is in this segment."""
-        starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
-        return max(starts, default=None)
-
     def contains(self, segment: Segment, physical_offset: int) -> bool:
         """Return whether the bytes at *physical_offset* are leftovers, which the chain of records does not reach."""
-        start = self.takeover(segment, physical_offset)
+        starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
+        start = max(starts, default=None)  # of the newest epoch
         if start is None:
             return False
         if start not in self._chains:
@@ -91,19 +87,17 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
         return None
     promotion = Promotion(max(starts), log_end)
     segment = store.segment_at(log_end)
-    return promotion if segment is None else _with_left_over(promotion, segment, store)
-
-
-def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Promotion:
+    if segment is None:
+        return promotion
     with store.open(segment) as reader:
         log = segment_bytes(segment, reader)
-        first = log.find_record(promotion.log_end - segment.base_offset)
+        first = log.find_record(log_end - segment.base_offset)
         if first is None:
             return promotion
         places = list(record_bounds(log, first))
     return promotion._replace(
         left_over=frozenset(start for start, _ in places),
-        left_end=max((end for _, end in places), default=promotion.log_end),
+        left_end=max((end for _, end in places), default=log_end),
         segment_end=segment.base_offset + segment.size,
     )
 

@@ -15,7 +15,7 @@ from jobs.store.ranges import find_holes, find_newest_segment, usual_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
 from rmq_formats.commitlog.layout import HEAD, RECORD
-from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
+from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
@@ -32,30 +32,10 @@ NO_SEGMENTS = "the log has no segments: they are in another directory (--commitl
 class LostPart(NamedTuple):
     """Offsets before the first segment or after the last record that a log has lost, and the evidence as text."""
 
-    start: int
+    start: int  # of a lost beginning: an offset that the log certainly had
     end: int
     text: str
-
-
-class LostStart(NamedTuple):
-    """Evidence that a log began earlier, and was not shortened by retention."""
-
-    start: int  # of the log, now
-    files: tuple[tuple[str, int], ...]  # that should have been deleted, and the newest offset in each
-
-    @property
-    def oldest_known_offset(self) -> int:
-        """An offset that the log certainly had."""
-        return min(newest_offset for _, newest_offset in self.files)
-
-    @property
-    def text(self) -> str:
-        """The evidence as text."""
-        count = len(self.files)
-        first = self.files[0][0]
-        what = f"{first} points" if count == 1 else f"{count:,} queue and index files (the first: {first}) point"
-        them = "it" if count == 1 else "them"
-        return f"{what} only to messages before offset {self.start:,}, and retention would have deleted {them} too"
+    files: int = 0  # that prove a lost beginning
 
 
 def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
@@ -70,9 +50,7 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
     queues = queues_of_files(store.queue_files, store.storage)
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
-        yield LostPart(
-            started.oldest_known_offset, started.start, f"the beginning of the log is missing: {started.text}"
-        )
+        yield started._replace(text=f"the beginning of the log is missing: {started.text}")
     newest = newest_known_offset(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):
@@ -115,13 +93,19 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         return max((end for _, end in places), default=segment.base_offset)
 
 
-def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:
+def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostPart | None:
     """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
     queues = queues_of_files(store.queue_files, store.storage) if queues is None else queues
     found = sorted([*_index_files(store), *_queue_files(queues, store.start_offset)])
-    return LostStart(store.start_offset, tuple(found)) if found else None
+    if not found:
+        return None
+    count, (first, _) = len(found), found[0]
+    what = f"{first} points" if count == 1 else f"{count:,} queue and index files (the first: {first}) point"
+    them = "it" if count == 1 else "them"
+    text = f"{what} only to messages before offset {store.start_offset:,}, and retention would have deleted {them} too"
+    return LostPart(min(newest for _, newest in found), store.start_offset, text, count)
 
 
 def _index_files(store: Store) -> Iterator[tuple[str, int]]:
@@ -185,20 +169,15 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
         first = decode_record(bytes(read(0, min(segment.size, _LONGEST_RECORD))))
     except FormatError:
         return None
-    is_named = _is_named(first, store)
-    is_proven = is_missing if is_named is None else is_named
+    name = QueueName(QueueKind.PLAIN, first.topic, first.queue_id)
+    queue = next((one for one in queues_of_files(store.queue_files, store.storage) if one.name == name), None)
+    unit = queue.read_unit(first.queue_offset) if queue is not None else None
+    is_proven = is_missing
+    if unit is not None:
+        is_proven = (unit.physical_offset, unit.size) == (first.physical_offset, first.total_size)
     return right if is_proven and has_right_body_crc(first) else None
 
 
 def wrong_name_text(right: int) -> str:
     """Return the finding for a segment whose name should be *right*, as text."""
     return f"the file has the wrong name: its records belong to {file_name_of_offset(right)}, which is missing"
-
-
-def _is_named(record: MessageRecord, store: Store) -> bool | None:
-    """Return whether the record's unit points to it; None if its queue has no such unit."""
-    for queue in queues_of_files(store.queue_files, store.storage):
-        if queue.name == QueueName(QueueKind.PLAIN, record.topic, record.queue_id):
-            unit = queue.read_unit(record.queue_offset)
-            return unit and (unit.physical_offset, unit.size) == (record.physical_offset, record.total_size)
-    return None

@@ -93,16 +93,14 @@ class StoredQueue:
         for file in self.files:
             begin, end = max(first, file.base_offset), min(last, file.end)
             if begin < end:
-                part = self._read_file(file, begin - file.base_offset, end - begin)
+                part: bytes | memoryview
+                try:
+                    with self.storage.open(file.location) as reader:
+                        part = reader.read(begin - file.base_offset, end - begin)
+                except FileNotFoundError:
+                    part = bytes([DELETED_BYTE]) * (end - begin)
                 data[begin - first : begin - first + len(part)] = part
         return data
-
-    def _read_file(self, file: QueueFile, position: int, size: int) -> bytes | memoryview:
-        try:
-            with self.storage.open(file.location) as reader:
-                return reader.read(position, size)
-        except FileNotFoundError:
-            return bytes([DELETED_BYTE]) * size
 
     def read_unit(self, position: int) -> Unit | BatchUnit | None:
         """Return the unit at *position*; None if none is written there."""
@@ -170,21 +168,16 @@ class StoredQueue:
         if known is not None:
             return self._follow(max(known, self.start))
         for file in reversed(self.files):
-            start = file.base_offset // self.unit_size
-            if self._is_written(start):
-                return self._follow(self._search(start, file.end // self.unit_size))
+            low, high = file.base_offset // self.unit_size, file.end // self.unit_size
+            if not self._is_written(low):
+                continue
+            # The unit at `low` is written; the one at `high` is not, or is after the file: a boundary is between them.
+            # A former queue may have left units after a hole: then any boundary is used, and units are followed there.
+            while high - low > FIRST_PROBE_UNITS:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._is_written(middle) else (low, middle)
+            return self._follow(low + 1)
         return self.start
-
-    def _search(self, low: int, high: int) -> int:
-        # The unit at *low* is written; the one at *high* is not, or is after the file: a boundary is between them.
-        # A former queue may have left units after a hole: then any boundary is used, and units are followed from there.
-        while high - low > FIRST_PROBE_UNITS:
-            middle = (low + high) // 2
-            if self._is_written(middle):
-                low = middle
-            else:
-                high = middle
-        return low + 1
 
     def _is_written(self, position: int) -> bool:
         return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1

@@ -225,7 +225,9 @@ def detect_store_eras(
     marks.add_all(besides)
     marks.add_all(find_file_marks(store))
     readers, tags_left = list(index), _TAGS_LOOKED_UP
-    for segment in _sampled(store, effort):
+    step = -(-len(store.segments) // effort.segments) or 1
+    sampled = {*store.segments[::step], *store.segments[-2:]}
+    for segment in sorted(sampled, key=attrgetter("base_offset")):
         if not readers:
             marks.add_all(_marks_of(store, segment, effort.records))
             continue
@@ -291,13 +293,6 @@ def find_file_marks(store: Store) -> Iterator[Mark]:
                 mark = abort_mark(store.read(file, 0, _ABORT_READ))
         if mark:
             yield mark
-
-
-def _sampled(store: Store, effort: ReadEffort) -> list[Segment]:
-    """Return some segments, evenly over the log, and the last two."""
-    segments = store.segments
-    step = -(-len(segments) // effort.segments) or 1
-    return sorted({*segments[::step], *segments[-2:]}, key=attrgetter("base_offset"))
 
 
 def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -96,16 +97,12 @@ class SparkWorkers:
         return results
 
 
-_spared: list[bool] = []  # one, once this worker has done a task
-
-
+@cache
 def freeze_collected_objects() -> None:
     """
-    Exclude the objects of a worker's first task, modules and compiled code, from Python's garbage collection.
+    Exclude the objects of a worker's first task, modules and compiled code, from Python's garbage collection, once.
 
     Spark collects after each task, and went through 180,000 objects that are never freed.
     """
-    if not _spared:
-        _spared.append(True)
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()

@@ -1,5 +1,6 @@
 """The units of stored queues as arrays, and their tags codes in extension files."""
 
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import Buffer, Read, read_in_blocks
+from rmq_formats.layout import Buffer, read_in_blocks
 
 Units = NDArray[np.void]
 
@@ -47,9 +48,14 @@ def read_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_])
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
     read = read_in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
     for number in addressed.tolist():
-        code = _tags_code(queue, read, ext_address_offset(int(codes[number])))
-        if code is not None:
-            codes[number] = code
+        offset = ext_address_offset(int(codes[number]))
+        file = _file_at(queue, offset)
+        if file is None:
+            continue
+        with suppress(FormatError):  # no valid unit is there
+            unit = decode_ext_unit(read(offset, min(_LARGEST_EXT_UNIT, file.end - offset)))
+            if unit.size >= EXT_UNIT.size:
+                codes[number] = unit.tags_code
     return codes
 
 
@@ -64,15 +70,3 @@ def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
         return b""
     with queue.storage.open(file.location) as reader:
         return reader.read(offset - file.base_offset, length)
-
-
-def _tags_code(queue: StoredQueue, read: Read, offset: int) -> int | None:
-    """Return the tags code of the unit at *offset* of the extension; None without one."""
-    file = _file_at(queue, offset)
-    if file is None:
-        return None
-    try:
-        unit = decode_ext_unit(read(offset, min(_LARGEST_EXT_UNIT, file.end - offset)))
-    except FormatError:
-        return None
-    return unit.tags_code if unit.size >= EXT_UNIT.size else None

@@ -159,8 +159,9 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
         )
         expected = f"a file of the same name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
-    most = file.log.size // MIN_RECORD_SIZE + 1
-    units = _units(file.queue(store), most)  # before the log: records without a unit are behind
+    queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
+    units = read_stored_units(queue, 0, min(queue.capacity, most))  # before the log: records without a unit are behind
+    units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
     log = file.store(store)
     check = LogCheck()
     ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
@@ -218,20 +219,6 @@ def _collect(_: Range, pieces: Iterator[RawRecords | Piece], *, file: _Compacted
         if not isinstance(item, Piece):
             collector.add(item)
     return collector.finish().units_of_queue(file.topic, file.queue_id)
-
-
-def _units(queue: StoredQueue, most: int) -> Units:
-    """Return at most *most* units of a file, up to the last written one."""
-    stop = min(queue.capacity, most)
-    units: Units = np.zeros(stop, UNIT_TYPES[QueueKind.BATCH])
-    end = at = 0
-    while (at := queue.next_written_position(at)) < stop:
-        some = read_stored_units(queue, at, min(at + _UNITS_AT_ONCE, stop))
-        units[at : at + some.size] = some
-        written = np.flatnonzero(is_written(some))
-        end = at + int(written[-1]) + 1 if written.size else end
-        at += some.size
-    return units[:end]
 
 
 def _compared_units(

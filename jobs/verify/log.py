@@ -196,17 +196,14 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     """Yield a finding if segments before the first one are missing that retention did not delete."""
     started = find_lost_start(store) if find_broker_process(store.root) is None else None
     if started is not None:
-        oldest = started.oldest_known_offset
         file = store.path_below_root(store.segments[0].location)
-        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (
-            len(started.files) == 1
-        )
+        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (started.files == 1)
         if not store.is_closed:
             doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
-            LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
+            LOG, LOST_START, file, 0, "offsets", f"{started.start} or earlier to {started.end}", "records",
             f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
-            log_offset=oldest, log_end=started.start,
+            log_offset=started.start, log_end=started.end,
         )  # fmt: skip
 
 

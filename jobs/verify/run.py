@@ -188,21 +188,16 @@ def _attribute(
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     """Return a finding; if a foreign segment also explains it, its cause is undecided."""
-    why = _other_reason(finding)
+    why = finding.cause if finding.kind in _AFTER_LOG else None
+    if finding.kind in {*MISSING_UNIT_KINDS, MISSING_INDEX_ENTRIES}:
+        why = "units, entries or files were lost"
+    elif finding.kind in OVERWRITTEN_UNIT_KINDS:
+        why = "the unit was overwritten"
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
     cause = f"{UNDECIDED}{why}, or a segment belongs to another log, as other units also point to no record in it"
     return finding._replace(cause=cause)
-
-
-def _other_reason(one: Finding) -> str | None:
-    """Return the other reason of a finding that a foreign segment also explains; None if it does not explain it."""
-    if one.kind in {*MISSING_UNIT_KINDS, MISSING_INDEX_ENTRIES}:
-        return "units, entries or files were lost"
-    if one.kind in OVERWRITTEN_UNIT_KINDS:
-        return "the unit was overwritten"
-    return one.cause if one.kind in _AFTER_LOG else None
 
 
 def _segment_of(offset: int, store: Store) -> int:

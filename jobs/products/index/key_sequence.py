@@ -202,10 +202,6 @@ class KeySequence:
             range(len(self)), physical_offset, key=lambda number: self.read_keys(number, number + 1)[0].physical_offset
         )
 
-    def find_key_numbers(self, physical_offset: int) -> range:
-        """Return the numbers of a message's keys; an empty range at the number that they would have."""
-        return range(self.find_first_key(physical_offset), self.find_first_key(physical_offset + 1))
-
 
 def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     """Return the keys of a page, which is shorter at the end of a run."""

@@ -313,7 +313,7 @@ class FilePlacer:
         """Return the keys of the message with which a file begins; None if the log does not contain it."""
         if not self._row.start_offset <= offset <= self._row.last_record_offset:
             return None
-        numbers = self._row.find_key_numbers(offset)
+        numbers = range(self._row.find_first_key(offset), self._row.find_first_key(offset + 1))
         return numbers if numbers or find_record(self._store, offset) is not None else None
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:

@@ -151,7 +151,9 @@ class Remainder:
             self.open_from, last = gaps.pop()
             end, newer_end = _find_newer(self.queue, self.open_from, last, log.dispatched)
             gaps += [(self.open_from, end)] * (end > self.open_from)
-            if log.write is None and (later := _start_of_next_file(self.queue, newer_end)) < last:
+            starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
+            later = min((start for start in starts if start >= newer_end), default=last)
+            if log.write is None and later < last:
                 gaps.append((later, last))  # a recovery that truncates a queue deletes its later files
         self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
         self.first_live = min(self._runs)[0] if self._runs else None
@@ -199,12 +201,6 @@ def _find_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> tu
         if newer.size:
             first_newer, newer_end = min(first_newer, first + int(newer[0])), first + int(newer[-1]) + 1
     return first_newer, newer_end
-
-
-def _start_of_next_file(queue: StoredQueue, position: int) -> int:
-    """Return the first position of the first file that begins at *position* or later."""
-    starts = (file.base_offset // queue.unit_size for file in queue.files)
-    return min((start for start in starts if start >= position), default=NO_LIMIT)
 
 
 def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -347,20 +343,14 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
     reader = RangeReader(range_)
     for item in reader.pieces():
         if isinstance(item, RawRecords):
-            found.update(_records_in(item, inside, rules))
+            for number in np.flatnonzero(np.isin(item.positions + item.base_offset, inside)).tolist():
+                start = int(item.positions[number])
+                raw = item.buffer[start : start + int(item.sizes[number])].tobytes()
+                record = decode_record(raw, 0, item.base_offset + start)
+                parser = rules.release_at(record.physical_offset).property_parser
+                tags = parse_properties(record.properties_raw, parser).get(TAGS)
+                units = tuple(expected_units(record, rules))
+                found[record.physical_offset] = RecordFields(units, record.store_timestamp, tags)
         elif item.kind is PieceKind.DAMAGE:
             found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), DAMAGED)
     return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.facts.was_deleted else found
-
-
-def _records_in(
-    records: RawRecords, wanted: NDArray[np.int64], rules: QueueRules
-) -> Iterator[tuple[int, RecordFields]]:
-    hits = np.flatnonzero(np.isin(records.positions + records.base_offset, wanted))
-    for number in hits.tolist():
-        start = int(records.positions[number])
-        end = start + int(records.sizes[number])
-        record = decode_record(records.buffer[start:end].tobytes(), 0, records.base_offset + start)
-        parser = rules.release_at(record.physical_offset).property_parser
-        tags = parse_properties(record.properties_raw, parser).get(TAGS)
-        yield record.physical_offset, RecordFields(tuple(expected_units(record, rules)), record.store_timestamp, tags)
