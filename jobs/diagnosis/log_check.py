@@ -144,15 +144,6 @@ class RangeCheck:
             elif kind == kernels.RECORD_CRC or not _has_unused_room(item, at, size):
                 self.doubtful.append(record)
 
-    def add_stray_times(self, found: Sequence[StrayTime]) -> None:
-        """Add outlier store times of records that no other check found to be changed."""
-        changed = {one.offset for one in (*self.wrong, *self.doubtful)}
-        for stray in found:
-            if stray.offset not in changed and stray.right is None:
-                self.undecided.append(stray)
-            elif stray.offset not in changed:
-                self.doubtful.append(ChangedRecord(stray.offset, stray.size, WRONG_STORE_TIME))
-
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
         self.places.append(DoubtfulBytes(offset, end, self.messages + records_before))
 
@@ -173,8 +164,13 @@ class LogCheck:
     def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
         """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
-        for check, stray in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
-            check.add_stray_times(stray)
+        for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
+            changed = {one.offset for one in (*check.wrong, *check.doubtful)}  # another check has found these
+            for stray in (one for one in found if one.offset not in changed):
+                if stray.right is None:
+                    check.undecided.append(stray)
+                else:
+                    check.doubtful.append(ChangedRecord(stray.offset, stray.size, WRONG_STORE_TIME))
 
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
