@@ -64,7 +64,7 @@ def find_missing_files(store: Store) -> Iterator[LostPart]:
 
 def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
     """Raise `DataLossError` for lost *parts* between two offsets, or warn about them."""
-    for first, next_one, reason in parts:
+    for first, next_one, reason, _ in parts:
         if first < end and next_one >= start:
             if fails:
                 hint = "with options failOnDataLoss=false and mode=PERMISSIVE, they are skipped"
