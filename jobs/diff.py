@@ -76,7 +76,7 @@ class DiffRequest(StoreRequest):
     lake: Lake
     broker: str | None = None
     bases: frozenset[int] | None = None  # of the store's segments that are read; None: of all
-    known: KnownStore | None = None  # the lake's registration of the store; None: search for it
+    known_store: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
 class Difference(NamedTuple):
@@ -173,7 +173,7 @@ class SegmentDiff:
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
     store = request.list_store(workers.options, workers.processes)
-    known = request.known or find_known_store(request.lake, store, request.broker)
+    known = request.known_store or find_known_store(request.lake, store, request.broker)
     assert known.newest is not None
     try:
         plan = plan_log(request.lake, known)

@@ -77,7 +77,7 @@ class ExportRequest:
     place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()  # empty: all topics
     is_verified: bool = False  # check a lake's rows by their records
-    between: TimeRange = ANY_TIME
+    time_range: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output
     form: RowFormat = RowFormat.NDJSON
     limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
@@ -117,7 +117,7 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
         times = reader.segment_times
     parser = release.property_parser
     items: list[Item] = [
-        LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.between) for range_ in ranges
+        LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.time_range) for range_ in ranges
     ]
     gaps = [
         ExportDefect(label, start, end - start, "no file has these offsets")
@@ -148,7 +148,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     checked = dropped if asked.is_verified else None
     in_order = sorted(list_snapshot_files(lake, snapshot), key=_place)
     items: list[Item] = [
-        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.between) for file in in_order
+        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.time_range) for file in in_order
     ]
     # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
@@ -211,7 +211,7 @@ def _summary(planned: ExportPlan, parts: "Sequence[ExportedPart]", size: int) ->
 
 def explain_empty_export(asked: ExportRequest) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
-    has_times = asked.between != ANY_TIME
+    has_times = asked.time_range != ANY_TIME
     with ExitStack() as stack:
         try:
             sources = stack.enter_context(open_stores(asked.place))
@@ -286,7 +286,7 @@ class PartTask:
             else:
                 _write_lines(path, counted(), self.release, self.form)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.condition is not None or item.between != ANY_TIME:
+        if self.condition is not None or item.time_range != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
         part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]

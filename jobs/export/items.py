@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.lake.bodies import Body, decode_stored_body, needs_inflation, with_inflated_bodies
+from jobs.lake.bodies import Body, add_inflated_bodies, decode_stored_body, needs_inflation
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
@@ -124,7 +124,7 @@ def _inflates_otherwise(rows: pa.RecordBatch) -> RowMask:
     wrong: RowMask = (stated | failed) & ~needs_inflation(rows)
     some = np.flatnonzero((stated | failed) & ~wrong)
     start = 0
-    for again in with_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
+    for again in add_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
         here = some[start : start + again.num_rows]
         inflated = again.column(BODY_INFLATED)
         other = _differs(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)
@@ -213,7 +213,7 @@ class LogItem:
     broker: str
     topics: tuple[str, ...] = ()
     times: KnownTimes = (None, None)
-    between: TimeRange = ANY_TIME
+    time_range: TimeRange = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -268,7 +268,7 @@ class LakeItem:
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
     stores: pa.Table | None = None  # all of the lake, where rows are to be verified
-    between: TimeRange = ANY_TIME
+    time_range: TimeRange = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -330,8 +330,8 @@ Item = LogItem | LakeItem
 
 def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
-    (since, until), (low, high) = item.between, item.times
-    if item.between == ANY_TIME:
+    (since, until), (low, high) = item.time_range, item.times
+    if item.time_range == ANY_TIME:
         return item.read(columns)
     if (low is not None and low > until) or (high is not None and high < since):
         return iter(())

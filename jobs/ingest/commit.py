@@ -42,7 +42,7 @@ class NextRun:
 
     workers: Workers
     lake: Lake
-    known: KnownStore
+    known_store: KnownStore
     request: IngestRequest
     summary: Summary
     clock: StepTimer
@@ -51,7 +51,7 @@ class NextRun:
 
     def determine_topics(self) -> None:
         """Determine the topics of the run: those of earlier runs, unless the request changes them."""
-        request, newest = self.request, self.known.newest
+        request, newest = self.request, self.known_store.newest
         if newest is not None:
             selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
             self.request = replace(request, selection=selection)
@@ -66,8 +66,8 @@ class NextRun:
                 f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
                 f"{chosen.topics_text}; rows of earlier runs are kept"
             )
-        left_out = self.known.topic_choices.left_out_note()
-        if left_out is not None and [one.topics_text for one in self.known.topic_choices.choices] != [
+        left_out = self.known_store.topic_choices.left_out_note()
+        if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.choices] != [
             chosen.topics_text
         ]:
             self.summary.notes.append(left_out)
@@ -75,7 +75,7 @@ class NextRun:
     @property
     def earlier_damage(self) -> OpenDamage:
         """The damage that earlier runs found and that is not acknowledged."""
-        newest = self.known.newest
+        newest = self.known_store.newest
         if newest is None:
             return OpenDamage()
         damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
@@ -89,7 +89,9 @@ class NextRun:
     @property
     def output(self) -> Output:
         """The lake, and the names of this run's files there."""
-        return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
+        return Output(
+            self.lake, FileNaming(self.known_store.store_id, self.known_store.next_run), self.known_store.broker
+        )
 
     def finish_earlier_run(self, spared: Collection[str]) -> dict[str, int]:
         """
@@ -97,18 +99,18 @@ class NextRun:
 
         Before that, every table except those *spared* must contain the rows of all runs; return the newest run of each.
         """
-        self.summary.store_id = self.known.store_id
-        newest, leftover = self.known.newest, find_unfinished_run(self.lake, self.known)
-        tables = newest_run_by_table(self.lake, self.known, is_done=leftover is None, spared=spared)
+        self.summary.store_id = self.known_store.store_id
+        newest, leftover = self.known_store.newest, find_unfinished_run(self.lake, self.known_store)
+        tables = newest_run_by_table(self.lake, self.known_store, is_done=leftover is None, spared=spared)
         if self.request.dry_run:
             return tables
         if leftover is not None:
-            newest = _leave_out_lost_files(self.lake, self.known, leftover)
+            newest = _leave_out_lost_files(self.lake, self.known_store, leftover)
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
-        if newest is not None and (self.was_cut_off or newest is not self.known.newest):
+        if newest is not None and (self.was_cut_off or newest is not self.known_store.newest):
             delete_files_outside_manifest(self.lake, newest)
-        self.known = replace(self.known, newest=newest)
+        self.known_store = replace(self.known_store, newest=newest)
         return tables
 
     def commit(  # noqa: PLR0913 - what a store has and a tier has not
@@ -126,7 +128,7 @@ class NextRun:
 
         *stored_ms* is the time of its last record; *has_moved*: the next run begins at another offset.
         """
-        newest, summary = self.known.newest, self.summary
+        newest, summary = self.known_store.newest, self.summary
         counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
         summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
@@ -134,15 +136,15 @@ class NextRun:
         before = self.earlier_damage
         is_acknowledged = bool(self.request.acknowledge and before)
         summary.open = (OpenDamage() if is_acknowledged else before).after_run(
-            self.known.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
+            self.known_store.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
         )
         brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.
-        if brings_something or (self.may_have_leftover_files and has_leftover_files(self.lake, self.known)):
+        if brings_something or (self.may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):
             manifest = Manifest(
-                store_id=self.known.store_id,
-                broker=self.known.broker,
-                run=self.known.next_run,
+                store_id=self.known_store.store_id,
+                broker=self.known_store.broker,
+                run=self.known_store.next_run,
                 from_offset=summary.from_offset,
                 to_offset=summary.to_offset,
                 store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
@@ -156,9 +158,9 @@ class NextRun:
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             self._prepare_and_commit(manifest)
-            self.known = replace(self.known, newest=manifest)
-        if self.known.newest is not None:
-            summary.newest_ms = self.known.newest.store_timestamp
+            self.known_store = replace(self.known_store, newest=manifest)
+        if self.known_store.newest is not None:
+            summary.newest_ms = self.known_store.newest.store_timestamp
         self.clock.end_step("commit")
 
     def _prepare_and_commit(self, manifest: Manifest) -> None:

@@ -52,13 +52,13 @@ class Pace:
 
     every_s: float
     seconds: float | None = None  # until following ends by itself
-    look_s: float | None = None  # between two probes; None: an eighth of *every_s*
+    probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
         """Return the seconds from *now* to the next probe, or to the step of messages that wait since *waits_since*."""
         if waits_since is not None:
             return max(waits_since + self.every_s - now, 0)
-        return max(began + (self.every_s / _LOOKS if self.look_s is None else self.look_s) - now, 0)
+        return max(began + (self.every_s / _LOOKS if self.probe_interval_s is None else self.probe_interval_s) - now, 0)
 
 
 class StopRequest:
@@ -101,6 +101,10 @@ class StopRequest:
         return self._event.wait(min(max(seconds, 0), threading.TIMEOUT_MAX))
 
 
+def _ignore(_summary: Summary | None = None) -> None:
+    """Ignore a step or a probe without a listener."""
+
+
 @dataclass(frozen=True, slots=True)
 class Follower:
     """
@@ -114,8 +118,8 @@ class Follower:
     workers: Workers
     pace: Pace
     stop: StopRequest
-    done: Callable[[Summary], object] = id  # called with the summary of each step
-    alive: Callable[[], object] = int  # called after each probe of the log
+    on_step: Callable[[Summary], object] = _ignore  # called with the summary of each step
+    on_probe: Callable[[], object] = _ignore  # called after each probe of the log
 
     def run(self) -> Summary:
         """Return the sum of all steps; there is at least one, or its error."""
@@ -130,7 +134,7 @@ class Follower:
             try:
                 for step in self._steps(ends):
                     trials, has_begun = _FAILURES - 1, True
-                    self.done(step)
+                    self.on_step(step)
                     yield step
             except (OSError, FormatError) as error:
                 if not trials or (isinstance(error, ConnectionError) and jvm_death_text()):  # it cannot be restarted
@@ -180,10 +184,10 @@ class Follower:
                             tables |= summary.versions.keys()
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
                         yield summary
-                        self.alive()
+                        self.on_probe()
                         if self.stop.wait(0):
                             return
-                self.alive()
+                self.on_probe()
                 now = monotonic()
                 left = self.pace.seconds_to_next_probe(began, now, waits_since)
                 if now + left >= ends or self.stop.wait(left):

@@ -152,9 +152,9 @@ class _Run(NextRun):
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = self.finish_earlier_run(spared)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE_KEY: tables}
+        self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._find_unmatched_topics()
-        superseded = find_superseded_rows(self.lake, self.known, self.store)
+        superseded = find_superseded_rows(self.lake, self.known_store, self.store)
         if superseded is not None:
             refuse_deletion_vectors(self.lake, superseded)
         self._set_start(superseded)
@@ -180,7 +180,7 @@ class _Run(NextRun):
                 for outcome in outcomes:
                     work.discard(outcome.payload)
                 if isinstance(error, FileNotFoundError):
-                    refuse_taken_run(self.lake, self.known.store_id, self.known.next_run, error)
+                    refuse_taken_run(self.lake, self.known_store.store_id, self.known_store.next_run, error)
                 raise
             self.clock.end_step(product.step)
         for outcome in outcomes:
@@ -196,42 +196,42 @@ class _Run(NextRun):
         found = identify_store(self.lake, self.store, self.request.broker, register_new=False)
         if found is not None and found.store_id:
             raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
-        register_store(self.lake, self.known, registrations)
+        register_store(self.lake, self.known_store, registrations)
 
     def _set_start(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""
-        newest = self.known.newest
+        newest = self.known_store.newest
         # A first run that was killed has seen the start of the log at registration.
-        starts = (self.store.start_offset, *(one.offset for one in self.known.registered))
+        starts = (self.store.start_offset, *(one.offset for one in self.known_store.registered))
         start = newest.to_offset if newest else min(starts)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()
         if newest is None:
             self.summary.notes += [
-                f"the lake already has a broker {self.known.broker} ({other.store_id}), but its log differs from "
+                f"the lake already has a broker {self.known_store.broker} ({other.store_id}), but its log differs from "
                 "this one, so this store was added as a new store"
                 for other in list_known_broker_stores(self.lake)
-                if other.broker == self.known.broker and other.store_id != self.known.store_id
+                if other.broker == self.known_store.broker and other.store_id != self.known_store.store_id
             ]
         self.summary.from_offset = self.summary.to_offset = start
         request = self.request
-        if request.broker is not None and request.broker != self.known.broker:
+        if request.broker is not None and request.broker != self.known_store.broker:
             log_message(
-                f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known.broker!r}. "
-                f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known.broker!r}",
+                f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known_store.broker!r}. "
+                f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known_store.broker!r}",
                 "warning",
             )
 
     def _find_unmatched_topics(self) -> tuple[str, ...]:
         """Return the patterns of a new selection that match no topic of the broker or the lake."""
-        selection, newest = self.request.selection, self.known.newest
+        selection, newest = self.request.selection, self.known_store.newest
         is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
         unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
         snapshot = open_table(self.lake, MESSAGES.name) if unmatched and newest is not None else None
         if snapshot is None:
             return unmatched
-        of_store = ds.field("store_id") == self.known.store_id
+        of_store = ds.field("store_id") == self.known_store.store_id
         topics = read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()
         return selection.unmatched_patterns({*topics} - {None})
 
@@ -261,7 +261,7 @@ class _Run(NextRun):
         store, summary = self.store, self.summary
         if summary.from_offset < store.start_offset:
             summary.add_gap(summary.from_offset, store.start_offset, "deleted before it was read")
-        newest = self.known.newest
+        newest = self.known_store.newest
         at_watermark = newest is not None and summary.superseded is None and from_offset == newest.to_offset
         ranges = plan_ranges(
             store,
@@ -282,8 +282,8 @@ class _Run(NextRun):
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             process.set_resumption_text(
-                f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads "
-                f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
+                f"Nothing is lost or duplicated: run {self.known_store.next_run} is not finished, and the same command "
+                f"reads offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )
         return ranges
 
@@ -340,9 +340,9 @@ class _Run(NextRun):
         self.state[COMMAND_KEY] = self.request.command
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
-        self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
+        self.state |= self.known_store.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints]
-        known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
+        known = [one for one in self.known_store.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
         stored_ms = timestamps[-1] if timestamps else None
         self.commit(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from jobs.console import process
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
-from jobs.lake.bodies import with_inflated_bodies
+from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,
     Likeness,
@@ -116,7 +116,7 @@ class _TierRun(NextRun):
         """Plan once, and commit whenever a step is read."""
         self.determine_topics()
         tables = self.finish_earlier_run(_SPARED)
-        newest = self.known.newest
+        newest = self.known_store.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         selection = self.request.selection
         if newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text:
@@ -124,7 +124,7 @@ class _TierRun(NextRun):
         plans = self._plan_all_queues()
         for gap in (gap for _, _, gaps in plans for gap in gaps):
             self.summary.add_gap(*gap)
-        states = queue_states(self.known)
+        states = queue_states(self.known_store)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
         parts = (part for _, parts, _ in plans for part in parts)
         # A bundle is about as large as a task should be: a tier may have thousands of queues.
@@ -161,7 +161,7 @@ class _TierRun(NextRun):
 
     def _plan_all_queues(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
-        states, request = queue_states(self.known), self.request
+        states, request = queue_states(self.known_store), self.request
         wanted = [
             (queue, states.get((queue.topic, queue.queue_id)))
             for queue in self.queues
@@ -175,8 +175,8 @@ class _TierRun(NextRun):
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
         process.set_resumption_text(
-            f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads the "
-            "same bytes again."
+            f"Nothing is lost or duplicated: run {self.known_store.next_run} is not finished, and the same command "
+            "reads the same bytes again."
         )
         # No release that has tiers parses properties in another way.
         rules = parse_rules(self.request.release) if self.request.release else make_rules((0, NEWEST))
@@ -314,7 +314,7 @@ def _write_messages(
             for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
                 field = TIERED.schema.field(name)
                 batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
-            for rows in with_inflated_bodies(batch, wanted=selection.with_inflated):
+            for rows in add_inflated_bodies(batch, wanted=selection.with_inflated):
                 messages.write(rows)
             for offset, size in bad:
                 yield Damage.from_changed_body(group, offset, size)

@@ -48,7 +48,7 @@ def decode_stored_body(stored: bytes | None, sys_flag: int, limit: int) -> Body:
         return Body(stored, str(error))
 
 
-def with_inflated_bodies(
+def add_inflated_bodies(
     batch: pa.RecordBatch,
     *,
     limit: int = DEFAULT_INFLATED_BODY_LIMIT,

@@ -34,7 +34,7 @@ def expected_error_types() -> tuple[type[BaseException], ...]:
 
 
 @contextmanager
-def as_usage_errors(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+def raise_as_usage_errors(*kinds: type[Exception], before: str = "") -> Iterator[None]:
     """Turn errors of these types into usage errors, because the request must be changed."""
     try:
         yield

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.bodies import decode_stored_body, with_inflated_bodies
+from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
@@ -167,7 +167,7 @@ class _RangeMessages:
             group = drop_excluded_messages(records, parser, self._selection)
             batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
-            for rows in with_inflated_bodies(checked, wanted=self._selection.with_inflated):
+            for rows in add_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
             for rows in build_trace_rows(batch):
                 self._traces.write(rows)
@@ -219,7 +219,7 @@ def build_trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if not wanted:
         return
     of_topic = pc.is_in(topics.cast(pa.string()), value_set=pa.array(wanted))
-    for rows in with_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
+    for rows in add_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
         readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
         for traces in decode_trace_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
             parents = readable.select(_OF_MESSAGE).take(pa.array(traces.bodies))

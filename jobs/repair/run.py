@@ -409,8 +409,8 @@ class _Repair:
             findings.append(lost_end_finding(walked.end, ahead, store))
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
-            request.store, lake, request.broker, bases=segments_with_findings(findings, store), known=in_lake.known,
-            commitlog=request.commitlog, read_limits=request.read_limits,
+            request.store, lake, request.broker, bases=segments_with_findings(findings, store),
+            known_store=in_lake.known, commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
         if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):

@@ -70,7 +70,7 @@ class Promotion(NamedTuple):
     start: int
     log_end: int
     left_over: frozenset[int] = frozenset()  # where they begin
-    left_end: int = 0  # where the last of them ends
+    left_over_end: int = 0  # where the last of them ends
     segment_end: int = 0
 
     def explains(self, offset: int | None) -> bool:
@@ -97,7 +97,7 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
         places = list(record_bounds(log, first))
     return promotion._replace(
         left_over=frozenset(start for start, _ in places),
-        left_end=max((end for _, end in places), default=log_end),
+        left_over_end=max((end for _, end in places), default=log_end),
         segment_end=segment.base_offset + segment.size,
     )
 

@@ -26,7 +26,7 @@ from jobs.typed.binary_values import (
 )
 from jobs.typed.ddl import MAX_DECIMAL_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_context, member_path
+from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_decimal_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
@@ -240,7 +240,7 @@ def _named(name: str) -> Callable[[object], object]:
 
 
 def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
-    limit, context = 10**type_.precision, exact_context(MAX_DECIMAL_DIGITS)
+    limit, context = 10**type_.precision, exact_decimal_context(MAX_DECIMAL_DIGITS)
 
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.lake.bodies import with_inflated_bodies
+from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
@@ -91,7 +91,7 @@ def type_file(
             for topic in topics:
                 wanted = _wanted(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
-                for some in _slices((_as_read(chosen),) if retries else with_inflated_bodies(chosen)):
+                for some in _slices((_as_read(chosen),) if retries else add_inflated_bodies(chosen)):
                     work.type_rows(topic[0], some)
         for name, file_ in work.files.items():
             if (action := file_.close()) is not None:
@@ -181,7 +181,7 @@ def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: Reader) ->
     """Yield the refusal of each message of a topic in a file; None if *reader* accepts it."""
     for batch in read_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
-        for rows in _slices(with_inflated_bodies(of_topic)):
+        for rows in _slices(add_inflated_bodies(of_topic)):
             refusals = _results(reader, rows).refusals
             yield from map(refusals.get, range(rows.num_rows))
 

@@ -167,13 +167,13 @@ def convert_decimal(value: Value, type_: pa.DataType) -> Decimal:
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = Decimal(value)
     try:
-        return number.quantize(Decimal(1).scaleb(-type_.scale), context=exact_context(type_.precision))
+        return number.quantize(Decimal(1).scaleb(-type_.scale), context=exact_decimal_context(type_.precision))
     except (Inexact, InvalidOperation):
         raise RefusedBodyError(f"a number that {sql_type(type_)} cannot represent exactly") from None
 
 
 @lru_cache
-def exact_context(precision: int) -> Context:
+def exact_decimal_context(precision: int) -> Context:
     """Return a decimal context of this precision that never rounds."""
     return Context(prec=precision, traps=[Inexact, InvalidOperation])
 

@@ -25,7 +25,7 @@ from jobs.console.log import log_message
 from jobs.console.result import ExitCode, Result, Severity, worst_severity_met
 from jobs.console.rows import RowFormat
 from jobs.launch.engine import Engine
-from jobs.launch.failures import as_usage_errors
+from jobs.launch.failures import raise_as_usage_errors
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
@@ -110,7 +110,7 @@ def export(  # noqa: PLR0913 - one argument an option
     if where is not None:
         from jobs.export.condition import parse_condition
 
-        with as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
+        with raise_as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
             condition = parse_condition(where)
     ready = start_workers(engine, *(place.commitlog or [place.location]), warm="jobs.export.export")
 

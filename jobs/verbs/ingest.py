@@ -303,8 +303,8 @@ def _follow(
         after(step, total, workers.options)
 
     # Looking at a local log takes a millisecond; elsewhere it takes two requests, which cost money.
-    look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
+    probe_interval_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = StopRequest()
     with stop.handle_signals(), closing(progress):
-        summary = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
+        summary = Follower(request, workers, Pace(every, until, probe_interval_s), stop, done).run()
     return summary, workers.options

@@ -40,7 +40,7 @@ from jobs.console.log import log_message
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
-from jobs.launch.failures import as_usage_errors
+from jobs.launch.failures import raise_as_usage_errors
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions
@@ -403,7 +403,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     tables = LakeTables(lake, file_system_options())
     printer = Printer(quiet=quiet)
     try:
-        with as_usage_errors(UnsupportedFormat):
+        with raise_as_usage_errors(UnsupportedFormat):
             if out is not None:
                 cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
             else:

@@ -29,7 +29,7 @@ from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result
-from jobs.launch.failures import as_usage_errors
+from jobs.launch.failures import raise_as_usage_errors
 from jobs.storage.locations import is_local, local_path
 from jobs.store.rocksdb import check_rocksdict_installed
 from jobs.store.running_broker import LockedStore, RefusedError, find_broker_process, lock_store
@@ -216,7 +216,7 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
         yield None
         return
     with (
-        as_usage_errors(RefusedError, before="not installed: "),
+        raise_as_usage_errors(RefusedError, before="not installed: "),
         lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.read_conf())) as held,
         held.checking_changes_on_error(),
     ):
@@ -229,7 +229,7 @@ def _put_in_place(
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
 
-    with as_usage_errors(RefusedError, before="not installed: "):
+    with raise_as_usage_errors(RefusedError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
         answer.print_lines(
@@ -286,7 +286,7 @@ def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
             "(storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
-    with as_usage_errors(UnsupportedFormat):
+    with raise_as_usage_errors(UnsupportedFormat):
         check_rocksdict_installed(str(out), "write")
 
 

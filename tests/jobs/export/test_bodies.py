@@ -77,7 +77,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
-    [item] = plan_export(ExportRequest(Place(store=str(broker.root)), between=between), {}).items
+    [item] = plan_export(ExportRequest(Place(store=str(broker.root)), time_range=between), {}).items
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
     task = PartTask(tmp_path, RowFormat.PARQUET, RELEASE, condition=condition)
     next(item.read())  # what is loaded once
@@ -108,7 +108,7 @@ def test_the_first_and_the_last_message_of_a_file_are_exported_for_their_own_tim
     lake = write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
     for record in records:
         time = record.store_timestamp
-        asked = ExportRequest(Place(lake=str(lake)), between=(time, time), out=tmp_path / str(time))
+        asked = ExportRequest(Place(lake=str(lake)), time_range=(time, time), out=tmp_path / str(time))
         assert 1 == export(asked, plan_export(asked, {}), SerialWorkers()).messages
 
 
@@ -127,7 +127,7 @@ def test_an_export_by_times_reads_a_segment_once(
 
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
-    asked = ExportRequest(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
+    asked = ExportRequest(Place(store=str(store)), time_range=(records[0].store_timestamp + since, ANY_TIME[1]))
     summary = export(replace(asked, out=tmp_path / "out"), plan_export(asked, {}), SerialWorkers())
 
     assert [COLUMNS] == reads

@@ -470,7 +470,7 @@ def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace) -> list[flo
     [
         ([number + 0.5 for number in range(18)], Pace(8.0), [0, 8, 16, 24]),
         ([15.5, 16.5, 22.5], Pace(8.0), [0, 23]),  # a beat of 8 s would commit at 16 and at 24
-        ([20.5, 25.0], Pace(8.0, look_s=8.0), [0, 24, 32]),  # one look a step, where looks are paid for
+        ([20.5, 25.0], Pace(8.0, probe_interval_s=8.0), [0, 24, 32]),  # one look a step, where looks are paid for
     ],
     ids=["always new", "after a quiet time", "looks that cost"],
 )

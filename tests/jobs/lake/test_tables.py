@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.ingest.request import Summary
-from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, with_inflated_bodies
+from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, add_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
@@ -92,7 +92,7 @@ def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:
         "is_compressed": [True] * 100,
     }
 
-    parts = list(with_inflated_bodies(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
+    parts = list(add_inflated_bodies(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
 
     assert [part.num_rows for part in parts] == [4] * 25
     assert [offset for part in parts for offset in part.column("physical_offset").to_pylist()] == list(range(100))
