@@ -136,6 +136,6 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     """Open either a store or a lake; the release is detected unless it is given."""
     if (store is None) == (lake is None):
         raise ValueError("pass exactly one of store and lake")
-    given = Release.of(release) if release else None
+    given = Release.from_version(release) if release else None
     with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
         yield source

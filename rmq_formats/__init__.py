@@ -16,7 +16,7 @@ A segment is read record by record; a record determines the keys and the queue b
 >>> message = decode_record(segment, pieces[0].offset)
 >>> message.topic, message.body
 ('Orders', b'hello')
->>> index_keys(message, Release.of("5.3.3"))
+>>> index_keys(message, Release.from_version("5.3.3"))
 ['Orders#order-1']
 >>> [(unit.queue.path, unit.physical_offset, unit.size) for unit in expected_units(message, QueueRules())]
 [('consumequeue/Orders/0', 0, 115)]

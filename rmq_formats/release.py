@@ -135,7 +135,7 @@ class Release:
     time_search_takes_nearest: bool = field(metadata={"": True, "5.1.1": False})
 
     @classmethod
-    def of(cls, version: str) -> "Release":
+    def from_version(cls, version: str) -> "Release":
         """Return the release named by *version*; unpublished numbers behave like the newest one before them."""
         return _release(Version.parse(version))
 
@@ -167,7 +167,7 @@ _LINES = {
     "4.0": 0, "4.1": 0, "4.2": 0, "4.3": 2, "4.4": 0, "4.5": 2, "4.6": 1, "4.7": 1, "4.8": 0, "4.9": 8,
     "5.0": 0, "5.1": 4, "5.2": 0, "5.3": 3, "5.4": 0, "5.5": 1,
 }  # fmt: skip
-PUBLISHED = tuple(Release.of(f"{line}.{patch}") for line, last in _LINES.items() for patch in range(last + 1))
+PUBLISHED = tuple(Release.from_version(f"{line}.{patch}") for line, last in _LINES.items() for patch in range(last + 1))
 OLDEST, *_, NEWEST = PUBLISHED
 
 

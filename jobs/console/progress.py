@@ -163,7 +163,7 @@ def reset_one_time_work() -> None:
 
 
 @contextmanager
-def add_later_phase(later: int) -> Iterator[None]:
+def add_bytes_of_later_phase(later: int) -> Iterator[None]:
     """Add the bytes of a *later* phase to the remaining work that progress lines in the block show."""
     _later.append(later)
     try:

@@ -85,7 +85,7 @@ VERIFIED_COLUMNS = (
     BODY_ERROR,
     BODY_INFLATED,
 )
-"""The columns of `messages` by which a row is judged."""
+"""The columns of `messages` that are needed to verify a row."""
 
 RowMask = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from jobs.console import process
 from jobs.console.log import log_message
-from jobs.console.progress import add_later_phase
+from jobs.console.progress import add_bytes_of_later_phase
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.ingest.tier import run_tier_steps
@@ -166,7 +166,7 @@ class _Run(NextRun):
             self.summary.open = self.earlier_damage
             return
         work = RangePass(self.output, tuple(one.collector for one in started))
-        with add_later_phase(self.summary.bytes_left):
+        with add_bytes_of_later_phase(self.summary.bytes_left):
             outcomes = read_chained(self.workers, ranges, work, work.discard)
         self.clock.end_step("reading and writing")
         self._note_read(outcomes)

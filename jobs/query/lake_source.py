@@ -100,7 +100,7 @@ class LakeSource(Source):
         """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
         recorded = self._newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
         names = [json.loads(run["detail"]).get(RELEASE_SETTING) for run in recorded]
-        known = self._given_release or next((Release.of(name) for name in names if name), None)
+        known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
         newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, IS_OWN_ROW)[0]["offset"] or 0

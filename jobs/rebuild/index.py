@@ -185,7 +185,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             store.root, request.out, settings, request.lost_only, len(row), row.records, row.damaged_bytes,
             survivors=[
                 ComparedSurvivor(
-                    one.real.name, one.verdict, _role(one.verdict), one.detail,
+                    one.broker_file.name, one.verdict, _role(one.verdict), one.detail,
                     [*map(str, one.compared.differences)] if one.compared else [],
                 )
                 for one in explained
@@ -261,15 +261,24 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     held: set[str] = set()
     proof: _Proof | None = None
     if request.proven_only:
-        held = {one.real.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
+        held = {
+            one.broker_file.name for one in found if _may_be_right(one, found, row, store, geometry)
+        } - request.accepted
         proof = held, [row.find_first_key(start) for start, _ in check.doubtful_ranges]
-    kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.real.name in held)]
+    kept = [
+        one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.broker_file.name in held)
+    ]
     damaged = [
-        one.real.name
+        one.broker_file.name
         for one in found
         if one.verdict.is_damage or (request.proven_only and _is_lost(one, held, request.accepted))
     ]
-    completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].real.name == found[-1].real.name
+    completes = (
+        proof is None
+        and not request.broker_runs
+        and bool(kept)
+        and kept[-1].broker_file.name == found[-1].broker_file.name
+    )
     builds = plan_index_files(
         store, settings, row, kept, damaged, complete_last=completes, proof=proof, recorded=request.recorded_names
     )
@@ -278,7 +287,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
 
 def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
     """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
-    name, verdict = explained.real.name, explained.verdict
+    name, verdict = explained.broker_file.name, explained.verdict
     is_proven = verdict is FileVerdict.FOREIGN and name not in held
     is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
     return is_proven or (not verdict.is_explained and name in accepted)
@@ -287,12 +296,12 @@ def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collecti
 def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> bool:
     """Return whether a file continues its neighbours' store times: then the log may be foreign, not the file."""
     number = files.index(explained)
-    sound = [(at, one.real.header) for at, one in enumerate(files) if one.verdict.is_explained]
+    sound = [(at, one.broker_file.header) for at, one in enumerate(files) if one.verdict.is_explained]
     before = max((header.end_timestamp for at, header in sound if at < number), default=None)
     after = min((header.begin_timestamp for at, header in sound if at > number), default=None)
     if before is None and after is None:
         return True
-    header = explained.real.header
+    header = explained.broker_file.header
     is_after = before is None or header.begin_timestamp >= before
     return is_after and (after is None or header.end_timestamp <= after)
 
@@ -304,7 +313,11 @@ def _may_be_right(
     if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
         return False
     is_foreign = explained.verdict is FileVerdict.FOREIGN
-    return not is_foreign or has_keys_of_log(explained.real, row, geometry, store) or _fits_between(explained, files)
+    return (
+        not is_foreign
+        or has_keys_of_log(explained.broker_file, row, geometry, store)
+        or _fits_between(explained, files)
+    )
 
 
 def _keep_proven(  # noqa: PLR0913, PLR0917 - what there is
@@ -316,18 +329,18 @@ def _keep_proven(  # noqa: PLR0913, PLR0917 - what there is
     accepted: Collection[str],
 ) -> tuple[list[BuildTask], list[BuiltFile]]:
     """Return the new files that are proven or *accepted*, deleting others; one fault must explain a wrong file."""
-    wrong = {one.real.name: one for one in explained}
+    wrong = {one.broker_file.name: one for one in explained}
     moved = set()
     for one in explained:
         if one.verdict is FileVerdict.MISNAMED:
-            with store.open(one.real) as real:
-                moved.add(hash_file(real.read))
+            with store.open(one.broker_file) as broker_file:
+                moved.add(hash_file(broker_file.read))
     proven, files = list[BuildTask](), list[BuiltFile]()
     for build, file in zip(builds, built, strict=True):
         old = wrong.get(build.name)
         path = Path(local_path(join_location(directory, file.name)))
         is_decided = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved or build.name in accepted
-        if is_decided or (old is not None and _find_one_fault(old.real, path, store)):
+        if is_decided or (old is not None and _find_one_fault(old.broker_file, path, store)):
             proven.append(build)
             files.append(file)
         else:
@@ -335,10 +348,10 @@ def _keep_proven(  # noqa: PLR0913, PLR0917 - what there is
     return proven, files
 
 
-def _find_one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
-    with store.open(real) as file, LocalStorage().open(str(made)) as right:
+def _find_one_fault(broker_file: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
+    with store.open(broker_file) as file, LocalStorage().open(str(made)) as right:
         return find_file_fault(
-            Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
+            Content(broker_file.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
         )
 
 
@@ -368,7 +381,7 @@ def plan_index_files(  # noqa: PLR0913 - what there is
         last = kept[-1]
         recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
         kind = BuiltFileKind.FULL if recipe.entry_count == plan.geometry.capacity else BuiltFileKind.OPEN
-        builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
+        builds.append(BuildTask(last.broker_file.name, kind, recipe, last.start, "", (last.broker_file.name,)))
     planned = plan.plan_missing_files(kept, completes=completes)
     if proof is not None:
         held, doubtful = proof
@@ -384,7 +397,7 @@ def plan_index_files(  # noqa: PLR0913 - what there is
         one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.start <= key <= one.end for key in lost) else one
         for one in planned
     ]
-    names = [survivor.real.name for survivor in kept]
+    names = [survivor.broker_file.name for survivor in kept]
     choose_names = partial(_choose_names, row=row, zone=settings.zone.value, recorded=recorded)
     builds += _name_files(planned, names, damaged, choose_names, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
@@ -393,8 +406,8 @@ def plan_index_files(  # noqa: PLR0913 - what there is
 def _has_sure_place(plan: PlannedFile, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
     """Return whether the files next to a gap are right, or the gap has a wrong file for comparison with the new one."""
     before, following = kept[max(plan.after, 0) : plan.after + 1], kept[plan.after + 1 : plan.after + 2]
-    names = [one.real.name for one in (*before, *following)]
-    low, high = before[0].real.name if before else "", following[0].real.name if following else "~"
+    names = [one.broker_file.name for one in (*before, *following)]
+    low, high = before[0].broker_file.name if before else "", following[0].broker_file.name if following else "~"
     return not any(name in held for name in names) or any(low < name < high for name in damaged)
 
 
@@ -445,8 +458,8 @@ def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], st
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{count_text(keys, 'key')} inside {explained.real.name}: only a full rebuild adds them"
-    ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
+            yield f"{count_text(keys, 'key')} inside {explained.broker_file.name}: only a full rebuild adds them"
+    ahead = [explained.broker_file.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
     if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
@@ -466,10 +479,10 @@ def _find_same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], stor
         if (file.header.begin_timestamp, file.header.begin_physical_offset)
         == (header.begin_timestamp, header.begin_physical_offset)
     ]
-    for real in same_beginning:
-        with store.open(real) as file:
-            if real.size == built.size and hash_file(file.read) == built.sha256:
-                return real
+    for broker_file in same_beginning:
+        with store.open(broker_file) as file:
+            if broker_file.size == built.size and hash_file(file.read) == built.sha256:
+                return broker_file
     return bool(same_beginning)
 
 

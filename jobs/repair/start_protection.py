@@ -87,7 +87,7 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
         return []
     if not after.deletes_messages and _find_possible_cut(found, after) is None:
         return []
-    facts = gather_start_facts(store, Release.of(after.release))
+    facts = gather_start_facts(store, Release.from_version(after.release))
     places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
     newest_first = store.segments[::-1]
     holes = [Hole(next(one for one in newest_first if one.base_offset <= place.offset), place, []) for place in places]

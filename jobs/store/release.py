@@ -149,7 +149,7 @@ class MarkCollector:
 def parse_release(text: str) -> Release:
     """Return the release that a user names; `UndecidedError` if RocketMQ never had it."""
     try:
-        release = Release.of(text.strip())
+        release = Release.from_version(text.strip())
     except FormatError as error:
         raise UndecidedError(f"{text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
     if str(release) not in _PREVIEWS and release not in PUBLISHED:

@@ -39,17 +39,17 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
     ends = ends - ends[0]
     batch = _Batch(data, np.zeros(len(bodies), np.bool_), times)
     arrays, is_null = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), columns, "$")
-    is_judged = batch.is_odd | is_null
-    again = np.flatnonzero(is_judged)
-    unknown = batch.unknown_fields(is_judged)
+    is_read_again = batch.is_odd | is_null
+    again = np.flatnonzero(is_read_again)
+    unknown = batch.unknown_fields(is_read_again)
     if not again.size:
         return TypedRows(arrays, {}, unknown)
     exact = read_bodies_exactly((bodies[number].as_py() for number in again.tolist()), columns, times)
     merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
     refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
     # The rows of the scalar reader follow those of the compiled one, which has a row for every body.
-    judged, places = np.delete(again, list(exact.refusals)), np.arange(len(bodies))
-    places[judged] = len(bodies) + np.arange(judged.size)
+    typed_bodies, places = np.delete(again, list(exact.refusals)), np.arange(len(bodies))
+    places[typed_bodies] = len(bodies) + np.arange(typed_bodies.size)
     fitting = pa.array(np.delete(places, list(refusals)))
     rows = [pa.concat_arrays(both).take(fitting) for both in zip(arrays, exact.columns, strict=True)]
     assert all(len(row) + len(refusals) == len(bodies) for row in rows)
@@ -72,16 +72,16 @@ class _Batch:
     # Members without a field: the path of their objects, their names and their values.
     unknown: list[tuple[str, pa.Array, _Places]] = field(default_factory=list)
 
-    def unknown_fields(self, is_judged: NDArray[np.bool_]) -> dict[str, UnknownField]:
+    def unknown_fields(self, is_read_again: NDArray[np.bool_]) -> dict[str, UnknownField]:
         """Return the fields without a column, except those of bodies that the scalar reader reads."""
         found: dict[str, UnknownField] = {}
         for path, all_names, values in self.unknown:
-            kept = np.flatnonzero(~is_judged[values.bodies])
+            kept = np.flatnonzero(~is_read_again[values.bodies])
             names = all_names.take(pa.array(kept)).dictionary_encode()
             # A body with an array of objects may have the field more than once.
-            pairs = np.asarray(names.indices, np.int64) * len(is_judged) + values.bodies[kept]
+            pairs = np.asarray(names.indices, np.int64) * len(is_read_again) + values.bodies[kept]
             _, first = np.unique(pairs, return_index=True)
-            codes, firsts, counts = np.unique(pairs[first] // len(is_judged), return_index=True, return_counts=True)
+            codes, firsts, counts = np.unique(pairs[first] // len(is_read_again), return_index=True, return_counts=True)
             fields = {}
             for code, at, count in zip(codes.tolist(), first[firsts].tolist(), counts.tolist(), strict=True):
                 row = kept[at]

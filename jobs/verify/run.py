@@ -111,7 +111,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         starting = determine_next_start_writers(store, request.wanted.release, wrong).value
         start = predict_store_start(store, starting, walked, request.wanted.conf)
         _add_start(start, parts, store)
-        if keeps_incomplete_record(store, Release.of(start.release), walked.end):
+        if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
             log.notes.append(
                 f"the properties of the record at offset {walked.end:,} end in zeros: this broker ({start.release}) "
                 "accepts it as the last message of the log, without the properties that the zeros overwrote"

@@ -32,7 +32,9 @@ from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex,
 
 _DAMAGED = FileVerdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
-_NO_TAGS = RuleTable.from_rules(make_rules((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
+_NO_TAGS = RuleTable.from_rules(
+    make_rules((0, Release.from_version("5.3.3")))
+)  # no release puts tags into the index of a tier
 _END_AT = HEADER.offset("end_timestamp")
 _NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 

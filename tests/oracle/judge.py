@@ -58,7 +58,7 @@ class Writer:
 
     @property
     def rules(self) -> list[tuple[int, Release]]:
-        return [(since, Release.of(release)) for since, release in self.releases]
+        return [(since, Release.from_version(release)) for since, release in self.releases]
 
     @property
     def index_geometry(self) -> IndexGeometry:

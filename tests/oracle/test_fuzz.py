@@ -178,7 +178,7 @@ def fuzz_index(driver: DriverProcess, store: Path, seed: int) -> Found:
     """Hand crafted messages to the index service: offsets that stand or go back, any time; then look keys up."""
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
-    release = Release.of(driver.release)
+    release = Release.from_version(driver.release)
     crafted = list(_crafted_for_index(random, _few_enough(geometry)))
     writer = Writer(((0, driver.release),), geometry)
     index = IndexWriter(writer.index_geometry, make_rules((0, release)))
@@ -247,7 +247,7 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int) -> Found:
     """Hand crafted messages to the queues: queue offsets that leap, stand and fall, places that repeat."""
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
-    release = Release.of(driver.release)
+    release = Release.from_version(driver.release)
     crafted = list(_crafted_for_queues(random, _few_enough(geometry)))
     queues: dict[QueueName, ConsumeQueue] = {}
     for message in crafted:

@@ -213,7 +213,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
 
 def _state(lake: Path, writer: str, record: MessageRecord) -> str:
     """Return the state of a message by its story, which is asked for by the id that its producer gave."""
-    release = Release.of(writer)
+    release = Release.from_version(writer)
     source = open_lake(lake, release)
     found = timeline.find_copies_by_id(source, Message(record, release).unique_key or "", None).messages
     return next(timeline.find_stories(source, found)).state

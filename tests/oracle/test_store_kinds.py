@@ -323,7 +323,7 @@ def _units_of(lake: Path, cell: Cell) -> dict[QueueId, list[tuple[int, int]]]:
 
 def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
     with StoreReader(list_store(str(store))) as reader:
-        source = StoreSource(reader, Release.of(cell.release))
+        source = StoreSource(reader, Release.from_version(cell.release))
         queues = {}
         for name in _queues(cell):
             first, end = source.queue_offsets(*name) or (0, 0)

@@ -80,7 +80,7 @@ class Lives:
         self._count = count
         self._asks_again = bool(seed % 2)  # the broker asks producers what became of open transactions
         self._has_timers = stage.runs(since="5.0.0")
-        self._parser = Release.of(stage.release).property_parser
+        self._parser = Release.from_version(stage.release).property_parser
         self._topics = [topic for topic in _TOPICS if self._has_timers or topic != "TP"]
 
     def play(self) -> list[Note]:
@@ -331,7 +331,7 @@ def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, coun
     """Sent, in batches, delayed, timed, in transactions, retried, popped, dead, traced; half of them before a kill."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         notes = Lives(stage, seed, count).play()
-    release, lake = Release.of(version), str(tmp_path / "lake")
+    release, lake = Release.from_version(version), str(tmp_path / "lake")
     ingest_store(tmp_path / "store", lake)
     surprises = []
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:

@@ -34,18 +34,18 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import encode_properties
 
-NEW = Release.of("5.3.3")
+NEW = Release.from_version("5.3.3")
 
 
 def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> MessageRecord:  # noqa: ANN401 - any field
     properties = fields.pop("properties", {})
     assert isinstance(properties, dict)
-    text = encode_properties(properties, trailing_separator=Release.of(release).trailing_separator)
+    text = encode_properties(properties, trailing_separator=Release.from_version(release).trailing_separator)
     return new_record(topic=topic.encode(), magic_code=MAGIC_V1, properties=text, **fields)
 
 
 def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:  # noqa: ANN401 - any rule
-    return list(expected_units(record, QueueRules(((0, Release.of(release)),), **rules)))
+    return list(expected_units(record, QueueRules(((0, Release.from_version(release)),), **rules)))
 
 
 def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:  # noqa: ANN401 - any rule

@@ -20,7 +20,7 @@ from tests.rmq_formats.builders import a_record, placed
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, group_of, pack_units
 from tests.rmq_formats.strategies import I32, I64, records
 
-RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]
+RELEASES = [Release.from_version(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]
 _, *_NUMBERS, _ = ExpectedUnit._fields
 
 
@@ -311,7 +311,7 @@ FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
 def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
     release: str, there: list[tuple[int, int, int]], unit: tuple[int, int, int], expected: tuple[int, int], files: int
 ) -> None:
-    builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.of(release)),))
+    builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.from_version(release)),))
     name = QueueName(QueueKind.PLAIN, "T", 0)
     made = filled(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
     blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)

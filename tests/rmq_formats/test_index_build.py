@@ -49,7 +49,7 @@ times = st.one_of(
     st.integers(-5, 5), st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(-(1 << 63), (1 << 63) - 1)
 )
 hosts = st.sampled_from([Host(bytes(4), 0), Host(bytes(16), 0)])
-releases = st.sampled_from([Release.of(name) for name in ("4.2.0", "4.7.1", "4.9.8", "5.5.1")])
+releases = st.sampled_from([Release.from_version(name) for name in ("4.2.0", "4.7.1", "4.9.8", "5.5.1")])
 
 
 @st.composite
@@ -158,7 +158,7 @@ def test_built_files_equal_those_of_the_scalar_model(log: Written, cut: int, end
 def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> None:
     """Slots that several of them share, and a release that counts slots otherwise from one of them on."""
     geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
-    rules = make_rules((0, Release.of("4.2.0")), (77_000, NEWEST))
+    rules = make_rules((0, Release.from_version("4.2.0")), (77_000, NEWEST))
     keys = np.empty(2_000, PACKED_KEY)
     keys["key_hash"] = random.integers(0, 1 << 31, keys.size)
     keys["physical_offset"] = 100 * np.arange(keys.size)
@@ -222,7 +222,7 @@ def test_copied_entries_and_further_keys_give_the_same_file(
 
 def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
     """The second part leaves the file's begin alone; slots are counted as the release at the entry's offset counts."""
-    rules = make_rules((0, Release.of("4.7.0")), (BASE + 4, Release.of("4.7.1")))
+    rules = make_rules((0, Release.from_version("4.7.0")), (BASE + 4, Release.from_version("4.7.1")))
     scalar = IndexFile.created(GEOMETRY)
     for number in range(8):
         offset = BASE + number

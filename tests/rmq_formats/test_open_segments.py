@@ -259,7 +259,9 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)
 
-    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"), len(segment))
+    stop = find_stop(
+        lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"), len(segment)
+    )
     pieces = list(walk(segment, BRIDGED))
     scanned = scan(lambda at, length: segment[at : at + length], 0, len(segment), len(segment), BRIDGED, final=True)
 
@@ -274,7 +276,7 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
 def test_a_bridge_to_the_end_of_a_segment_ends_with_a_blank(size: int) -> None:
     segment = FIRST + build_bridge_to_segment_end(START, START + size, [], 9)
 
-    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
+    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"))
 
     assert len(FIRST) + size == len(segment)
     assert StopKind.END_OF_FILE is stop.kind

@@ -77,13 +77,15 @@ def test_every_switch_has_a_first_value_and_changes_in_order() -> None:
 )
 def test_the_property_parser_changed_twice(parser: PropertyParser, versions: Sequence[str]) -> None:
     """The first preview of 5.0.0 still had the old parser."""
-    assert {version: Release.of(version).property_parser for version in versions} == dict.fromkeys(versions, parser)
+    assert {version: Release.from_version(version).property_parser for version in versions} == dict.fromkeys(
+        versions, parser
+    )
 
 
 def test_an_unpublished_version_behaves_like_the_newest_release_before_it() -> None:
     """A private build such as 5.3.9 must not be refused."""
-    assert Release.of("5.3.9").indexes_tags is False
-    assert Release.of("6.0.0").indexes_tags is True
+    assert Release.from_version("5.3.9").indexes_tags is False
+    assert Release.from_version("6.0.0").indexes_tags is True
 
 
 def test_rules_must_be_in_ascending_order() -> None:
@@ -267,7 +269,7 @@ def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name
     eras = detect_eras(marks_of(golden(name)))
 
     assert len(eras) == 1
-    assert Release.of(release_of(name)) in eras[0].candidates
+    assert Release.from_version(release_of(name)) in eras[0].candidates
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queu
 def test_a_broker_start_recovers_from_the_right_segment(
     release: str, has_abort: bool, checkpoint: Checkpoint, reach: int, expected: int
 ) -> None:
-    assert expected == find_start_segment(LOG, Release.of(release), checkpoint, reach, has_abort=has_abort)
+    assert expected == find_start_segment(LOG, Release.from_version(release), checkpoint, reach, has_abort=has_abort)
 
 
 def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None:
@@ -320,11 +322,11 @@ def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None
     log = [*LOG[:5], SegmentStart(500, None), *LOG[6:]]
     long = [SegmentStart(base, None) for base in range(0, 2000, 100)]
 
-    assert 400 == find_start_segment(log, Release.of("5.3.3"), MIDDLE, -1, has_abort=True)
-    assert 400 == find_start_segment(log, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert 500 == find_start_segment(log, Release.of("5.3.3"), MIDDLE, 550, has_abort=False)
-    assert 1000 == find_start_segment(long, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert find_start_segment([], Release.of("5.4.0"), MIDDLE, 550, has_abort=False) is None
+    assert 400 == find_start_segment(log, Release.from_version("5.3.3"), MIDDLE, -1, has_abort=True)
+    assert 400 == find_start_segment(log, Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert 500 == find_start_segment(log, Release.from_version("5.3.3"), MIDDLE, 550, has_abort=False)
+    assert 1000 == find_start_segment(long, Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert find_start_segment([], Release.from_version("5.4.0"), MIDDLE, 550, has_abort=False) is None
 
 
 @pytest.mark.parametrize(
@@ -346,6 +348,6 @@ def test_some_releases_refuse_wrong_file_sizes(
         WrongLengthFile("empty", 0, 100, is_last=True),
         WrongLengthFile("empty", 0, 100, is_last=False),
     )
-    refused = [find_refused_file([one], Release.of(release)) is not None for one in files]
+    refused = [find_refused_file([one], Release.from_version(release)) is not None for one in files]
 
     assert [longer, empty_last, empty_middle] == refused

@@ -48,7 +48,7 @@ from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.stores import stored_records
 
-_RELEASE = Release.of("5.5.1")
+_RELEASE = Release.from_version("5.5.1")
 
 # Of a queue `Tx` of 5.5.1: its second unit, and the row of its last one.
 _UNIT = (

@@ -308,7 +308,7 @@ def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: 
         if pieces[-1].kind is BLANK_PIECE
     )
 
-    assert any(behind) == Release.of(release_of(name)).stale_blank
+    assert any(behind) == Release.from_version(release_of(name)).stale_blank
 
 
 @pytest.mark.parametrize("framing", list(Framing))

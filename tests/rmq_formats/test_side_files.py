@@ -80,7 +80,7 @@ def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None
 
 
 def test_every_timer_unit_points_to_a_record_of_the_timer_topic(store: Path) -> None:
-    parser = Release.of("5.5.1").property_parser
+    parser = Release.from_version("5.5.1").property_parser
     records = {record.physical_offset: record for record, _ in stored_records(store / "store")}
 
     for unit in units_of(store / "store/timerlog").values():

@@ -162,7 +162,7 @@ def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreO
     store = golden(name)
     raw = (store / "checkpoint").read_bytes()
     checkpoint = decode_checkpoint(raw)
-    version = Release.of(release_of(name)).version
+    version = Release.from_version(release_of(name)).version
     told = next(line for line in (store / "PROVENANCE.md").read_text().splitlines() if line.startswith("CHECKPOINT "))
 
     assert told == f"CHECKPOINT {tuple(checkpoint)}"

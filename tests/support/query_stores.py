@@ -23,7 +23,7 @@ from tests.support.lakes import Options, ingest_store
 
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200
-RELEASE = Release.of("5.5.1")
+RELEASE = Release.from_version("5.5.1")
 GEOMETRY = Geometry(7, 9)  # few slots: chains are long, and most hits are other keys
 
 

@@ -135,7 +135,7 @@ class _FileWriter:
         kept = _kept.get()
         if not is_complete and kept is not None:
             kept[self._store] = work.ordinal, header, builder.slots
-        name = recipe.real.name if recipe.real else None
+        name = recipe.broker_file.name if recipe.broker_file else None
         return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:

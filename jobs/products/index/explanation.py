@@ -82,7 +82,7 @@ _EXPLAINED = frozenset(
 class ExplainedFile:
     """A file with its verdict, and the evidence."""
 
-    real: BrokerIndexFile
+    broker_file: BrokerIndexFile
     verdict: FileVerdict
     survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
     compared: FileComparison | None = None
@@ -134,19 +134,19 @@ def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     plan = IndexPlan(store.storage, row, geometry, rules)
     recipes = [plan.survivor_recipe(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
-    judged: dict[str, ExplainedFile] = {}
+    by_name: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
-        verdict, detail = _judge(survivor, result, before, recipe, row)
-        judged[survivor.real.name] = ExplainedFile(survivor.real, verdict, survivor, result, detail)
+        verdict, detail = _classify(survivor, result, before, recipe, row)
+        by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
         before = before if survivor.relation is FileRelation.REPEATED else survivor
-    for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
+    for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
         verdict, detail = FileVerdict.MISNAMED, f"its content is that of {other}"
         if other is None:
             verdict, detail = FileVerdict.OUT_OF_ORDER, ""
-        judged[name] = replace(judged[name], verdict=verdict, detail=detail)
+        by_name[name] = replace(by_name[name], verdict=verdict, detail=detail)
     explained = tuple(
-        judged.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
+        by_name.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
     )
     if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
         # A broker creates a file before it writes the first entry and the header.
@@ -166,8 +166,8 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
     A broker that indexes messages again after a start writes files that begin before existing ones, and overlap them.
     Files that were exchanged follow one another without overlap once they are sorted.
     """
-    zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
-    in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
+    zone = detect_zone((one.broker_file.name, one.broker_file.header.begin_timestamp) for one in explained)
+    in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].broker_file.header.begin_physical_offset)
     # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
     # `last_named` is not greater: they can only have been exchanged among themselves, and are classified as one block.
     first = 0
@@ -184,7 +184,7 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
             are_exchanged = zone is not None and _are_exchanged(pairs, zone)
             for one, place in pairs:
                 if one is not place:
-                    yield one.real.name, place.real.name if are_exchanged else None
+                    yield one.broker_file.name, place.broker_file.name if are_exchanged else None
         first = number + 1
 
 
@@ -196,7 +196,7 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
     it is.
     """
     moves = [
-        (file_name_for_time(one.real.header.begin_timestamp, zone), one.real.name, place.real.name)
+        (file_name_for_time(one.broker_file.header.begin_timestamp, zone), one.broker_file.name, place.broker_file.name)
         for one, place in pairs
     ]
     fits_now = all(begin <= now for begin, now, _ in moves)
@@ -217,32 +217,33 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
             continue
         if survivor.start > end and known:
             is_elsewhere = is_covered(end, survivor.start, placed)
-            yield explained.real.name, survivor.start - end, end, is_elsewhere
+            yield explained.broker_file.name, survivor.start - end, end, is_elsewhere
         end, known = max(survivor.end, 0), True
 
 
-def classify_unreadable(real: BrokerIndexFile, geometry: Geometry, reason: str) -> ExplainedFile:
+def classify_unreadable(broker_file: BrokerIndexFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that is unreadable because of its size or header."""
-    is_larger = real.size > geometry.file_size
-    return ExplainedFile(real, FileVerdict.WRONG_GEOMETRY if is_larger else FileVerdict.DAMAGED, detail=reason)
+    is_larger = broker_file.size > geometry.file_size
+    return ExplainedFile(broker_file, FileVerdict.WRONG_GEOMETRY if is_larger else FileVerdict.DAMAGED, detail=reason)
 
 
-def _judge(
+def _classify(
     survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, row: KeySequence
 ) -> tuple[FileVerdict, str]:
-    header = survivor.real.header
+    header = survivor.broker_file.header
     if before is not None and survivor.relation is FileRelation.BEFORE_LOG:
-        reached = before.real.header.end_physical_offset
+        reached = before.broker_file.header.end_physical_offset
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
-            return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.real.name}"
+            return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.broker_file.name}"
     if compared.is_equal:
         return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
         return FileVerdict.GROWING, f"equal so far ({count_text(header.entry_count, 'entry')})"
     slots: int | None = None
-    with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
-        slots = find_other_slot_count(Content(survivor.real.size, file.read), recipe.geometry)
+    file_size, location = survivor.broker_file.size, survivor.broker_file.location
+    with suppress(FileNotFoundError), recipe.storage.open(location) as file:  # deleted by retention
+        slots = find_other_slot_count(Content(file_size, file.read), recipe.geometry)
     if slots is not None:
         where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
         return FileVerdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
@@ -251,7 +252,7 @@ def _judge(
 
 def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
     if survivor.relation is FileRelation.REPEATED:
-        entries = count_text(survivor.real.header.entry_count, "entry")
+        entries = count_text(survivor.broker_file.header.entry_count, "entry")
         return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
     lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
     if survivor.lost_entry_count and _is_taken_back(survivor, row):
@@ -264,7 +265,7 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
         return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
         return FileVerdict.HISTORY, f"{count_text(survivor.head, 'entry')} of older messages"
-    if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record_offset:
+    if survivor.tail and survivor.broker_file.header.end_physical_offset <= row.last_record_offset:
         return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} with keys that no record has"
     if survivor.tail:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
@@ -272,14 +273,14 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
         return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes keys that it already has"
     if survivor.relation is FileRelation.RESTARTED:
-        offset = survivor.real.header.begin_physical_offset
+        offset = survivor.broker_file.header.begin_physical_offset
         return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
     return FileVerdict.EQUAL, ""
 
 
 def _is_taken_back(survivor: Survivor, row: KeySequence) -> bool:
     """Return whether a promotion explains all messages of the file that are not in the log."""
-    header = survivor.real.header
+    header = survivor.broker_file.header
     return all(
         row.is_cut_by_promotion(start, end - 1)
         for start, end in row.lost_ranges
@@ -295,15 +296,15 @@ def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geome
     )
     fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}
     if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
-        header = survivor.real.header
+        header = survivor.broker_file.header
         if (
             compared.slots_in_use <= header.hash_slot_count <= header.entry_count
         ):  # by either rule, or one after another
             return FileVerdict.OTHER_RULE, first
-    damage = _damage(survivor.real.header, compared, geometry)
+    damage = _damage(survivor.broker_file.header, compared, geometry)
     if damage:
         return FileVerdict.DAMAGED, f"{first}; {damage}"
-    if compared.counts[IndexFilePart.ENTRY] == survivor.real.header.entry_count:
+    if compared.counts[IndexFilePart.ENTRY] == survivor.broker_file.header.entry_count:
         return FileVerdict.FOREIGN, first
     return FileVerdict.CONTRADICTION, first
 

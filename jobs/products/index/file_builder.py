@@ -82,7 +82,7 @@ class IndexRecipe:
     parts: tuple[KeyPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
-    real: BrokerIndexFile | None = None
+    broker_file: BrokerIndexFile | None = None
     head: int = 0
     tail: int = 0
     storage: Storage = field(default_factory=AnyStorage, repr=False)
@@ -122,16 +122,16 @@ def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | Non
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
     """Add entries of the real file to *builder*."""
-    if recipe.real is None or not part.keys:
+    if recipe.broker_file is None or not part.keys:
         return
-    with recipe.storage.open(recipe.real.location) as file:
+    with recipe.storage.open(recipe.broker_file.location) as file:
         for number in range(part.first, part.first + part.keys, KEYS_PER_BLOCK):
             data = bytearray(min(part.first + part.keys - number, KEYS_PER_BLOCK) * ENTRY.size)
             found = file.read(recipe.geometry.entry_position(number), len(data))
             data[: len(found)] = found
             entries = np.frombuffer(data, np.uint8)
             first = builder.header.index_count
-            builder.add_entries(entries, recipe.real.header)
+            builder.add_entries(entries, recipe.broker_file.header)
             if note is not None:
                 note(first, entries.view(PACKED_KEY), None)
 
@@ -244,10 +244,10 @@ class FileComparison(NamedTuple):
 
 def compare_file(recipe: IndexRecipe) -> FileComparison:
     """Build the file in memory, block by block, and compare it with the real file."""
-    real = recipe.real
-    if real is None:
+    broker_file = recipe.broker_file
+    if broker_file is None:
         raise ValueError("no real file to compare with")
-    with recipe.storage.open(real.location) as file:
+    with recipe.storage.open(broker_file.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         write_blocks(recipe, comparison.write)
         return FileComparison(
@@ -262,7 +262,7 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
                     file, recipe.geometry.entry_position(recipe.entry_count + 1), recipe.geometry.file_size
                 )
             ),
-            bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
+            bytes(file.read(0, HEADER.size)) != HEADER.pack(*broker_file.header),
         )
 
 

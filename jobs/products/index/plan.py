@@ -81,7 +81,7 @@ class IndexPlan:
         *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
         row, keys, capacity = self.row, len(self.row), self.geometry.capacity
-        ends, counts = [one.end for one in kept], [one.real.header.entry_count for one in kept]
+        ends, counts = [one.end for one in kept], [one.broker_file.header.entry_count for one in kept]
         if completes:
             ends[-1] = self.end_after_filling(kept[-1])
             counts[-1] += ends[-1] - kept[-1].end
@@ -109,7 +109,7 @@ class IndexPlan:
 
     def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""
-        room = self.geometry.capacity - survivor.real.header.entry_count
+        room = self.geometry.capacity - survivor.broker_file.header.entry_count
         return min(survivor.end + room, len(self.row))
 
     def new_file_recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
@@ -122,10 +122,13 @@ class IndexPlan:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
         count, parts, tail = self.empty_index_count, survivor.list_parts(self.row), 0
         if end is None:
-            count, tail = min(survivor.real.header.index_count, 1), survivor.tail  # either count before its first put
+            count, tail = (
+                min(survivor.broker_file.header.index_count, 1),
+                survivor.tail,
+            )  # either count before its first put
         else:
             parts += self.row.list_parts(survivor.end, end)
         return IndexRecipe(
-            self.geometry, self.rules, self.row.scratch, tuple(parts), survivor.previous, count, survivor.real,
+            self.geometry, self.rules, self.row.scratch, tuple(parts), survivor.previous, count, survivor.broker_file,
             survivor.head, tail, self.storage,
         )  # fmt: skip

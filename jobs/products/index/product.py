@@ -63,14 +63,14 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
 
 def _first(run: Run) -> ContinuationPoint:
     store = run.store
-    real = list_index_files(store)
+    broker_file = list_index_files(store)
     try:
-        geometry = determine_geometry(store, real, run.given_settings)
+        geometry = determine_geometry(store, broker_file, run.given_settings)
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
-    real = [file for file in real if refusal_reason(file, geometry.value) is None]
-    shown = None if run.given_settings.release else detect_rules(store, real, geometry.value)
-    return ContinuationPoint(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
+    broker_file = [file for file in broker_file if refusal_reason(file, geometry.value) is None]
+    shown = None if run.given_settings.release else detect_rules(store, broker_file, geometry.value)
+    return ContinuationPoint(geometry, shown.value if shown else run.writers, store.start_offset, tuple(broker_file))
 
 
 def _continuation(run: Run, state: State) -> ContinuationPoint:
@@ -79,7 +79,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     taken_to = state["to_offset"] if run.cut_back_to is None else min(state["to_offset"], run.cut_back_to)
     start = max(taken_to, run.store.start_offset)  # before the run's start, if earlier runs left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
-    rules = make_rules(*((since, Release.of(name)) for since, name in state["rules"]))
+    rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     now, last = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
@@ -132,10 +132,10 @@ def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> l
 def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
     if survivor.relation is FileRelation.BEFORE_LOG:
         return True  # nothing contradicts it; its entries come without their keys
-    count = survivor.real.header.entry_count
+    count = survivor.broker_file.header.entry_count
     last = row.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
     return bool(count > survivor.head and not survivor.tail and last) and (
-        last[0].physical_offset == survivor.real.header.end_physical_offset
+        last[0].physical_offset == survivor.broker_file.header.end_physical_offset
     )
 
 

@@ -44,7 +44,7 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
 from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_rules, release_at
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
-FIRST_RELEASES_OF_ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
+FIRST_RELEASES_OF_ERAS = tuple(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
 SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_MIXED_FILES_SEARCHED = 3  # files that no era wrote alone and that are searched for a switch

@@ -58,7 +58,7 @@ class Discontinuity(NamedTuple):
 class Survivor:
     """A file and its position in the sequence."""
 
-    real: BrokerIndexFile
+    broker_file: BrokerIndexFile
     start: int
     relation: FileRelation
     previous: IndexHeader | None  # the end of the file before it, as its first entry shows
@@ -71,14 +71,18 @@ class Survivor:
     def _runs(self) -> list[tuple[Discontinuity, int]]:
         """Its runs of entries, each with the number of the entry after it; without head and tail."""
         begins = [Discontinuity(self.head + 1, max(self.start, 0)), *self.discontinuities]
-        ends = [*(seam.entry for seam in self.discontinuities), self.real.header.entry_count - self.tail + 1]
+        ends = [*(seam.entry for seam in self.discontinuities), self.broker_file.header.entry_count - self.tail + 1]
         return list(zip(begins, ends, strict=True))
 
     @property
     def end(self) -> int:
         """The number of the key after its last one."""
         last = self.discontinuities[-1] if self.discontinuities else Discontinuity(1, self.start)
-        return last.start + last.keys if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
+        return (
+            last.start + last.keys
+            if last.is_lost
+            else last.start + self.broker_file.header.entry_count - last.entry + 1
+        )
 
     @property
     def lost_entry_count(self) -> int:
@@ -124,13 +128,13 @@ def list_index_files(store: Store) -> list[BrokerIndexFile]:
     return found
 
 
-def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
+def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | None:
     """Return why a file is not a valid index file, judging by its size and header alone."""
-    header = real.header
-    if real.size < geometry.file_size:
-        return f"truncated: {real.size} bytes of {geometry.file_size}"
-    if real.size > geometry.file_size:
-        return f"wrong geometry: {real.size} bytes, not {geometry.file_size}"
+    header = broker_file.header
+    if broker_file.size < geometry.file_size:
+        return f"truncated: {broker_file.size} bytes of {geometry.file_size}"
+    if broker_file.size > geometry.file_size:
+        return f"wrong geometry: {broker_file.size} bytes, not {geometry.file_size}"
     if not any(header):
         return "the header is empty"
     if not 0 <= header.index_count <= geometry.index_num:
@@ -166,17 +170,17 @@ def _entries_without_key(
     files: Sequence[BrokerIndexFile], start: int, row: KeySequence, geometry: Geometry, store: Store
 ) -> list[int]:
     odd: list[int] = []
-    for real in files:
-        if real.header.end_physical_offset < start:
+    for broker_file in files:
+        if broker_file.header.end_physical_offset < start:
             continue
-        with store.open(real) as file:
-            reader = IndexReader(file.read, geometry, real.location)
-            count = real.header.entry_count
+        with store.open(broker_file) as file:
+            reader = IndexReader(file.read, geometry, broker_file.location)
+            count = broker_file.header.entry_count
             for number in range(_first_at_or_after(reader, count, start) + 1, count + 1):
                 entry = reader.entry(number)
                 if any(first <= entry.physical_offset < end for first, end in row.lost_ranges):
                     continue
-                if _is_key(entry, row, real.header.begin_timestamp if number > 1 else None):
+                if _is_key(entry, row, broker_file.header.begin_timestamp if number > 1 else None):
                     return odd
                 odd.append(entry.physical_offset)
     return odd
@@ -194,11 +198,11 @@ def _is_key(entry: IndexEntry, row: KeySequence, begin: int | None) -> bool:
     )
 
 
-def has_keys_of_log(real: BrokerIndexFile, row: KeySequence, geometry: Geometry, store: Store) -> bool:
+def has_keys_of_log(broker_file: BrokerIndexFile, row: KeySequence, geometry: Geometry, store: Store) -> bool:
     """Return whether any of a file's entries (of many, a sample) is a key of the log."""
-    with store.open(real) as file:
-        reader = IndexReader(file.read, geometry, real.location)
-        count = real.header.entry_count
+    with store.open(broker_file) as file:
+        reader = IndexReader(file.read, geometry, broker_file.location)
+        count = broker_file.header.entry_count
         numbers = range(1, count + 1, max(count // ENTRIES_COMPARED, 1))
         return any(_is_key(reader.entry(number), row, None) for number in numbers)
 
@@ -246,9 +250,9 @@ class FilePlacer:
         with a lower offset than that file's end. Entries of lost messages do not count as keys. If a file has only such
         entries, changed records are in the place of its messages, as in the files around it.
         """
-        if found.lost_entry_count == found.real.header.entry_count:
+        if found.lost_entry_count == found.broker_file.header.entry_count:
             return False
-        again = self._row.find_first_key(before.real.header.end_physical_offset)
+        again = self._row.find_first_key(before.broker_file.header.end_physical_offset)
         return found.relation is not FileRelation.BEFORE_LOG and found.start < min(found.end, again) and any(
             one.relation is not FileRelation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
             for one in placed
@@ -265,10 +269,10 @@ class FilePlacer:
         from the beginning of a log file on. Copies of files never extend past the end of the originals, and may have
         names that are older than the last message in those.
         """
-        ended = before.real.header
+        ended = before.broker_file.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
             return number + 1, False
-        if zone is not None and found.real.name < file_name_for_time(ended.end_timestamp, zone):
+        if zone is not None and found.broker_file.name < file_name_for_time(ended.end_timestamp, zone):
             return number + 1, False
         last = found
         for end, file in enumerate(files[number + 1 :], number + 1):
@@ -277,32 +281,32 @@ class FilePlacer:
             following = self._place(file, last)
             # Two files of one start share at most one message, all keys of which may be repeated; after another kill
             # the next file begins where a log file does. No start creates a file that continues elsewhere.
-            again = self._row.find_first_key(last.real.header.end_physical_offset)
+            again = self._row.find_first_key(last.broker_file.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
                 return end, False  # no file between is the first of a run that goes farther
             last = following
-        was_killed_again = last.real.header.index_count < self._geometry.index_num
+        was_killed_again = last.broker_file.header.index_count < self._geometry.index_num
         return len(files), last.end > before.end or was_killed_again
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
-        segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
+        segment = self._store.segment_at(survivor.broker_file.header.begin_physical_offset)
         return segment is not None and self._row.find_first_key(segment.base_offset) == survivor.start
 
-    def _place(self, real: BrokerIndexFile, before: Survivor | None) -> Survivor:
-        with self._store.open(real) as file:
-            reader = IndexReader(file.read, self._geometry, real.location)
-            count = real.header.entry_count
+    def _place(self, broker_file: BrokerIndexFile, before: Survivor | None) -> Survivor:
+        with self._store.open(broker_file) as file:
+            reader = IndexReader(file.read, self._geometry, broker_file.location)
+            count = broker_file.header.entry_count
             head = _first_at_or_after(reader, count, self._row.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
-            begins = self._begins(real.header.begin_physical_offset)
+            begins = self._begins(broker_file.header.begin_physical_offset)
             if count and head == count:
-                return Survivor(real, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
+                return Survivor(broker_file, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
             lost = self._lost(reader, head, count)
             if lost and lost[0].entry == head + 1 and not head:
                 begins, start = None, lost[0].key
             else:
                 start = -head if head else self._start(entries, begins, before)
-            found = Survivor(real, start, self._relation(start, before), None, head, 0, None if head else begins)
+            found = Survivor(broker_file, start, self._relation(start, before), None, head, 0, None if head else begins)
             found = replace(found, discontinuities=self._seams(reader, found, lost))
         if not head and not (found.discontinuities and found.discontinuities[0].entry == 1):
             found = self._with_previous(found, entries, before)
@@ -362,7 +366,7 @@ class FilePlacer:
         # keys, except for jumps. Then come entries of messages lost in the gap, which are one discontinuity. After
         # these, the first few entries show where the keys continue.
         seams: list[Discontinuity] = []
-        count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
+        count, number, start = found.broker_file.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
             more = self._seams_until(reader, number, start, gap.entry - 1)
             if more is None or len(seams) + len(more) > MAX_DISCONTINUITIES:
@@ -442,11 +446,11 @@ class FilePlacer:
     def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
         key_before = header_of_file_before(self._row, found.start)
         if before is not None and found.relation is not FileRelation.BEHIND_GAP:
-            yield before.real.header
+            yield before.broker_file.header
         if key_before is not None:
             yield key_before
         if before is not None:
-            yield before.real.header
+            yield before.broker_file.header
         yield None
 
 

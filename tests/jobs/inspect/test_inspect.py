@@ -134,7 +134,7 @@ def test_a_deep_inspection_counts_every_record(golden: StoreOf, name: str, run: 
     assert document["log"]["topics"] == {
         topic: sum(record.topic == topic for record in records) for topic in {record.topic for record in records}
     }
-    assert str(Release.of(release_of(name))) in document["releases"][0]["candidates"]
+    assert str(Release.from_version(release_of(name))) in document["releases"][0]["candidates"]
     assert len(document["releases"]) == 1
 
 

@@ -125,7 +125,7 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     run(store, lake, "b551-base")
     log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
-    rules = make_rules((0, Release.of(release_of("b551-base"))))
+    rules = make_rules((0, Release.from_version(release_of("b551-base"))))
     expected = []
     for offset in dict.fromkeys(row["physical_offset"] for row in entry_rows(lake)):
         record = decode_record(log, offset)

@@ -314,7 +314,7 @@ def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them( 
         *(Sent(topic="OrdersAa", keys=("AaAa",), unique_key=f"a{n}") for n in range(3)),
         *(Sent(topic="OrdersBB", keys=("AaAa",), unique_key=f"b{n}") for n in range(6)),
     ]
-    old = Release.of("4.9.2")
+    old = Release.from_version("4.9.2")
     store = write_store(tmp_path / "store", stored(messages), release=old, geometry=Geometry(50, 300))
     place = ("--store", store, "--release", release, "--hash-slots", "50", "--index-num", "300")
     code, out, _ = run("query", verb, *place, *line.split())

@@ -91,10 +91,10 @@ def test_option_letters_have_the_meaning_of_the_release(
 ) -> None:
     """`-c` of queryMsgByKey has had three meanings; None: the release would not take the line."""
     if expected is not None:
-        assert expected.items() <= parse_mqadmin_line(line.split(), Release.of(release)).options.items()
+        assert expected.items() <= parse_mqadmin_line(line.split(), Release.from_version(release)).options.items()
         return
     with pytest.raises(UnsupportedFormat, match=f"of RocketMQ {release}|for RocketMQ {release}|mqadmin "):
-        parse_mqadmin_line(line.split(), Release.of(release))
+        parse_mqadmin_line(line.split(), Release.from_version(release))
 
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])

@@ -63,7 +63,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
         (ONE, ("by_key", "Orders", "4711", {"window": TimeWindow(0, STORED - 60_000)}), ReasonKind.OUTSIDE_TIMES,
          "outside the requested"),
         # Up to 4.2.0 a rollback is a record in the real topic, and in no index.
-        ((OTHER, BACK, {"release": Release.of("4.2.0")}), ("by_key", "Orders", "4711"),
+        ((OTHER, BACK, {"release": Release.from_version("4.2.0")}), ("by_key", "Orders", "4711"),
          ReasonKind.ROLLED_BACK, "rolled back"),
         *(
             ((OTHER, {"start": SEGMENT_SIZE}), ("by_offset_id", encode_offset_id(BROKER, offset)), kind, named)
@@ -180,7 +180,7 @@ def test_a_unit_that_points_to_no_message_is_reported(opened_store: Opened) -> N
 
 
 def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened_store: Opened) -> None:
-    source = opened_store([Sent(tags="paid")], release=Release.of("5.3.3"))
+    source = opened_store([Sent(tags="paid")], release=Release.from_version("5.3.3"))
     answer = lookups.by_key(source, "Orders", "paid", kind=KeyKind.TAG)
 
     assert 1 == len(answer.messages)

@@ -214,9 +214,9 @@ def test_every_table_of_a_lake_is_listed() -> None:
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
     ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
-    with opened(store, Release.of(release), None) as source:
+    with opened(store, Release.from_version(release), None) as source:
         of_store = dict(StoreLists(source).unfinished_messages())
-    return [of_store, dict(LakeLists(open_lake(lake, Release.of(release))).unfinished_messages())]
+    return [of_store, dict(LakeLists(open_lake(lake, Release.from_version(release))).unfinished_messages())]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("b420-base", 1), ("b551-base", 0), ("b551-transrocks/store", 4)])

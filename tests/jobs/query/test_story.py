@@ -92,7 +92,7 @@ def check_sent(source: Source, line: SentLine) -> Story:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", TOLD)
 def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path, name: str) -> None:
-    store, release = golden(name), Release.of(release_of(name))
+    store, release = golden(name), Release.from_version(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
     with opened(store, release, None) as source:
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
@@ -139,7 +139,7 @@ def assert_in_chinese(story: Story) -> None:
 
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> None:
-    store, release = golden(name), Release.of(release_of(name))
+    store, release = golden(name), Release.from_version(release_of(name))
     with opened(store, release, None) as source:
         told = {
             key: list(timeline.find_stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
@@ -184,7 +184,7 @@ def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, ki
     retry = a_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
     records = placed([*sent, retry])
     write_segment(tmp_path / "store", records)
-    release = Release.of("5.3.3")
+    release = Release.from_version("5.3.3")
     with ExitStack() as stack:
         source: Source
         if kind == "store":
@@ -217,7 +217,7 @@ def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Pa
 def test_a_story_looks_up_each_copy_in_its_own_store(golden: StoreOf, tmp_path: Path) -> None:
     """Two brokers of one lake have different messages at the same offsets and queue offsets."""
     name, other = "b551-retry", "b551-base"
-    release = Release.of(release_of(name))
+    release = Release.from_version(release_of(name))
     alone = of_lake(golden(name), tmp_path / "alone", release)
     ingest_store(golden(other), tmp_path / "both", "other")
     ingest_store(golden(name), tmp_path / "both", "this")
@@ -251,7 +251,7 @@ def test_a_group_that_returned_a_message_for_retry_has_not_consumed_it(golden: S
     """Its offset goes on all the same: the retry is another message, in the group's own topic."""
     name = "b551-retry"
     failed = 0
-    with opened(golden(name), Release.of(release_of(name)), geometry=None) as source:
+    with opened(golden(name), Release.from_version(release_of(name)), geometry=None) as source:
         for line in sent_lines(golden(name)):
             story = tell(source, line.unique_key, line.topic)
             retries = [n for n, copy in enumerate(story.copies) if copy.role in {Role.RETRIED, Role.DEAD_LETTER}]
@@ -267,7 +267,7 @@ def test_a_group_that_returned_a_message_for_retry_has_not_consumed_it(golden: S
 def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_path: Path, place: str) -> None:
     """5.4.0 was the first release to index tags; these records do not show which release wrote them."""
     records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
-    store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
+    store = write_store(tmp_path / "store", records, release=Release.from_version("5.3.3"))
     asked = Place(store=str(store), geometry=GEOMETRY)
     if place == "lake":
         asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))

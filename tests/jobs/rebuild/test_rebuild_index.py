@@ -307,7 +307,7 @@ class Opened:
             Known(TINY, "given", ""),
             Known(Writers(parse_rules(rules), rules), "given", ""),
             Known(UTC, "given", ""),
-            Release.of(release_of(name)).empty_index_count,
+            Release.from_version(release_of(name)).empty_index_count,
         )
         self.files: list[BrokerIndexFile] = list_index_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}

@@ -173,7 +173,7 @@ def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path
 def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
     made(store, tmp_path / "out")
-    rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
+    rules = QueueRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
     for unit in (unit for record, _ in stored_records(store) for unit in expected_units(record, rules)):

@@ -212,7 +212,7 @@ def test_a_sample_never_excludes_the_release_that_wrote_a_store(name: str, effor
 
     (era,) = detect_store_eras(store, effort)
 
-    assert Release.of(release_of(name)) in era.candidates
+    assert Release.from_version(release_of(name)) in era.candidates
 
 
 def test_the_release_is_detected_from_records_after_damage(golden: StoreOf, tmp_path: Path) -> None:

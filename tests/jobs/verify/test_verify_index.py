@@ -103,7 +103,7 @@ def test_a_restart_inside_a_file_is_explained(
     """A killed broker may keep its unfinished file, and index its last messages into it once more."""
     store = without_index(golden("b533-clock"), tmp_path)
     log = [stored.record for stored in stored_records(store)]
-    writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
+    writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
     done = 0
     for restart in (*restarts, len(log)):
         for record in log[done:restart]:
@@ -126,7 +126,7 @@ def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: Stor
     lives = [log[:100], log[100 - back :]]
     encoded = []
     for life in lives:
-        writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
+        writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
         for record in life:
             writer.dispatch(record)
         encoded += [file.encode(1) for file in writer.files]
@@ -149,7 +149,7 @@ def test_files_written_after_an_empty_newest_file_are_not_copies(
     store = without_index(golden("b533-base"), tmp_path)
     (store / "abort").touch()
     log = [stored.record for stored in stored_records(store)]
-    first, second = (IndexWriter(TINY, make_rules((0, Release.of("5.3.3")))) for _ in range(2))
+    first, second = (IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3")))) for _ in range(2))
     for record in log[:100]:
         first.dispatch(record)
     for record in log[:until]:  # of which the broker is killed again, or not
@@ -168,7 +168,7 @@ def test_files_written_after_an_empty_newest_file_are_not_copies(
 def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: StoreOf, tmp_path: Path) -> None:
     """Each copy of the first file could begin a sequence of files; following all of them would take too long."""
     store = without_index(golden("b533-base"), tmp_path)
-    writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
+    writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
     for stored in stored_records(store):
         writer.dispatch(stored.record)
     full = [file.encode(1) for file in writer.files[:-1]]
