@@ -48,8 +48,8 @@ _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 _UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
 _DAMAGED = "the store has bytes there that are not records, or records that no broker writes"
-_CHANGED = "the log continues unchanged: the store was damaged later, or the lake was changed"
-_CHECKED = "the rows have the CRCs of the records that were read"
+_CHANGED = "the records after this range are identical: the store was damaged later, or the lake was changed"
+_CHECKED = "the CRCs in the lake match these rows, so the lake has not changed"
 
 _DAMAGE = {
     _CHANGED_IN_LAKE: "another engine has changed the row since a run wrote it",

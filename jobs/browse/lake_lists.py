@@ -242,8 +242,10 @@ class LakeLists:
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""
-        if name not in self.tables() or skip > _MOST_SKIPPED:
-            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or the table does not have this many rows")
+        if name not in self.tables():
+            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}")
+        if skip > _MOST_SKIPPED:
+            raise UnsupportedFormat(f"only the newest {_MOST_SKIPPED:,} rows of a table can be listed")
         every = f"SELECT * FROM {quote_identifier(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)

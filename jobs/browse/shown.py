@@ -261,7 +261,7 @@ def format_body(message: Message, asked: str | None) -> dict[str, object]:
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
-        note = f"The body is shown as stored, because it cannot be decompressed to at most {LARGEST_BODY:,} bytes."
+        note = f"The body is shown compressed: it is invalid, or larger than {LARGEST_BODY:,} bytes when decompressed."
     text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])

@@ -193,7 +193,7 @@ def refuse_reversed_window(
 ) -> None:
     """Refuse a time window that ends before it begins."""
     if since is not None and until is not None and since.milliseconds(zone) > until.milliseconds(zone):
-        reason = f"--until {until} is before --since {since}: the window ends before it begins"
+        reason = f"--until {until} is before --since {since}"
         raise click.UsageError(reason)
 
 

@@ -59,7 +59,7 @@ def _refused(value: str, param: click.Parameter | None, ctx: click.Context | Non
     is_same = _real(value) == _real(store)
     if _is_lake(param) and is_same:
         return click.BadParameter(_not_a_lake(value, store), ctx, param)
-    where = "is the same place as" if is_same else "is inside"
+    where = "is" if is_same else "is inside"
     reason = f"{value!r} {where} the store {store!r}. {_OUTSIDE}"
     return click.BadParameter(reason, ctx, param)
 

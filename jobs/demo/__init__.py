@@ -81,7 +81,11 @@ class Tour:
         yield ("rebuild", "Rebuild the file from the log, and install it.", (*rebuild, "--install", *on_spark))
         yield ("compare", "Is it the file that the broker wrote?", self._compare)
         yield ("find", f"Now {KEY} is found again.", (*query, "--store", store))
-        yield ("lake", "The lake also answers, long after the broker has deleted its files.", (*query, "--lake", lake))
+        yield (
+            "lake",
+            "The same query on the lake, which keeps messages after the broker has deleted its files.",
+            (*query, "--lake", lake),
+        )
         if are_body_libraries_installed():
             yield from self._typing()
 
@@ -142,7 +146,9 @@ def extract(archive: Path, folder: Path) -> None:
         for member in tar.getmembers():
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts or member.isdev():
-                raise TourError(f"{archive.name}: {member.name}: not a file below the archive's own directory")
+                raise TourError(
+                    f"{archive.name}: the member {member.name} is a device, or its path is outside the target directory"
+                )
         # The filter exists since Python 3.11.4; it also refuses links to targets outside the folder.
         filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(folder, **filtered)  # noqa: S202 - checked above

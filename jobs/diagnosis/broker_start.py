@@ -62,7 +62,7 @@ _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_to
 _WALKED = 32 << 20  # bytes that `inspect` walks unasked
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
 _QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
-_NOT_WALKED = "only reading the whole log (`inspect --deep` or `verify`) shows whether the start would truncate it"
+_NOT_WALKED = "run `inspect --deep` or `verify` to find out whether the broker would truncate the log at startup"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
 
@@ -294,7 +294,10 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
 
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
-        return f"a {release} broker ignores {lengths[0].file} and all files after it: such starts were not tested"
+        return (
+            f"a {release} broker ignores {lengths[0].file} and all files after it; startup in this state has not been "
+            "tested"
+        )
     if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:
         return "the size of the queue files is unknown"
     if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:

@@ -299,7 +299,7 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
             text = (
                 f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  "
                 f"{short_time_text(hop.timestamp)}"
-                f"  previous entry #{entry.prev_entry}{'  this hash' if is_hit else ''}"
+                f"  previous entry #{entry.prev_entry}{'  matches the hash of the key' if is_hit else ''}"
             )
             values = {"entry": hop.number, **entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
             yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
@@ -337,7 +337,8 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
             continue
         shown += 1
         is_wrong = slot.time % count != number
-        text = f"slot {number}: {slot.messages} due {short_time_text(slot.due_ms())}, units {slot.first} to {slot.last}"
+        text = f"slot {number}: {count_text(slot.messages, 'message')} due {short_time_text(slot.due_ms())}"
+        text += f", units {slot.first} to {slot.last}"
         text += f"; time {slot.time} does not belong in this slot" if is_wrong else ""
         item = request.make_item(
             TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict()

@@ -69,7 +69,9 @@ def parse_condition(text: str) -> Condition:
     if _REFUSED_TEXT.search(_TOKEN.sub(lambda found: _without_content(found[0]), text)):
         raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
     if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
-        raise UnsupportedFormat(f"longer than {_MAX_WORDS:,} words; to compare with many values, use IN")
+        raise UnsupportedFormat(
+            f"the condition has more than {_MAX_WORDS:,} words; to compare with many values, use IN"
+        )
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
     columns = tuple(name for name in (*COLUMNS, BODY_TEXT) if name in named) or ("physical_offset",)

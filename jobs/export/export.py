@@ -133,7 +133,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     known, broker = list_known_broker_stores(lake), asked.place.broker
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
-        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table messages", asked.place.lake)
+        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", asked.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)

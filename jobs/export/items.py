@@ -197,7 +197,7 @@ STORE_TIME_COLUMN = "store_timestamp"
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
-DELETED_WHILE_READ = "deleted while it was read"
+DELETED_WHILE_READ = "deleted while it was being read"
 # A lake's stores: the label, the start of the log, and the length of its files, or NULL where these are not known.
 REGISTERED_STORES_SCHEMA = pa.schema(
     {"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()}

@@ -167,7 +167,9 @@ class NextRun:
         prepare_run(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
         process.set_resumption_text(
-            f"Run {manifest.run} is prepared: run the same command to commit it; the {source} is not read again."
+            f"Run {manifest.run} is prepared but not committed. Repeat the command to commit it; the {source} will "
+            "not be "
+            "read again."
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)

@@ -209,7 +209,7 @@ class _TierRun(NextRun):
         for outcome in deleted:
             range_, (topic, queue_id) = outcome.range, outcome.payload.queue
             if range_.location in there or not there:
-                raise FileNotFoundError(errno.ENOENT, "disappeared while it was read", range_.location)
+                raise FileNotFoundError(errno.ENOENT, "disappeared while it was being read", range_.location)
             why = f"{topic}/{queue_id}: deleted while it was being read"
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 

@@ -52,7 +52,7 @@ _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
     "consumequeue": "queues in RocksDB",
     "consumequeue_rocksdb": "queues in RocksDB",
-    "rocksdbstore": "index, timers and transactions in RocksDB (5.4.0+: in every store)",
+    "rocksdbstore": "index, timers and transactions in RocksDB (RocketMQ 5.4.0 and later create it in every store)",
     "config/topics": "topics in RocksDB",
     "config/subscriptionGroups": "consumer groups in RocksDB",
     "config/consumerOffsets": "consumer offsets in RocksDB",
@@ -234,7 +234,10 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
         )
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            text = "brokers do not create files of this name, and may refuse to start because of it; move it away"
+            text = (
+                "brokers do not create files with this name, and may refuse to start because of it. Move it out of the "
+                "store"
+            )
             problems.add_note(file.location, text)
 
 

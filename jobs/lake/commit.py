@@ -103,17 +103,17 @@ def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterato
         reason = str(error).partition("\n")[0]
         if _MANAGED in reason:
             raise UnsupportedTableError(
-                f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. Give "
-                "rmq-lake a lake of its own, and the catalog a copy of its rows (CREATE TABLE … AS SELECT)"
+                f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. "
+                "Ingest into a separate lake, and copy its rows into the catalog's table (CREATE TABLE … AS SELECT)"
             ) from error
-        raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
+        raise OSError(f"{location}: the Delta log cannot be {done}: {reason}") from error
     except OSError as error:
         said = object_store_error(location, lake.options, error)
         if said is not error:
             raise said from error
         if error.errno is not None or location in str(error):
             raise
-        raise OSError(f"{location}: Delta's log cannot be {done}: {error}") from error  # `deltalake` names no table
+        raise OSError(f"{location}: the Delta log cannot be {done}: {error}") from error  # `deltalake` names no table
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
@@ -221,8 +221,9 @@ def _replace_table(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) 
     location = lake.locate(new.table.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(
-            f"{location}: another engine has enabled features on this table with which rmq-lake cannot replace it; "
-            "nothing was written. Delete the table: it is rebuilt from the messages"
+            f"{location}: rmq-lake cannot replace this table, because another engine has enabled Delta features on it "
+            "that rmq-lake does not support; nothing was written. Delete the table; the next run rebuilds it from the "
+            "messages"
         )
     if any(file.vector for file in list_snapshot_files(lake, snapshot, known)):
         raise OSError(
@@ -260,8 +261,8 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> N
     """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
     for lost in find_lost_files(lake, table, actions):
         raise FileNotFoundError(
-            f"{lost}: deleted before its commit; did another engine VACUUM with a retention shorter than a run? The "
-            "next run will write these rows again"
+            f"{lost}: this file was deleted before it was committed, probably by another engine's VACUUM with a "
+            "retention shorter than the run. The next run will write these rows again"
         )
 
 
@@ -334,7 +335,9 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             snapshot.update_incremental()
             if snapshot.version() == before or not _may_be_repeated(lake, snapshot, new):
                 raise
-    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
+    raise CommitFailedError(
+        f"{new.table.name}: {_ATTEMPTS} commit attempts failed because of concurrent commits. Run the command again"
+    )
 
 
 def _may_be_repeated(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
@@ -411,4 +414,6 @@ def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T 
             return None
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
             return read(snapshot)
-    raise OSError(f"{lake.locate(table)}: files that Delta's log names are missing")
+    raise OSError(
+        f"{lake.locate(table)}: data files that the Delta log references are missing. Restore them from a backup"
+    )

@@ -174,7 +174,7 @@ def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Deletio
     for path, kept in masks.items():
         descriptor = described.get(path)
         if descriptor is None or descriptor["cardinality"] != np.count_nonzero(~kept):
-            raise OSError(f"{snapshot.table_uri}: Delta's log does not describe the deletion vector of {path}")
+            raise OSError(f"{snapshot.table_uri}: the Delta log does not describe the deletion vector of {path}")
         found[path] = DeletionVector(kept, descriptor)
     return found
 

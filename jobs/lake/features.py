@@ -77,8 +77,8 @@ def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) 
     raise UnsupportedTableError(
         f"{location}: another engine has enabled features on this table that rmq-lake cannot write"
         f"{' here' if lacking else ''}: {what}; nothing was written. "
-        + (f"Spark's own Delta could write it, but Spark cannot start: {lacking} " if lacking else "")
-        + f"To remove it, run in Spark SQL: {'; '.join(statements)}"
+        + (f"Delta Lake on Spark could write it, but Spark cannot be started: {lacking} " if lacking else "")
+        + f"To remove these features, run in Spark SQL: {'; '.join(statements)}"
     )
 
 
@@ -110,7 +110,7 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
     if what:
         raise UnsupportedTableError(
             f"{location}: another engine has enabled features on this table that rmq-lake cannot read: "
-            f"{', '.join(what)}. To remove it, run in Spark SQL: "
+            f"{', '.join(what)}. To remove these features, run in Spark SQL: "
             f"{'; '.join(statements).format(table=f'delta.`{location}`')}"
         )
 

@@ -85,7 +85,7 @@ class Finding(NamedTuple):
 
     def as_consequence_of(self, title: str) -> Self:
         """Return the finding as a consequence of the log finding with this title."""
-        return self._replace(follows=title, cause=f"follows from the log: {title}")
+        return self._replace(follows=title, cause=f"caused by the log finding: {title}")
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""

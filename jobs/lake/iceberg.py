@@ -160,7 +160,9 @@ class Registrar:
                 continue
             self._shown[table.name] = newest
             return Registration(table.name, newest[1], *change)
-        raise OSError(f"{table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
+        raise OSError(
+            f"{table.name}: {_ATTEMPTS} commit attempts failed because of concurrent commits. Run the command again"
+        )
 
     def _load(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
         """Return the catalog's table, creating it if necessary; refuse a table with another owner."""
@@ -219,7 +221,7 @@ def _describe_file(registered: "IcebergTable", transaction: "Transaction", path:
         # Times in 96 bits, as Spark writes them by default; elements of a list that are not called `element`.
         raise UnsupportedTableError(
             f"{path}: another engine wrote a column of a type that pyiceberg does not support ({error}). "
-            "Rewrite it: Spark with spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+            "Rewrite the file in Spark SQL, after SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
         ) from error
 
 

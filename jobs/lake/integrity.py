@@ -72,7 +72,7 @@ def refuse_foreign_files(lake: Lake) -> None:
     foreign = sorted(name for name in _list_names(lake) if name not in known and not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
-        reason = f"has files of another program ({shown}), so it is not a lake. Pass an empty or new directory"
+        reason = f"not a lake: it contains files of another program ({shown}). Pass an empty or new directory"
         raise ForeignFilesError(reason, None, lake.location)
 
 
@@ -127,15 +127,15 @@ def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bou
         return
     prepared = store.newest.run if store.newest else 0
     if newest_committed_transaction(lake, RUNS.name, store.store_id) > prepared:
-        raise OtherRunActiveError("another process has just prepared a run of this store")
+        raise OtherRunActiveError("another process has just prepared a run of this store. Run the command again")
     location = lake.locate(table.name)
     if run is None:
         reason = f"this table is missing, but it had rows of runs up to {least}; restore it from a backup"
         raise OSError(f"{location}: {reason}")
     should = least if least == most else f"{least} to {most}"
-    reason = "was this table or `runs` restored from a backup?"
     raise OSError(
-        f"{location}: the newest run of store {store.store_id} here is {run}, but should be {should}; {reason}"
+        f"{location}: the newest run of store {store.store_id} in this table is {run}, but according to `runs` it is "
+        f"{should}. One of the two tables was probably restored from an older backup. Restore both from the same backup"
     )
 
 
@@ -182,7 +182,11 @@ def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
                 f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning"
             )
         return number
-    raise OSError(f"{lake.location}: {_ATTEMPTS} attempts failed, because other verifications of this store came first")
+    raise OSError(
+        f"{lake.location}: {_ATTEMPTS} commit attempts failed because of concurrent verifications of this store. "
+        "Run the "
+        "command again"
+    )
 
 
 def _row(finding: Finding) -> dict[str, object]:
@@ -273,6 +277,7 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     if there.num_rows >= expected:
         return ""
     return (
-        f"run {newest.run} of store {newest.store_id} added {expected:,} rows, but there are only "
-        f"{there.num_rows:,} at these offsets: was the table copied before that run, or were rows deleted?"
+        f"run {newest.run} of store {newest.store_id} added {expected:,} rows, but the table has only "
+        f"{there.num_rows:,} at these offsets: it was copied before that run, or rows were deleted. Restore the table "
+        "from a backup"
     )

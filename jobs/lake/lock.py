@@ -59,7 +59,9 @@ def check_lock_is_shared(lake: Lake, store_id: str) -> None:
     """Raise `OSError` if this machine does not see the lock of the run: files that it writes would be lost."""
     location = lake.locate(_LOCKS, store_id)
     if is_local(location) and not Path(local_path(location)).exists():
-        raise OSError(f"{lake.location}: not visible on {socket.gethostname()}: is it a shared directory?")
+        raise OSError(
+            f"{lake.location}: not accessible on {socket.gethostname()}: use a directory that all workers share"
+        )
 
 
 @contextmanager

@@ -206,10 +206,11 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     numbers = [run for run, state in found if state == PREPARED]
     if numbers and not newest_committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
-            f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
-            "has none of its transactions: without them every message would be ingested twice. Did another engine "
-            "rewrite the table (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? "
-            "Restore it from a copy of its files, with `_delta_log`, or restore its runs from its rows and manifests:\n"
+            f"{lake.locate(RUNS.name)}: this table has rows of run {max(numbers)} of store {store.store_id}, but its "
+            "Delta log has no transaction of this store. Without it, every message would be ingested twice. Another "
+            "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
+            "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
+            "restore the transactions from the rows and manifests:\n"
             f"rmq-lake optimize --heal --dry-run {lake.location}"
         )
 
@@ -254,7 +255,10 @@ def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
 
 
 def _missing_row_error(lake: Lake, store_id: str, run: int) -> OSError:
-    return OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
+    return OSError(
+        f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing. Restore `runs` "
+        "from a backup"
+    )
 
 
 def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:

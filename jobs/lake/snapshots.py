@@ -29,7 +29,7 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
             for entry in entries:
                 if not (entry.is_file() or entry.is_dir()):
                     raise OSError(
-                        f"{entry.path}: not a regular file, so this Delta log cannot be read; move the file away"
+                        f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of {_LOG}"
                     )
     try:
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
@@ -51,7 +51,7 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
     except (DeltaError, OSError) as error:  # both name no table
         location = unquote(snapshot.table_uri).removeprefix("file://").rstrip("/")
         reason = str(error).partition("\n")[0]
-        raise OSError(f"{location}: Delta's log cannot be read: {reason}") from error
+        raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from uuid import uuid4
 # It finds the checkout by its own path, so a checkout that is moved as a whole keeps working.
 _CONSOLE_SCRIPT = """\
 #!/bin/sh
-# The same command as spark-submit.sh of this checkout, once that has made the environment.
+# The same command as spark-submit.sh of this checkout, but it requires an existing environment.
 script=$(readlink -f "$0")
 unset PYTHONPATH PYTHONHOME
 export PYTHONSAFEPATH=1 RMQ_LAKE_PROGRAM="${RMQ_LAKE_PROGRAM:-$0}"
@@ -37,7 +37,7 @@ def main(root: Path, lock_name: str) -> int:
     if (root / ".venv").exists() and not (root / ".venv").is_symlink():
         script = root / ".venv" / "bin" / "rmq-lake"
         own = f", or call {script}" if script.exists() else ""
-        return _refuse(f"{root / '.venv'} was not created by spark-submit.sh: move it away{own}")
+        return _refuse(f"{root / '.venv'} was not created by spark-submit.sh: rename or delete it{own}")
     if find_spec("ensurepip") is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return _refuse(

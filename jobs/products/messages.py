@@ -98,7 +98,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(
-            f"{', '.join(unmatched)}: no topic of this log matches, so nothing was committed. Topic names are "
+            f"--topics {', '.join(unmatched)}: no topic in this log matches, so nothing was committed. Topic names are "
             "case-sensitive"
         )
     deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]

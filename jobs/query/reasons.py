@@ -116,7 +116,7 @@ def other_case_hint(source: Source, key: str) -> str:
     """Return a hint if the key exists in upper or lower case."""
     others = sorted({key.upper(), key.lower()} - {key})
     found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
-    return f", but there is {found!r}: did you mean that? Keys are case-sensitive" if found else ""
+    return f"; did you mean {found!r}? Keys are case-sensitive" if found else ""
 
 
 def parse_offset_id(text: str) -> OffsetId | None:
@@ -233,7 +233,7 @@ def _place(message: Message) -> str:
 
 def explain_other_broker_name(broker: str, named: str) -> Reason:
     """Explain that a query is about another broker."""
-    return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")
+    return Reason(ReasonKind.OTHER_BROKER, f"this store belongs to the broker {broker}, not {named}")
 
 
 def explain_empty_page(

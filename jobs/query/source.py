@@ -212,8 +212,8 @@ class Source(Protocol):
         if writers.origin == ASSUMED:
             newest = writers.value.newest
             self.note_once(
-                f"the files do not show which release from {writers.value} wrote them, so this answer follows "
-                f"{newest}; to choose another, pass --release"
+                f"the files do not show which release from {writers.value} wrote them; the output is formatted as in "
+                f"{newest}. To choose another release, pass --release"
             )
 
     def note_incomplete(self, reason: str) -> None:

@@ -79,7 +79,7 @@ def search_records(
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in find_holes(store.store.segments):
         if start < span.end and end > span.start:
-            lose(start, end, f"no file has it; {before.location} ends before it")
+            lose(start, end, f"no segment contains this range; {before.location} ends before it")
     # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
     ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)

@@ -507,7 +507,7 @@ class StoreSource(Source):
         segment = store.segment_at(physical_offset)
         if segment is None:
             kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
-            text = f"offset {physical_offset:,} is in no file of the log; the last one ends at {store.end_offset:,}"
+            text = f"no file of the log contains offset {physical_offset:,}; the last one ends at {store.end_offset:,}"
             return Reason(kind, text)
         begin, end = self.reader.record_bounds_around(segment, physical_offset)
         if begin < physical_offset < end:

@@ -463,7 +463,7 @@ def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], st
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
     if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
-        yield f"keys of lost messages past the current end of the log, which have entries in {', '.join(ahead)}"
+        yield f"keys of lost messages past the end of the log; these files still have their entries: {', '.join(ahead)}"
 
 
 def _find_same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:

@@ -228,9 +228,9 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
         "Their queue offsets are below the end of the queue, so a broker skips them",
     )
     yield from count_note(
-        "units that are not at their queue offset",
+        "units that are not at the position of their queue offset",
         {queue.name: queue.misplaced for queue in queues},
-        "A broker appends them after a gap in the queue offsets",
+        "This happens when a broker appends units after a gap in the queue offsets",
     )
     yield from count_note(
         "queues that are not written",
@@ -246,7 +246,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
         yield from count_note(
             "queues without messages in the log",
             dict.fromkeys(sorted(stored_queue_ends(store, {queue.name for queue in queues})), 1),
-            "No files are written for them, so with these files a broker restarts them at 0",
+            "No files are written for these queues, so the broker restarts them at queue offset 0",
         )
     yield from count_note(
         "lost records that were replaced with blank units",
@@ -270,7 +270,7 @@ def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | Bu
         "Their ends are unknown, and consumer offsets may be past them",
     )
     if summary.damaged_bytes:
-        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; the units of the records lost there are missing"
+        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; the queues lack the units of the damaged records"
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:

@@ -149,7 +149,10 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
             continue
         is_as_installed = sha256_of(now) == digest
         if is_as_installed and is_set_aside and not replaced.exists():
-            raise NotRepairableError(f"{replaced}: the replaced file is missing; nothing was undone")
+            raise NotRepairableError(
+                f"{replaced}: the replaced file is missing; nothing was undone. Restore it from a backup and "
+                "repeat --undo"
+            )
         # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
         # aside, or if an undo was killed after it restored this one. Else a broker has written to it.
         may_be_old = is_set_aside and (entry.is_undone or not (entry.done or entry.is_exchange))

@@ -423,8 +423,8 @@ class _Repair:
             step = "Ingest the store first, and repeat the repair"
             if any(one.kind == DifferenceKind.DANGLING for one in findings):
                 step = (
-                    "Units point to no record there, so a segment of the store may belong to another log; "
-                    "`restore` writes the lake's log to a new directory"
+                    "Some queue units point to offsets without a record, so a segment of the store may belong to "
+                    "another log. To get the lake's log, run `restore` into a new directory"
                 )
             notes.append(
                 f"nothing was restored from the lake: from offset {at:,} on, its records differ from the store's. "
@@ -463,8 +463,9 @@ class _Repair:
         lake, store_id = in_lake.lake, in_lake.known.store_id
         counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
         for topic, what in sorted(topics.items()):
-            count = count_text(counts[topic], "message") if counts[topic] else "no messages"
-            more = f"the lake has {count} of this topic that the store lacks"
+            added = "additional message"
+            count = count_text(counts[topic], added) if counts[topic] else f"no {added}s"
+            more = f"the lake has {count} of this topic"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
     def _find_older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
@@ -587,7 +588,8 @@ class _Repair:
             has_lake = self.request.lake is not None
             decide = "compare a replica" if has_lake else "pass a lake (--lake) or compare a replica"
             self.summary.notes.append(
-                f"{count_text(len(names), what)} {is_or_are(len(names))} undecided, and not changed: {_some(names)}. "
+                f"{count_text(len(names), what)} {is_or_are(len(names))} undecided (the evidence is inconclusive), and "
+                f"therefore not changed: {_some(names)}. "
                 "Either the file is wrong, or a log record has a wrong value in a field that no checksum covers. To "
                 f"decide, {decide} that has the original record. If you know that the log is right, pass --accept FILE "
                 "to rebuild the file from it"
@@ -664,7 +666,7 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
         except RefusedError as error:
             if not number:
                 raise
-            done = f"{number} of {count_text(len(plans), 'step')} are in place; --undo reverts them"
+            done = f"{number} of {count_text(len(plans), 'step')} were completed; --undo reverts them"
             raise RefusedError(f"{error}. {done}") from error
         finally:  # an error after the exchange must not be explained by the files that this command has put there
             held.installed |= plan.changed_paths

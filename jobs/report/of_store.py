@@ -122,7 +122,7 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
         )
     if result.left_out:
         rows_left_out = [(Severity.GAP.value, text) for text in result.left_out]
-        yield Remedy("These keys are in no file:", (), Grid("Left out", ("severity", "keys"), rows_left_out))
+        yield Remedy("No index file contains these keys:", (), Grid("Left out", ("severity", "keys"), rows_left_out))
     if result.files and not installs:
         only = " --lost-only" * result.lost_only
         yield Remedy(

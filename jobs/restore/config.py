@@ -40,8 +40,9 @@ _NONE = (
     "consumers start at the offset that their own settings determine"
 )
 _FROM_LATER = (
-    "the lake has only versions from after the new end of the log, and their offsets would be past it; delayed "
-    "messages are delivered again, and consumers start at the offset that their own settings determine"
+    "the lake has only versions that were written after the end of the restored log, and their offsets may be past "
+    "that end; delayed messages are delivered again, and consumers start at the offset that their own settings "
+    "determine"
 )
 
 
@@ -128,7 +129,11 @@ class RebuiltFileSettings(NamedTuple):
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             index = Known(
-                value, GIVEN, GIVEN if slots and entries else f"only one was given; the other is {index.origin_text}"
+                value,
+                GIVEN,
+                GIVEN
+                if slots and entries
+                else f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}",
             )
         queues = RecordedQueueFormats.from_state(state.get(QUEUE_FORMATS_KEY, {}))
         given = wanted.conf.consume_queue_size

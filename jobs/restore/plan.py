@@ -187,7 +187,7 @@ def plan_log(
 
 def _explain_past_end(offset: int, end: int) -> str:
     """Explain that the lake's log ends before *offset*, which may have been meant as milliseconds."""
-    reason = f"plain digits are an offset, and the lake's log ends at offset {end:,}"
+    reason = f"a plain number is an offset, but the lake's log ends at offset {end:,}"
     if _OLDEST_TIME <= offset < _NEWEST_TIME:
         time = datetime.fromtimestamp(offset / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         reason += f". To pass this time, write {time}"
@@ -249,7 +249,9 @@ def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collect
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:
             raise NothingToRestoreError(
-                f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size"
+                f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size. "
+                "Omit "
+                "--segment-size to use the size that the lake shows"
             )
         return Known(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))

@@ -122,14 +122,15 @@ class RestoreSummary(RatedOutcome):
         if self.resumed:
             yield f"  {self.resumed:,} of these segments were already complete"
         if self.assumed:
-            yield f"  ends of full segments, written as RocketMQ 4.9.1 and later write them: {len(self.assumed):,}"
+            how = "written in the format of RocketMQ 4.9.1 and later, because the original bytes are unknown"
+            yield f"  ends of full segments, {how}: {len(self.assumed):,}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
         yield from (f"  NOTE {note}" for note in self.notes)
         yield from (f"  LOST {file}" for file in self.lost)
         gaps = zip(self.missing, self.causes, strict=True)
         yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
-        yield from (f"  TWICE {start:,} to {end:,}: two rows have these offsets" for start, end in self.twice)
+        yield from (f"  DUPLICATE {start:,} to {end:,}: two rows have these offsets" for start, end in self.twice)
         yield from (f"  INCOMPLETE {offset:,}: this row cannot be converted to a record" for offset in self.incomplete)
         yield from (f"  CHANGED {offset:,}: another engine changed this row" for offset in self.changed)
 
@@ -178,10 +179,10 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         if start < one.base_offset + plan.size.value and end > one.base_offset
     ]
     if places:
-        why = "5.3.3 and 5.5.0 read the newest file, releases up to 5.1 read the three newest"
+        read_at_start = "5.3.3 and 5.5.0: the newest; releases up to 5.1: the three newest"
         summary.notes.append(
-            f"a broker that starts with this log truncates it at the gap at offset {min(places):,} if it reads that "
-            f"file for its recovery ({why})"
+            f"at startup, a broker truncates this log at offset {min(places):,} if the segment with the gap is among "
+            f"those that it reads for recovery ({read_at_start})"
         )
     forms = RebuiltFileSettings.determine(known, request.wanted, request.lake, with_index=request.with_index)
     _build_rest(request, forms, summary, workers)

@@ -49,7 +49,7 @@ class DataLossError(FormatError):
 def data_loss_error(start: int, end: int, location: str) -> DataLossError:
     """Return the error for lost offsets, with the remedy."""
     reason = (
-        f"offsets {start} to {end} are in no file of the log: retention deleted them before they were read, or a "
+        f"no file of the log contains offsets {start} to {end}: retention deleted them before they were read, or a "
         "segment is missing; with option failOnDataLoss=false, they are skipped"
     )
     return DataLossError(reason, start, location)
@@ -234,7 +234,7 @@ def _step(
             _cut(cuts, item, ends[:taken], part_size)
             place = LogPosition.after_record(item, taken - 1)
     if reader.facts.was_deleted:
-        raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
+        raise FileNotFoundError(ENOENT, "deleted while it was being read", range_.location)
     if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
         place = first
     base, stops = range_.base_offset, [*(cut.offset for cut in cuts[1:]), place.offset]

@@ -104,7 +104,7 @@ class HdfsStorage(Storage):
                 for entry, is_directory in _entries_of(self.name_nodes, join_location(location, prefix).rstrip("/")):
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
-                        raise OSError(errno.ELOOP, "more files or directories than any store has", location)
+                        raise OSError(errno.ELOOP, "more files or directory levels than any store has", location)
                     if is_directory:
                         pending.append(f"{name}/")
                     else:
@@ -139,7 +139,10 @@ def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     entries = _parsed(answer, location, lambda answer: [*map(_entry, answer["FileStatuses"]["FileStatus"])])
     for entry, _ in entries:
         if entry.name in {"", ".", ".."} or "/" in entry.name:
-            raise OSError(f"{location}: the server is not an HDFS name node: it lists a file {entry.name[:_SHOWN]!r}")
+            raise OSError(
+                f"{location}: the server returned an invalid file name, {entry.name[:_SHOWN]!r}: check that it is "
+                "an HDFS name node"
+            )
     return entries
 
 

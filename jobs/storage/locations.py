@@ -9,7 +9,7 @@ S3_SCHEMES = frozenset({"s3", "s3a"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
 HDFS_SCHEME = "hdfs"
 _HAS_CREDENTIALS = re.compile(r"\w+://([^/]*@|[^/]*:.*@)")  # a secret may have slashes
-_WRITTEN = "lakes and output are local paths, s3a:// or abfss://"
+_WRITTEN = "Lakes and output must be on local paths, s3a:// or abfss://"
 
 
 def scheme_of(location: str) -> str:
@@ -59,5 +59,5 @@ def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
         return None
     if scheme != HDFS_SCHEME:
         known = "local paths, s3a://, abfss:// and hdfs://"
-        return f"{location}: {scheme}:// is not supported, only {known} are"
-    return f"{location}: only stores can be on hdfs://; {_WRITTEN}" if to_write else None
+        return f"{location}: {scheme}:// is not supported. Supported locations: {known}"
+    return f"{location}: only stores can be read from hdfs://. {_WRITTEN}" if to_write else None

@@ -20,7 +20,7 @@ from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader
 
 SCRATCH_PREFIX = ".scratch-"
-_NOT_SHARED = "is it a shared directory?"
+_NOT_SHARED = "use a directory that all workers share"
 _NOT_GIVEN = "pass --scratch with a directory or URI that all workers can reach"
 
 
@@ -48,7 +48,7 @@ class Scratch:
     def _checked(self, location: str) -> Path:
         """Return the path of a local file; refuse it if this machine does not see the run's directory."""
         if not Path(local_path(self.location)).is_dir():
-            raise OSError(f"{self.location}: not visible on {gethostname()}: {self.advice}")
+            raise OSError(f"{self.location}: not accessible on {gethostname()}: {self.advice}")
         return Path(local_path(location))
 
     def open(self, name: str) -> AbstractContextManager[Reader]:

@@ -129,7 +129,7 @@ def _v2_progress(database: Database, table: ConfigTable) -> Iterator[_Row]:
         try:
             (queue_id,), (offset,) = _V2_QUEUE_ID.unpack(rest[len(_V2_SEPARATOR) :]), _V2_OFFSET.unpack(value)
         except struct.error as error:
-            reason = f"{(_V2_KEY % table.number + key).hex()} is not a key of a consumer's progress"
+            reason = f"{(_V2_KEY % table.number + key).hex()} is not a valid consumer-offset key"
             raise CorruptData(reason) from error
         tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
     yield from tables.items()

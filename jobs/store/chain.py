@@ -182,8 +182,8 @@ def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in deleted)
     kind = LogTruncatedError if is_cut_back else FileNotFoundError
     reason = (
-        "disappeared while it was read, although retention did not delete it; or workers on other machines "
-        "cannot see it"
+        "disappeared while it was being read, and retention did not delete it. If workers run on other machines, "
+        "check that they can access this path"
     )
     raise kind(errno.ENOENT, reason, deleted[0].location)
 
@@ -198,7 +198,7 @@ def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
         start = relist_store(store).start_offset
         for range_ in ranges:
             if range_.end_offset > start:
-                raise LogTruncatedError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
+                raise LogTruncatedError(errno.ESTALE, "the log was rewritten while it was being read", range_.location)
 
 
 def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
@@ -212,7 +212,7 @@ def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
         return
     if relist_store(store).start_offset > newest.segment.base_offset:
         return
-    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was read", newest.segment.location)
+    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was being read", newest.segment.location)
 
 
 def _still_begins(newest: NewestSegment, store: Store) -> bool:

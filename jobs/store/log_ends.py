@@ -103,8 +103,8 @@ def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -
         return None
     count, (first, _) = len(found), found[0]
     what = f"{first} points" if count == 1 else f"{count:,} queue and index files (the first: {first}) point"
-    them = "it" if count == 1 else "them"
-    text = f"{what} only to messages before offset {store.start_offset:,}, and retention would have deleted {them} too"
+    files = "this file" if count == 1 else "these files"
+    text = f"{what} only to messages before offset {store.start_offset:,}; retention would also have deleted {files}"
     return LostPart(min(newest for _, newest in found), store.start_offset, text, count)
 
 

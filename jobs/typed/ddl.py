@@ -48,7 +48,7 @@ def _refuse_names(columns: Iterable[pa.Field]) -> None:
     seen: set[str] = set()
     for field in columns:
         if _NOT_IN_DELTA.search(field.name) or not field.name.isprintable():
-            raise SchemaError(f"{field.name!r}: a column's name must have no space, dot, comma, bracket, ` or =")
+            raise SchemaError(f"{field.name!r}: a column name must not contain a space, dot, comma, bracket, ` or =")
         if field.name.lower() in seen:
             raise SchemaError(f"{field.name!r}: duplicate column name")
         seen.add(field.name.lower())
@@ -78,7 +78,7 @@ class _Parser:
     def _field(self, separator: str, depth: int) -> pa.Field:
         name = self._word("the name of a column")
         if self._text[self._at : self._at + 1] in set("-./@#$"):
-            raise self._error("a name of letters, digits and _ (put any other name into backquotes: `order-id` int)")
+            raise self._error("a name of letters, digits and _ (enclose any other name in backticks: `order-id` int)")
         if separator:
             self._demand(separator)
         type_ = self._type(depth)

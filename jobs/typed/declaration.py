@@ -142,7 +142,9 @@ class _Declared:
         kind = self._values.get("format")
         if not isinstance(kind, str) or kind not in _OF_FORMAT:
             inner = next((key for key, value in self._values.items() if isinstance(value, dict)), None)
-            dotted = f'; is the topic "{self._topic}.{inner}"? A name with a dot needs quotes' if inner else ""
+            dotted = (
+                f'; did you mean the topic "{self._topic}.{inner}"? Quote names that contain a dot' if inner else ""
+            )
             given = f", not {kind!r}" if "format" in self._values else ""
             raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}{given}{dotted}")
         known = (*_OF_ALL, *_OF_FORMAT[kind])

@@ -178,7 +178,7 @@ def _text(
     topic: str, type_: TopicType | None, fitting: int, refused: Mapping[Refusal, int], left_out: Sequence[str]
 ) -> str:
     """Return a proposal in the form of types.toml, with the fields that do not become columns."""
-    fit = "can be typed" if type_ is None else "fit the proposed types"
+    fit = "are JSON objects whose fields can become columns" if type_ is None else "fit the proposed types"
     lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
     shown = list(refused.items())[:_SHOWN]
     lines += [

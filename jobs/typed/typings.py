@@ -124,7 +124,11 @@ def read_newest_typing(lake: Lake) -> Typing:
         return Typing(0, {}, ())
     found = read_rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
     if not found:
-        raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
+        raise OSError(
+            f"{lake.locate(TYPINGS.name)}: run {number} of `type` is prepared, but its row is missing. Restore "
+            "this table "
+            "from a backup"
+        )
     missing = (
         "this manifest is missing; without it, no topic can be typed further. Restore the file from a backup of "
         "the lake"
@@ -154,7 +158,9 @@ def prepare_typing(lake: Lake, typing: Typing) -> None:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING_APPLICATION, typing.number))
     except TransactionTakenError as error:
         discard_files(lake, {change.table: change.added for change in typing.changes})
-        raise OtherRunActiveError(f"typing {typing.number} of this lake was prepared by another process") from error
+        raise OtherRunActiveError(
+            f"run {typing.number} of `type` on this lake was prepared by another process"
+        ) from error
 
 
 def commit_typing(lake: Lake, typing: Typing) -> None:

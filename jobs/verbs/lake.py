@@ -265,13 +265,14 @@ def _heal(lake: str, answer: ResultPrinter, *, dry_run: bool) -> ExitCode:
         restore_transactions(where, lost)
     doubts = sum(bool(one.doubt) for one in lost)
     lines = [
-        f"  {one.table}: Delta's log has transaction {one.known} of {one.app}, but the rows prove {one.number}"
+        f"  {one.table}: the Delta log has transaction {one.known} of {one.app}, but the rows include those of "
+        f"transaction {one.number}"
         if not one.doubt
-        else f"  {one.table}: cannot be healed: {one.doubt}"
+        else f"  {one.table}: the transaction cannot be restored: {one.doubt}"
         for one in lost
     ]
     what = f"{count_text(len(lost), 'transaction')} {'would be ' * dry_run}restored"
-    what += f", {count_text(doubts, 'table')} cannot be healed" * bool(doubts)
+    what += f", but not those of {count_text(doubts, 'table')}" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)

@@ -278,11 +278,12 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
 def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
     if how.lost_only:
         raise click.UsageError(
-            "--lost-only keeps correct files, but a database is always written as a whole. Omit the option"
+            "--lost-only keeps correct files, but a database is always written as a whole. Omit --lost-only"
         )
     if how.wants_install:
         raise click.UsageError(
-            "--install: a database is not installed, because the broker's configuration must change with it "
+            "--install cannot install a RocksDB database, because the broker's configuration must change at the "
+            "same time "
             "(storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
@@ -321,7 +322,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:
         damaged = count_text(result.damaged_bytes, "byte")
-        yield f"  DAMAGE {damaged} of the log: keys of the records lost there are missing"
+        yield f"  DAMAGE {damaged} of the log: the rebuilt files lack the keys of the records in this range"
     yield f"  {count_text(len(result.files), 'file')} and {MANIFEST_FILE}"
 
 

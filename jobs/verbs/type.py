@@ -33,7 +33,7 @@ def _limit(text: str) -> int | float:
         return int(found[1])
     ratio = float(found[2]) / (100 if found[3] else 1)
     if ratio > 1:
-        raise ValueError(f"{text!r} is more than all messages: a ratio must not exceed 1 (100%)")
+        raise ValueError(f"{text!r}: a ratio must be at most 1 (100%)")
     return ratio
 
 
@@ -131,7 +131,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     not_found = sorted(topic for topic, one in summary.absent.items() if not one.is_known)
     severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
     if exceeded:
-        severity, verdict, code = Severity.DAMAGE, f"too many dead letters of {', '.join(exceeded)}", ExitCode.DAMAGE
+        severity, verdict, code = Severity.DAMAGE, f"too many dead letters for {', '.join(exceeded)}", ExitCode.DAMAGE
     elif not_found:
         severity, verdict, code = Severity.GAP, f"topic not found: {', '.join(not_found)}", ExitCode.NOT_FOUND
     if metrics is not None:
@@ -180,19 +180,22 @@ def _what(summary: "TypingSummary", *, retry: bool) -> str:
     )
     said = [count_text(rows, "typed row"), count_text(dead_letters, "dead letter")] if rows or dead_letters else []
     said += [f"{count_text(accepted, 'dead letter')} typed"] if accepted else []
-    return ", ".join(said) or "no new messages of these topics" + ", and no dead letter fits now" * retry
+    return (
+        ", ".join(said)
+        or "no new messages of these topics" + ", and still no dead letter matches its declaration" * retry
+    )
 
 
 def _lines(summary: "TypingSummary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
-        lines.append(f"  typing {summary.recovered} was interrupted, and is now complete")
+        lines.append(f"  run {summary.recovered} of `type` was interrupted, and is now complete")
     for topic in summary.topics:
         absent = summary.absent.get(topic.topic)
         if absent is not None:
             lines.append(f"  {topic.topic}: no table: {absent.reason}")
             continue
-        how = " (retyped)" if topic.retyped else " (rows that the log no longer has are removed)"
+        how = " (retyped)" if topic.retyped else " (rows of messages that are no longer in the log were removed)"
         lines.append(
             f"  {topic.topic} → {topic.table}: {count_text(topic.rows, 'row')}, "
             f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed

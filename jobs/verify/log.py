@@ -63,7 +63,7 @@ _NO_CHECKPOINT = (
 )
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
-    "and the last record have only one neighbour"
+    "and the last record have only one neighbour, so a wrong store time may not be found there"
 )
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
@@ -97,7 +97,7 @@ def findings_on_log(
         doubts.append(
             f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) {is_or_are(len(stray))} "
             "more than a day away from the times before and after, which agree with each other; undecided: either the "
-            "record changed, or the clock of the broker was wrong for a moment"
+            "record changed, or the broker's clock was briefly wrong"
         )
     if odd := why_length_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
@@ -305,7 +305,7 @@ def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], li
         time = getattr(checkpoint, name)
         if time > newest:
             cause = (
-                f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: the checkpoint was "
+                f"{_moment(time)} is later than the log's latest store time, {_moment(newest)}: the checkpoint was "
                 "overwritten or belongs to another store, or the end of the log was lost; after a crash, the broker "
                 "would start its recovery at too late an offset"
             )
@@ -318,4 +318,4 @@ def _moment(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O
-        return f"{time} (not a valid date)"
+        return f"{time} (out of range)"

@@ -230,7 +230,8 @@ def _set_aside(store: Store) -> RecommendedStep:
     features = detect_storage_features(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
-        f"{folder}: the queues are in RocksDB, and only a broker can write its rows. Without the database, a broker of "
+        f"{folder}: the queues are in a RocksDB database, which only a broker can write. Without the database, a "
+        "broker of "
         f"5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the broker "
         "stopped, move the database aside:"
     )

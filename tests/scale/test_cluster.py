@@ -213,7 +213,7 @@ def test_a_directory_not_shared_with_workers_fails_the_run(
 
     assert 1 == results[what]["code"]
     assert said.startswith(f"rmq-lake: {cluster.apart / what}")
-    assert said.partition("not visible on ")[2].partition(":")[0] in WORKERS
+    assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")

@@ -155,4 +155,4 @@ def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> N
         code, _, said = run(*arguments)
 
         assert ExitCode.USAGE is code
-        assert "only stores can be on hdfs://" in said
+        assert "only stores can be read from hdfs://" in said

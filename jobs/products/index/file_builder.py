@@ -210,7 +210,9 @@ def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str
         with storage_for(location, options).open(location) as file:
             seen = hash_file(file.read)
     except FileNotFoundError as error:
-        raise OSError(f"{location}: written on {built.host}, not visible here: is it a shared directory?") from error
+        raise OSError(
+            f"{location}: written on {built.host}, but not accessible here: use a directory that all workers share"
+        ) from error
     if seen != built.sha256:
         raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
 
@@ -246,7 +248,7 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
     """Build the file in memory, block by block, and compare it with the real file."""
     broker_file = recipe.broker_file
     if broker_file is None:
-        raise ValueError("no real file to compare with")
+        raise ValueError("the store has no file to compare with")
     with recipe.storage.open(broker_file.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         write_blocks(recipe, comparison.write)
@@ -346,7 +348,7 @@ def _squeezed(low: str, following: str, files: int) -> list[str]:
     stem = low or "0" * TIME_DIGITS
     names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
     if names[-1] >= following or len(names[-1]) >= OFFSET_DIGITS:
-        raise OSError(f"cannot choose {files} file names that sort between {low} and {following}")
+        raise OSError(f"cannot choose {files} file names that sort between {low} and {following}. Rebuild all files")
     return names
 
 

@@ -166,9 +166,8 @@ def determine_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> K
     return Known(
         WESTERNMOST_ZONE,
         ASSUMED,
-        "no index file shows the broker's time zone; in this zone, names sort before all names that the broker "
-        "will use next; "
-        "to use the broker's own zone, pass --time-zone",
+        "no index file shows the broker's time zone; with the chosen one, the new names sort before all names that "
+        "the broker will use next. To set the broker's own zone, pass --time-zone",
     )
 
 
@@ -191,7 +190,7 @@ def detect_rules(
         return None
     text = rules_text(rules, candidates)
     return Known(
-        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files have the content of RocketMQ {text}"
+        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files match the format of RocketMQ {text}"
     )
 
 

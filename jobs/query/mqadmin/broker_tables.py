@@ -53,7 +53,9 @@ def _config(context: Context) -> BrokerConfig:
 def print_topic_list(line: ParsedLine, context: Context) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
-        raise UnsupportedFormat("topicList -c lists the consumer groups of a topic, which only a running broker knows")
+        raise UnsupportedFormat(
+            "topicList -c needs a running broker, because a store does not have the consumer groups of a topic. Omit -c"
+        )
     topics = _config(context).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's topic table is missing or empty")
@@ -190,7 +192,8 @@ def print_consumer_config(line: ParsedLine, context: Context) -> ExitCode:
     group = line.options["groupName"]
     settings = config.groups.get(group)
     if settings is None:
-        text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
+        known = ", ".join(sorted(config.groups))
+        text = f"the broker has no settings for the group {group!r}. Groups with settings: {known}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         printer.print_object("group", {"consumer_group": group, "settings": settings})

@@ -92,8 +92,8 @@ def run(line: ParsedLine, context: Context) -> ExitCode:
     for name in ("consumerGroup", "sendMessage"):
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
             reason = (
-                f"{line.command} with {name} makes the broker send or deliver a message. This tool only reads: omit "
-                f"{name}"
+                f"{line.command} with {name} would make the broker send or deliver a message, and this tool is "
+                f"read-only. Omit {name}"
             )
             raise UnsupportedFormat(reason)
     return _COMMANDS[line.command](line, context)

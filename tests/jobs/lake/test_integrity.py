@@ -84,7 +84,7 @@ def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
             path.unlink()
     checkpoint.unlink()
 
-    refused(broker, "runs: Delta's log cannot be read: .*[Cc]heckpoint")
+    refused(broker, "runs: the Delta log cannot be read: .*[Cc]heckpoint")
 
 
 def test_an_intact_lake_is_reported_as_complete_after_every_kind_of_run(broker: Broker) -> None:
@@ -204,7 +204,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: 
     lost = find_lost_transactions(lake)
 
     assert [one.table for one in lost if one.doubt] == ["messages"]
-    with pytest.raises(OSError, match=r"messages: run 3 of store \S+ added 10 rows, but there are only 0"):
+    with pytest.raises(OSError, match=r"messages: run 3 of store \S+ added 10 rows, but the table has only 0"):
         restore_transactions(lake, lost)
     assert files == state_of(forgotten.copy)
 

@@ -154,7 +154,7 @@ def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake:
         lake.sql(f"CREATE TABLE delta.`{copy}/{table}` USING delta AS SELECT * FROM {{{table}}}")
     lake.grow(5)
 
-    with pytest.raises(OSError, match=r"copy/runs: has the rows of run 3 .*Restore it from a copy of its files"):
+    with pytest.raises(OSError, match=r"copy/runs: this table has rows of run 3 .*Restore the table from a backup"):
         ingest_store(lake.broker.root, copy, "b")
 
     assert sorted(row["physical_offset"] for row in rows_of(copy)) == offsets
@@ -343,7 +343,7 @@ def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
 
     with (
         patch.object(commit, "prepare_run", around(prepare_run, vacuum)),
-        pytest.raises(FileNotFoundError, match=r"messages/.*another engine VACUUM"),
+        pytest.raises(FileNotFoundError, match=r"messages/.*another engine's VACUUM"),
     ):
         lake.run()
     assert lake.offsets() == offsets

@@ -107,7 +107,7 @@ def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake:
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
         kept.refresh()
         for opened in (open_table, open_table_for_change):
-            with pytest.raises(OSError, match="Delta's log cannot be read"):
+            with pytest.raises(OSError, match="the Delta log cannot be read"):
                 opened(lake, NAME)
 
 

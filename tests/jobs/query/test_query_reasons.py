@@ -104,7 +104,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
         (ONE, ("by_offset_id", "4711"), ReasonKind.WRONG_KIND_OF_ID, "not an offset id"),
         (ONE, ("by_any_id", "471", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither"),
         ((OTHER._replace(unique_key=IN_SMALL_LETTERS),), ("by_any_id", IN_SMALL_LETTERS.lower(), None),
-         ReasonKind.WRONG_KIND_OF_ID, f"there is {IN_SMALL_LETTERS!r}"),
+         ReasonKind.WRONG_KIND_OF_ID, f"did you mean {IN_SMALL_LETTERS!r}"),
         (ONE, ("by_unique_key", "Orders", encode_offset_id(BROKER, 0)), ReasonKind.WRONG_KIND_OF_ID, "`query by-id`"),
         ((Sent(body=bytes(1500)),) * 4, ("by_offset_id", encode_offset_id(BROKER, SEGMENT_SIZE - 9)),
          ReasonKind.NO_RECORD, "no record begins"),

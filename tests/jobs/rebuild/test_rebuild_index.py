@@ -264,7 +264,7 @@ def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> 
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
     built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", FileState(1, 2, 840, 3))
-    with pytest.raises(OSError, match="written on worker-7, not visible here"):
+    with pytest.raises(OSError, match="written on worker-7, but not accessible here"):
         check_built_file(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
     with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):

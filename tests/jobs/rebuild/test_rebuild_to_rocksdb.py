@@ -214,7 +214,7 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(golden: StoreO
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = made(store, tmp_path / "back", FILES)
     assert any(
-        "1 (Quiet/3). No files are written for them, so with these files a broker restarts them at 0" in note
+        "1 (Quiet/3). No files are written for these queues, so the broker restarts them at queue offset 0" in note
         for note in back.notes
     )
 

@@ -168,8 +168,11 @@ ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        *(({**ENDLESS, "pathSuffix": name}, "it lists a file") for name in ("", ".", "..", "a/b", "../../etc/passwd")),
-        (ENDLESS, "more files or directories than any store has"),
+        *(
+            ({**ENDLESS, "pathSuffix": name}, "the server returned an invalid file name")
+            for name in ("", ".", "..", "a/b", "../../etc/passwd")
+        ),
+        (ENDLESS, "more files or directory levels than any store has"),
     ],
     ids=lambda value: str(value.get("pathSuffix")) if isinstance(value, dict) else "",
 )

@@ -51,7 +51,7 @@ def test_created_files_are_listed_until_they_are_deleted(storage: Storage, tmp_p
 
 
 def test_a_read_only_storage_refuses_writes() -> None:
-    with pytest.raises(OSError, match="only stores can be on hdfs://") as raised:
+    with pytest.raises(OSError, match="only stores can be read from hdfs://") as raised:
         HdfsStorage(("nowhere:1",)).create("hdfs://nn/file", b"")
 
     assert errno.EROFS == raised.value.errno

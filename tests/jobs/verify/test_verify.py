@@ -112,7 +112,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
 
 
-ADVICE = f"not visible on {gethostname()}: pass --scratch with a directory or URI that all workers can reach"
+ADVICE = f"not accessible on {gethostname()}: pass --scratch with a directory or URI that all workers can reach"
 
 
 @pytest.mark.usefixtures("spark")
@@ -146,7 +146,10 @@ def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path
         pass
     with scratch_for(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
-        with pytest.raises(OSError, match=r"not visible on .*: is it a shared directory"), scratch.create("keys"):
+        with (
+            pytest.raises(OSError, match=r"not accessible on .*: use a directory that all workers share"),
+            scratch.create("keys"),
+        ):
             pass
 
 
