@@ -30,7 +30,7 @@ _EMPTY = "The store is unchanged; start again with an empty --out DIR."
 _ALL = (
     ("demo", "jobs.demo:demo", True, "Run a guided tour on a small store of a real broker.",
      "Start again in an empty directory."),
-    ("inspect", "jobs.verbs.viewers:inspect", False, "Show the contents of a store and the next command."),
+    ("inspect", "jobs.verbs.viewers:inspect", False, "Show what a store contains, and recommend the next command."),
     ("dump", "jobs.verbs.viewers:dump", False, "Decode one file of a store, field by field."),
     ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables exactly once.", _EXACT),
     ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues and index files with each other."),
@@ -45,7 +45,7 @@ _ALL = (
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
      "Run the same command to open the pages again."),
     ("export", "jobs.verbs.export:export", True, "Export messages, and decompress their bodies."),
-    ("type", "jobs.verbs.type:type_bodies", True, "Turn the bodies of topics into typed tables.", _EXACT),
+    ("type", "jobs.verbs.type:type_bodies", True, "Decode message bodies into typed tables.", _EXACT),
     ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
      "Every table is complete; run the same command again to continue."),
     ("catalog", "jobs.verbs.lake:catalog", False, "Print SQL that registers a lake in a catalog."),

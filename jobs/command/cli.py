@@ -144,7 +144,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
     help="Show versions and exit.",
 )
 @click.option(
-    "--traceback", is_flag=True, expose_value=False, envvar=_TRACEBACK, help="Also show where an error was raised."
+    "--traceback", is_flag=True, expose_value=False, envvar=_TRACEBACK, help="Print the Python traceback of an error."
 )
 @click.option(
     "--log-json",

@@ -36,8 +36,8 @@ _BLOCK = 512  # bytes: the unit of `st_blocks`
 
 engine_option = option(
     None,
-    "Run in this process (here) or on Spark (spark). auto: Spark if a Spark option is given, or if it is "
-    "installed and the data exceeds the limit that --show-config prints; otherwise here.",
+    "Run in this process (here) or on Spark. auto: Spark if a Spark option is given, or if it is "
+    "installed and the data exceeds the limit (see --show-config); otherwise here.",
     click.Choice([AUTO, *(engine.value for engine in Engine)]),
     default=AUTO,
     show_default=True,

@@ -236,7 +236,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE_INTEGER = click.IntRange(min=1)
 NOT_NEGATIVE_INTEGER = click.IntRange(min=0)
 _MOST = (1 << 31) - 1  # of a broker's setting, a Java int
-_RELEASE_HELP = "The broker's release, if it cannot be detected."
+_RELEASE_HELP = "The broker's release, if detection fails."
 
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
@@ -246,9 +246,9 @@ one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _relea
 commitlog_option = option(
     "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", CommaSeparatedPathsType()
 )
-broker_conf_option = option("FILE", "The broker's configuration file (paths, file sizes, names).", FILE)
+broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
-label_option = option("NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake.")
+label_option = option("NAME", "The broker's label in the lake, if the contents of STORE match no store in the lake.")
 max_rate_option = option(
     "BYTES",
     "Read STORE at no more than BYTES per second across all tasks, and do not fill the page cache.",

@@ -185,7 +185,8 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     """
     Run the commands on a small store that a real broker wrote.
 
-    The files are written to DIR, an empty or new directory, or to a new temporary directory, and are not deleted.
+    All files are written to DIR, which must be empty or must not exist. Without DIR, a temporary directory is created.
+    The files are not deleted.
     """
     from jobs.command import cli
 

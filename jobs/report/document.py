@@ -50,7 +50,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One number per label, to compare; `ideal` has the expected number if it is known."""
+    """One value per label, shown as a bar chart; `ideal` is the expected value, if known."""
 
     title: str
     unit: str
@@ -87,7 +87,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything about one run."""
+    """The report of one run."""
 
     verb: str
     subject: str

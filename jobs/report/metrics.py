@@ -56,7 +56,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "end_time_seconds": (round(time(), 3), "When the run ended."),
         "exit_code": (
             int(summary.exit_code),
-            "Exit code of the run: 0 clean; 3 damage or a gap, 4 queues contradict the log, until acknowledged.",
+            "Exit code: 0 clean; until the findings are acknowledged, 3 damage or a gap, 4 queues contradict the log.",
         ),
         "messages": (summary.messages, "Rows that the run added to messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the log is in the lake."),
@@ -64,7 +64,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "lag_bytes": (summary.bytes_left, "Bytes of the log that the next step will read."),
         "newest_message_time_seconds": (
             (summary.newest_ms or 0) / 1000,
-            "Store time of the newest message of the store in the lake.",
+            "Store timestamp of this store's newest message in the lake.",
         ),
         "quarantined": (summary.quarantined, "Damaged ranges that the run found."),
         "gaps": (len(summary.gaps), "Gaps (missing ranges of offsets) that the run found."),
@@ -110,7 +110,7 @@ def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metric
         ),
         "dead_letters": ("Messages of a topic that became dead letters, by reason.", [*reasons]),
         "unknown_fields": (
-            "Fields of a topic's bodies without a column.",
+            "Fields in a topic's message bodies for which no column is declared.",
             [(topic, len(one.unknown)) for topic, one in named],
         ),
     }

@@ -72,7 +72,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     topics: tuple[str, ...] = option(
         "GLOB[,GLOB]",
-        "Ingest only these topics. The choice also applies to later runs of the store.",
+        "Ingest only these topics. The selection also applies to later runs for this store.",
         multiple=True,
     ),
     exclude_topics: tuple[str, ...] = option(
@@ -85,10 +85,10 @@ def ingest(  # noqa: PLR0913 - one argument an option
     inflate: bool = flag(
         "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
     ),
-    no_damage: bool = flag("Keep only a sample of damaged bytes; `restore` then cannot write them."),
+    no_damage: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
     settle_ms: int = option(
-        "TIME",
-        "Skip messages younger than TIME; a later run ingests them. TIME is 5s, 2m, or a number of milliseconds.",
+        "DURATION",
+        "Skip messages newer than this, for example 5s; a later run ingests them. Plain digits are milliseconds.",
         MILLISECONDS,
         names="--settle",
         default=0,
@@ -114,7 +114,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     follow: bool = flag("Keep running and ingest new messages as they arrive."),
     every: float | None = option(
-        "TIME", "With --follow, the longest time that a message waits to be ingested; by default 5s.", DURATION
+        "DURATION", "With --follow, the maximum delay before a new message is read; by default 5s.", DURATION
     ),
     until: float | None = option(
         "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", UNTIL
@@ -129,9 +129,10 @@ def ingest(  # noqa: PLR0913 - one argument an option
     """
     Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
 
-    To load several brokers into one LAKE, run the command once per store, each with its own --broker.
+    To load several brokers into one LAKE, run the command once per store, with a different --broker each time.
 
-    STORE may also be the folder of a tier (`tieredStoreFilePath`): its messages go to the table `tiered`.
+    STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`): its messages go to the
+    table `tiered`.
     """
     conf = place.read_conf()
     request = IngestRequest(

@@ -165,7 +165,7 @@ def catalog(
     spark: Spark's own catalog, with or without a Hive metastore; unity: Unity Catalog (Databricks); glue: AWS Glue (run
     the statements in Athena); hive: a Hive metastore, with Delta's storage handler.
 
-    Only the statements for Hive list columns and comments; other catalogs read them from Delta's log. With --iceberg,
+    Only the statements for Hive list columns and comments; other catalogs read them from the Delta log. With --iceberg,
     the tables are registered immediately, and no statements are printed.
     """
     from jobs.lake.catalog import CatalogKind, catalog_statements
@@ -209,9 +209,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     lake: str = argument("LAKE", CHANGED_LAKE),
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     heal: bool = flag(
-        "Restore transaction identifiers that are missing from Delta's log, for example after CREATE TABLE … AS "
-        "SELECT, CLONE or a short retention of transactions. Nothing is merged or deleted. With --dry-run, only list "
-        "them."
+        "Restore transaction identifiers that are missing from the Delta log, for example after CREATE TABLE … AS "
+        "SELECT, CLONE or a short transaction retention. Nothing is merged or deleted. With --dry-run, only list them."
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,

@@ -124,7 +124,7 @@ def _options(  # noqa: PLR0913 - one argument an option
     quiet: bool = quiet_option,
     body: bool = flag("Print the decompressed body."),
     charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
-    bodies: Path | None = option("DIR", "Write each decompressed body into its own file in DIR.", OUTPUT_DIRECTORY),
+    bodies: Path | None = option("DIR", "Write each decompressed body to a file in DIR.", OUTPUT_DIRECTORY),
 ) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num must be given together")
@@ -285,7 +285,7 @@ def by_offset(
     *,
     topic: str = _topic,
     broker_name: str | None = option(
-        "BROKER", "As in mqadmin; must match the name of this broker, if it is known.", names="-b --broker-name"
+        "BROKER", "The broker's name. If the store states its name, the two must match.", names="-b --broker-name"
     ),
     queue_id: int = option("QUEUE", None, NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
     offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
@@ -307,8 +307,8 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     key: str | None = option(
         "KEY", "One of the message's KEYS, or its unique key.", names="-k --key", callback=_not_empty
     ),
-    tag: str | None = option("TAG", "The message's TAGS, compared as a whole."),
-    words: str | None = option("TEXT", "Text that the decompressed body contains."),
+    tag: str | None = option("TAG", "Only messages with exactly these TAGS."),
+    words: str | None = option("TEXT", "Only messages whose decompressed body contains TEXT."),
     since: TimeArgument | None = since_option(),
     until: TimeArgument | None = until_option(),
     before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
@@ -452,7 +452,7 @@ def mqadmin_line(
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """
-    Run an mqadmin command line unchanged, with the option letters of the store's release.
+    Run an mqadmin command line unchanged, with the options of the RocketMQ release that wrote the store.
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.

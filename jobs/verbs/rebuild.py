@@ -64,7 +64,7 @@ def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default 
         _RebuildForm,
         out=option("DIR", out, OUTPUT_LOCATION, required=True),
         lost_only=flag(kept),
-        wants_install=flag("Install the files in the store of the stopped broker.", names="--install"),
+        wants_install=flag("Install the files in STORE. The broker must be stopped.", names="--install"),
         dry_run=flag(
             "Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
             "store unchanged."
@@ -81,10 +81,11 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
     how: _RebuildForm = _rebuild_options(
-        "An empty or new directory; a path or a URI.", "Write only the index files that are lost or damaged."
+        "An empty or new directory; a path or a URI.", "Write only the index files that are missing or damaged."
     ),
     advance_checkpoint: bool = flag(
-        "With --install, after a crash: prevent the broker from deleting the files at its next start."
+        "With --install, after a crash: advance the checkpoint's index time, so that the broker does not delete the "
+        "files at its next start."
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
@@ -148,7 +149,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     ),
     how: _RebuildForm = _rebuild_options(
         "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
-        "Write only the queue files that are lost or wrong.",
+        "Write only the queue files that are missing or damaged.",
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
@@ -157,8 +158,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     """
     Rebuild the queues of STORE from its log.
 
-    Files are written to DIR/<topic>/<queue id>/<20 digits>, byte for byte as a broker writes them. A database is
-    written to DIR/consumequeue, with the rows that a broker would write.
+    Files are written to DIR/<topic>/<queue id>/<20 digits>, byte for byte as a broker writes them. With --to rocksdb, a
+    RocksDB database with the same rows as the broker's is written to DIR/consumequeue.
     """
     root, out = place.store, how.out
     if not is_local(out):

@@ -61,7 +61,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
         multiple=True,
     ),
-    retry: bool = flag("Try to type dead letters again; those that fit FILE now become rows."),
+    retry: bool = flag("Retry dead letters: those that now match FILE become rows of the typed tables."),
     accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
     limit: float | None = option(
         "RATIO|COUNT",
@@ -71,17 +71,17 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         names="--max-dead-letters",
     ),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
-    infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not fit."),
+    infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
     engine: str = engine_option,
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.
+    Decode message bodies into typed tables, one per topic: LAKE/typed/TOPIC.
 
-    A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. A run
-    reads only messages that are new since the last one. With --infer, nothing is written: the command prints types that
-    fit the messages of a topic, in the format of FILE.
+    A body that does not match the declaration in FILE becomes a row of LAKE/dead_letters, with the reason; no body is
+    in both tables. A run reads only messages that are new since the last one. With --infer, nothing is written: the
+    command prints types that fit the messages of a topic, in the format of FILE.
 
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.

@@ -64,7 +64,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     """
     Compare the queues and index files of STORE with its log, and check the log.
 
-    STORE may also be the folder of a tier (`tieredStoreFilePath`).
+    STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`).
     """
     run = StoreRun(place, engine, settings.max_rate, warm="jobs.verify.run")
     from jobs.report.document import write_report
@@ -115,7 +115,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
 
     Records that have expired, have not been ingested yet, or were not selected do not count as findings (exit code 0).
-    Lost or damaged records end the command with exit code 3, different records at the same offset with exit code 4.
+    The exit code is 3 if records are lost or damaged, and 4 if records differ at the same offset.
     """
     run = StoreRun(place, engine, max_rate, warm="jobs.diff")
     from jobs.diff import DiffRequest
@@ -143,17 +143,18 @@ def repair(  # noqa: PLR0913 - one argument an option
     ),
     lake: str | None = option("LAKE", "The lake from which lost and damaged segments are restored.", LAKE),
     broker: str | None = label_option,
-    applies: bool = flag("Install the files in the store of the stopped broker; keep a backup.", names="--apply"),
+    applies: bool = flag("Install the files in STORE; keep a backup. The broker must be stopped.", names="--apply"),
     bridges: bool = flag(
-        "Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
+        "Fill lost ranges of the log with bridge records (placeholders), so that the broker keeps the messages after "
+        "them.",
         names="--bridge",
     ),
     deliver_empty: bool = flag(
         "With --bridge: also bridge ranges where consumers will receive an all-zero message instead of the lost one."
     ),
     older: bool = flag(
-        "Also restore segments from LAKE that precede the first segment of STORE, if they were lost and had not "
-        "expired."
+        "Also restore segments older than the first one of STORE. Use this only if they were lost, not deleted by "
+        "retention."
     ),
     accepted: tuple[str, ...] = option(
         "FILE",

@@ -46,7 +46,8 @@ _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
     "inspect /data/rocketmq/store",
     "inspect --deep --json /backup/store | jq .problems",
     "inspect --broker-conf broker.conf /data/rocketmq/store",
-    exit_codes="0 no problem found (not verified) · 1 no access · 2 usage, or not a store · 3 damage or a gap",
+    exit_codes="0 no problem found (not verified) · 1 STORE cannot be read · 2 usage, or not a store · "
+    "3 damage or a gap",
 )
 def inspect(
     *,
@@ -55,7 +56,7 @@ def inspect(
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Show the segments of a store, its queues, index files and checkpoint, the broker's release, and the next command.
+    Show a store's segments, queues, index files, checkpoint and release, and recommend the next command.
 
     Only the heads and tails of files are read, usually in less than a second; --deep reads the whole log.
     """
@@ -92,15 +93,15 @@ def dump(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     named: str | None = option(
-        None, "The kind of the files, if it is not recognised.", click.Choice(tuple(KIND_NAMES)), names="--as"
+        None, "The file type, if it cannot be detected.", click.Choice(tuple(KIND_NAMES)), names="--as"
     ),
     as_json: bool = json_option,
 ) -> ExitCode:
     """
     Print the contents of files of a store, each line with its offset, and report how each file ends.
 
-    The kind of a file is recognised from its path in a store, or from its first bytes. In log files, which are named
-    after the offset of their first byte, offsets are physical; in other files, they are positions in the file.
+    The file type is detected from the path of the file, or from its first bytes. In log files, which are named after
+    the offset of their first byte, offsets are physical; in other files, they are positions in the file.
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = KIND_NAMES[named] if named else None

@@ -23,8 +23,8 @@ _MEANINGS = {
     ExitCode.FAILED: "failed; one line states the cause, with file and offset",
     ExitCode.USAGE: "wrong usage or configuration, or the command refused to make a change; the message says why",
     ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
-    ExitCode.MISMATCH: "queues or index files contradict the log, a surviving file contradicts the rebuilt one, "
-    "or a store and a lake have different records at the same offset",
+    ExitCode.MISMATCH: "queues or index files contradict the log, or a store and a lake have different records at the "
+    "same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue. `ingest --follow` and "
@@ -35,12 +35,12 @@ VARIABLES = {
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
     "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code and the results of `ingest` "
     "runs that found nothing new (default `~/.cache/rocketmq-lake`)",
-    "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
+    "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: a supported one, `PATH` first)",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
-    "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
+    "RMQ_LAKE_TRACEBACK": "`1`: print the Python traceback of an error, as with `--traceback`",
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
     "RMQ_LAKE_PROGRAM": "the name of this command in messages, for wrapper scripts (default: as typed)",
-    "JAVA_HOME": "the Java to use, in preference to those on `PATH` and in the usual directories",
+    "JAVA_HOME": "the Java installation to use; it takes precedence over `PATH`",
     "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
     "SPARK_SUBMIT_OPTS": "additional JVM flags",
     "NO_COLOR": "set to any value: no colours in a terminal",
@@ -72,14 +72,14 @@ JVM also have `source`. The last line has the message `ended`, `exit_code` and `
 
 _METRICS = """\
 `ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`. With `--follow`,
-the run lasts from the start of the process.
+the run includes all steps since the start of the process.
 """
 
 _DOCUMENT = f"""\
 ## Report
 
 `--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
-raised when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
+incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
 Bars and Timeline objects; `kind` says which one.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a description of every key, and a
@@ -89,19 +89,19 @@ the description of a recommended action.
 
 
 _ENGINES = """\
-The sizes are those of the log, or of the files that are read from a lake. Up to this size, the command runs in its
-own process, which takes less time than starting Spark and needs no Java. Above it, the command runs on Spark if Spark
-is installed; with a Spark option, it always does. `--engine here` and `--engine spark` override this. `--show-config`
-prints the limit for your cores.
+The limits refer to the size of the log, or of the lake files that the command reads. Up to its limit, the command runs
+in its own process, which takes less time than starting Spark and needs no Java. Above it, the command runs on Spark if
+Spark is installed. If a Spark option is given, the command always runs on Spark. `--engine here` and `--engine spark`
+override this. `--show-config` prints the limit for the number of cores of this machine.
 For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
 `ingest` uses Spark for any size if it is installed.
 """
 
 
-def _jvm(verb: Verb) -> str:
-    """Return when a verb starts a JVM."""
+def _jvm(verb: Verb, cores: int) -> str:
+    """Return when a verb starts a JVM on a machine with a number of cores."""
     if verb.name in VERBS_WITH_ENGINE:
-        return ", ".join(f"above {size_text(one_process_limit(verb.name, cores=cores))}" for cores in (2, 8))
+        return f"above {size_text(one_process_limit(verb.name, cores=cores))}"
     return "always" if verb.uses_spark else "never"
 
 
@@ -154,8 +154,8 @@ def page() -> str:
 
 def _sections() -> Iterator[str]:
     yield "## Verbs\n"
-    rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
-    yield _table(("verb", "purpose", "runs on Spark (2 cores, 8 cores)"), *rows)
+    rows = [(f"`{verb.name}`", verb.help, _jvm(verb, 2), _jvm(verb, 8)) for verb in VERBS.values()]
+    yield _table(("verb", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
     yield _ENGINES
     yield "Options before the verb:\n"
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
