@@ -168,8 +168,7 @@ class NextRun:
         source = "store" if self.summary.tier_queues is None else "tier"
         process.set_resumption_text(
             f"Run {manifest.run} is prepared but not committed. Repeat the command to commit it; the {source} will "
-            "not be "
-            "read again."
+            "not be read again."
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)

@@ -232,9 +232,8 @@ def _list_wanted_paths(lake: Lake, table: Table, snapshot: DeltaTable) -> list[s
     if any(file.vector is not None for file in stored):
         raise UnsupportedTableError(
             f"{location}: another engine has deleted rows by deletion vectors, which this registration does not "
-            "support; "
-            "run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; "
-            f"REORG TABLE delta.`{location}` APPLY (PURGE)"
+            "support; run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; REORG TABLE "
+            f"delta.`{location}` APPLY (PURGE)"
         )
     return [_location_for(lake.locate(table.name, file.path)) for file in stored]
 

@@ -183,9 +183,8 @@ def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             )
         return number
     raise OSError(
-        f"{lake.location}: {_ATTEMPTS} commit attempts failed because of concurrent verifications of this store. "
-        "Run the "
-        "command again"
+        f"{lake.location}: {_ATTEMPTS} commit attempts failed because of concurrent verifications of this store. Run "
+        "the command again"
     )
 
 

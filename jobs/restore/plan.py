@@ -250,8 +250,7 @@ def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collect
         if odd is not None:
             raise NothingToRestoreError(
                 f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size. "
-                "Omit "
-                "--segment-size to use the size that the lake shows"
+                "Omit --segment-size to use the size that the lake shows"
             )
         return Known(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))

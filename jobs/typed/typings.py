@@ -125,9 +125,8 @@ def read_newest_typing(lake: Lake) -> Typing:
     found = read_rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
     if not found:
         raise OSError(
-            f"{lake.locate(TYPINGS.name)}: run {number} of `type` is prepared, but its row is missing. Restore "
-            "this table "
-            "from a backup"
+            f"{lake.locate(TYPINGS.name)}: run {number} of `type` is prepared, but its row is missing. Restore this "
+            "table from a backup"
         )
     missing = (
         "this manifest is missing; without it, no topic can be typed further. Restore the file from a backup of "

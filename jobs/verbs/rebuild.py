@@ -283,9 +283,8 @@ def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
         )
     if how.wants_install:
         raise click.UsageError(
-            "--install cannot install a RocksDB database, because the broker's configuration must change at the "
-            "same time "
-            "(storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
+            "--install cannot install a RocksDB database, because the broker's configuration must change at the same "
+            "time (storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
     with raise_as_usage_errors(UnsupportedFormat):
