@@ -29,6 +29,7 @@ _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
     r"HTTP status 5\d\d|curlCode|response body error|Azure Error: \[\w*\] 5\d\d|Fail to get a new connection|"
+    r"Connection closed before getting full response|"
     r"Azure Error: \[Lease\w+\]"  # the object is being deleted: pyarrow takes a lease for that
 )
 _DENIED = re.compile(

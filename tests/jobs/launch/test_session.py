@@ -132,7 +132,7 @@ def test_work_waits_only_for_starting_workers(spark: SparkSession, monkeypatch: 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
     require_worker_modules(spark.sparkContext, "json")
 
-    expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package. Pass a Python"
+    expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package. "
     with pytest.raises(SetupError, match=f"^{re.escape(expected)}"):
         require_worker_modules(spark.sparkContext, "json", "no_such_package")
 

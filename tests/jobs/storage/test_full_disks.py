@@ -126,6 +126,7 @@ ANSWERS = (
     "AWS Error SLOW_DOWN during GetObject operation (HTTP status 503): Please reduce your request rate.",
     "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 28, Timeout was reached",
     "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 18, Transferred a partial file",
+    "Azure Error: [] Connection closed before getting full response or response is less than expected.",
 )
 CONTENT = bytes(range(200))
 
