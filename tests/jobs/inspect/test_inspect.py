@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -184,6 +185,23 @@ def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> No
 
     assert state["process"] == broker
     assert state["broker"] == f"running: process {broker} holds the lock"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who holds a lock is asked as Linux answers it")
+@pytest.mark.parametrize("has_flushed_units", [False, True])
+def test_queues_may_be_missing_until_a_new_broker_has_flushed_units(
+    store: Path, run: Run, *, has_flushed_units: bool
+) -> None:
+    (store / "lock").write_text("lock")
+    shutil.rmtree(store / "consumequeue")
+    checkpoint = bytearray((store / "checkpoint").read_bytes())
+    checkpoint[8:16] = checkpoint[8:16] if has_flushed_units else bytes(8)
+    (store / "checkpoint").write_bytes(checkpoint)
+
+    with held(store):
+        problems = inspected(run, store).document["problems"]
+
+    assert any("folder is missing" in one["text"] for one in problems) == has_flushed_units
 
 
 def test_an_unreadable_file_is_reported_as_a_separate_problem(
