@@ -25,7 +25,9 @@ from benchmarks.measuring import Measured, answer, asked, measured, medians
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 
 _ROOT = Path(__file__).parents[1]
-_READ = re.compile(r"\(\d+<[^>]*/commitlog/\d+>.* = (\d+)$")
+_CALL = re.compile(
+    r"^(\d+) +(\w+\(\d+<[^>]*/commitlog/\d+>|<\.\.\. \w+ resumed>).*?(?: = (-?\d+)( .*)?| <unfinished \.\.\.>)$"
+)
 _PAGE = 4096
 _DONE = (0, 3, 4)  # success, damage, mismatch
 
@@ -47,8 +49,15 @@ class Checkout:
         """Run a command and return the bytes that it read from segments."""
         calls = "trace=read,pread64,preadv,preadv2,copy_file_range,sendfile"
         self._run(["strace", "-f", "-y", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace)], words)
+        total, unfinished = 0, set[str]()  # threads whose read of a segment is continued on a later line
         with trace.open(errors="replace") as lines:
-            total = sum(int(found[1]) for line in lines if (found := _READ.search(line)))
+            for thread, call, size, _ in (found.groups() for line in lines if (found := _CALL.match(line.rstrip()))):
+                is_resumed = call.startswith("<")
+                if size is None:
+                    unfinished.add(thread)
+                elif not is_resumed or thread in unfinished:
+                    total += max(int(size), 0)
+                    unfinished.discard(thread)
         trace.unlink()
         return total
 
