@@ -98,7 +98,7 @@ def _written(store: Path) -> int:
 
 
 def _commands(store: Path, damaged: Path, scratch: Path) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Return the commands on a store by what they are; each repetition finds no lake and no output directory."""
+    """Yield the name and the arguments of each command; the caller deletes what earlier commands have created."""
     here = ("--engine", "here", "--release", RELEASE)
     ingest = ("ingest", store, "--lake", scratch / "new-lake", *here)
     yield "ingest, messages", (*ingest, "--tables", "messages")

@@ -106,7 +106,7 @@ def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def import_real_package(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
+def import_real_package(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - the loader of a ZIP archive
     """On a worker, replace the stub that is being imported by the real *package*."""
     directory = cache_directory() / "shipped" / digest
     if not directory.is_dir():

@@ -242,7 +242,7 @@ def _build_task(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tupl
     return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
 
-def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
+def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's files
     request: RebuildIndexRequest,
     workers: Workers,
     log: ListedLog,
@@ -320,7 +320,7 @@ def _may_be_right(
     )
 
 
-def _keep_proven(  # noqa: PLR0913, PLR0917 - what there is
+def _keep_proven(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's files
     builds: Sequence[BuildTask],
     built: Sequence[BuiltFile],
     explained: Sequence[ExplainedFile],
@@ -355,7 +355,7 @@ def _find_one_fault(broker_file: BrokerIndexFile, made: Path, store: Store) -> F
         )
 
 
-def plan_index_files(  # noqa: PLR0913 - what there is
+def plan_index_files(  # noqa: PLR0913 - the log, its keys and the store's files
     store: Store,
     settings: Settings,
     row: KeySequence,
@@ -411,7 +411,7 @@ def _has_sure_place(plan: PlannedFile, kept: Sequence[Survivor], damaged: Sequen
     return not any(name in held for name in names) or any(low < name < high for name in damaged)
 
 
-def _name_files(  # noqa: PLR0913 - what names depend on
+def _name_files(  # noqa: PLR0913 - the inputs of a name
     planned: Sequence[PlannedFile],
     names: Sequence[str],
     damaged: Sequence[str],
@@ -435,7 +435,7 @@ def _name_files(  # noqa: PLR0913 - what names depend on
             yield _build_task(plan, name, one, tuple(replaced) if number == 0 else ())
 
 
-def _choose_names(  # noqa: PLR0913 - what names depend on
+def _choose_names(  # noqa: PLR0913 - the inputs of a name
     gap: Sequence[PlannedFile], before: str, following: str, *, row: KeySequence, zone: tzinfo, recorded: RecordedNames
 ) -> Sequence[str]:
     """Return names that sort between *before* and *following*: the *recorded* ones if these are in order."""

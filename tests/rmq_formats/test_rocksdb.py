@@ -127,7 +127,7 @@ def test_a_truncated_value_is_reported() -> None:
 
 
 def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
-    """Every key, tag and unique key of each message has one row; a repeated key has one row, too."""
+    """Every key, tag and unique key of each message has one row; a repeated key also has one row."""
     store = unpack_feature("b551-indexrocks", tmp_path)
     rows = rows_of(store, "default")
     messages = messages_of(store)

@@ -301,7 +301,7 @@ def test_the_log_of_a_broker_is_contiguous_and_undamaged(golden: StoreOf, name: 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", golden_stores("base", "direct", "expired", "crash-later", "types", "dledger"))
 def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: str) -> None:
-    """A blank must be accepted whatever follows it: until 4.9.0 it was followed by old bytes of the encoder."""
+    """A blank is accepted with any bytes after it: up to 4.9.0, old bytes of the encoder follow it."""
     behind = b"".join(
         bytes(segment.read(pieces[-1].offset - segment.base_offset + BLANK.size, segment.size))
         for segment, pieces in walked_segments(golden(name))
