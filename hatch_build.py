@@ -1,8 +1,8 @@
 """
-Builds the wheel: the code of `jobs` installed under a name that nobody else has.
+Build hook of the wheel: install the package `jobs` as `rocketmq_lake`.
 
-The repository keeps the package `jobs`; in a wheel that name would collide with other people's. There it is
-`rocketmq_lake`, and every module that names another one names it so. hatchling calls this; nothing else does.
+The name `jobs` is fine in a checkout, but in a wheel it could collide with other packages. The hook renames the
+package, and every reference to its modules in the code. Only hatchling calls it.
 """
 
 import re
@@ -14,17 +14,17 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _INSTALLED = "rocketmq_lake"
-# In an import, and in a text that names a module: `jobs.verbs.ingest`, `from jobs import …`, `import jobs`.
+# In an import, and in text that refers to a module: `jobs.verbs.ingest`, `from jobs import …`, `import jobs`.
 _NAMED = re.compile(r"\bjobs(?=\.[a-z_])|(?<=from )jobs(?= import)|(?<=import )jobs\b")
 
 
 class WheelHook(BuildHookInterface[Any]):
-    """Renames the package on its way into the wheel."""
+    """Rename the package while the wheel is built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the renamed modules into a temporary directory, and name it to the builder."""
+        """Write the renamed modules into a temporary directory, and pass it to the builder."""
         if version == "editable":
-            raise RuntimeError("this checkout runs as it is: ./spark-submit.sh makes its environment")
+            raise RuntimeError("editable installation is not supported; run ./spark-submit.sh, which creates .venv")
         root = Path(self.root)
         self._folder = Path(tempfile.mkdtemp(prefix="rocketmq-lake-wheel-"))
         for source in sorted((root / "jobs").rglob("*")):
