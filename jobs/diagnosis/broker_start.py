@@ -8,6 +8,7 @@ made one; `inspect` makes one if the part to read is small. Without a walk, that
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -302,13 +303,18 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
         return "the size of the queue files is unknown"
     if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "startup of brokers with queues in RocksDB has not been tested"
-    if odd := why_length_is_doubtful(store, conf):
+    if odd := why_length_is_doubtful(store, conf) or _why_overlap_is_unknown(store):
         return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
             if segment_bytes(segment, reader).framing is Framing.DLEDGER:
                 return "this is a DLedger log, and DLedger has its own recovery rules"
     return ""
+
+
+def _why_overlap_is_unknown(store: Store) -> str:
+    paths = [store.path_below_root(one.location) for one in store.overlapping]
+    return f"{paths[0]} overlaps another segment; startup in this state has not been tested" if paths else ""
 
 
 def why_length_is_doubtful(store: Store, conf: BrokerConf) -> str:
@@ -330,8 +336,9 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     Files with invalid names are included, regardless of their length, because a broker parses names as numbers.
     """
     size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
-    newest = store.segments[-1].location if store.segments else ""
-    for segment in store.segments:
+    every = sorted((*store.segments, *store.overlapping), key=attrgetter("base_offset"))
+    newest = every[-1].location if every else ""
+    for segment in every:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
             yield WrongLengthFile(store.path_below_root(segment.location), segment.size, size, is_last)

@@ -262,7 +262,7 @@ def _folders(store: Store) -> list[FolderReport]:
 
 
 def _all_files(store: Store) -> Iterable[tuple[StoreFile, int]]:
-    for segment in store.segments:
+    for segment in (*store.segments, *store.overlapping):
         # A log in other folders is shown by the folder it is in.
         folder = segment.location.rpartition("/")[0]
         below = folder.removeprefix(f"{store.root}/")

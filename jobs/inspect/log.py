@@ -178,6 +178,9 @@ class LogInspector:
                 self.problems.add_damage(segment.location, f"truncated: {sizes}: a broker would not load this log")
             elif segment.size != usual:
                 self.problems.add_note(segment.location, sizes)
+        for file in self.store.overlapping:
+            text = "the file lies inside the range of another segment, and has no record at its own offsets"
+            self.problems.add_damage(file.location, text)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)
             why = (

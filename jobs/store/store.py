@@ -20,6 +20,8 @@ from jobs.storage.local import ReadLimits
 from jobs.storage.locations import join_location, normalise_location
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
+from rmq_formats.commitlog.framing import find_framing
+from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import StatedGeometry, find_stated_geometry
@@ -89,6 +91,7 @@ class Store:
     other_files: tuple[StoredFile, ...] = ()
     storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # opens all of them
     commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
+    overlapping: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
 
     def open(self, file: Located) -> AbstractContextManager[Reader]:
         """Open a file of the store for reading."""
@@ -170,14 +173,17 @@ def list_store(
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     files = list(list_files_below(root, storage))
     logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in _LOG_KINDS]
+    overlapping = tuple(_find_overlapping(order_segments(logs), storage))
+    not_in_log = {segment.location for segment in overlapping}
     store = Store(
         root,
-        order_segments(logs),
+        order_segments([file for file in logs if file.location not in not_in_log]),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
+        overlapping,
     )
     if not (store.segments or store.queue_files or store.index_files or store.files_of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
@@ -248,6 +254,34 @@ def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
+
+
+def _find_overlapping(segments: Sequence[Segment], storage: Storage) -> Iterator[Segment]:
+    """
+    Yield the files that are not part of the log, although they lie inside the range of a segment.
+
+    The name of such a file must not cut the segment short. Of two files that overlap, the records decide, because each
+    one states its own offset: the later file is not part of the log if the earlier one has records at the offsets of
+    the later one, which has none there. Otherwise the earlier file is too long, and ends where the later one begins.
+    """
+    before, *later = segments or [Segment("", 0, 0, 0)]
+    for segment in later:
+        position = segment.base_offset - before.base_offset
+        is_inside = 0 < position < before.size and _has_records_from(before, position, storage)
+        if is_inside and not _has_records_from(segment, 0, storage):
+            yield segment
+        else:
+            before = segment
+
+
+def _has_records_from(segment: Segment, position: int, storage: Storage) -> bool:
+    try:
+        with storage.open(segment.location) as file:
+            framing = find_framing(file.read, segment.size, segment.base_offset)
+            log = SegmentBytes(file.read, segment.size, segment.base_offset, framing, file.next_written)
+            return log.find_record(position) is not None
+    except OSError:  # this is only evidence; the command that reads the file reports the error
+        return False
 
 
 _INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's folder, like a queue of a topic

@@ -14,6 +14,7 @@ from jobs.lake.findings import (
     LOST_END,
     LOST_START,
     MISNAMED_SEGMENT,
+    OVERLAPPING_FILE,
     UNDECIDED,
     UNREADABLE_RANGE,
     WRONG_BODY,
@@ -34,7 +35,7 @@ from jobs.store.log_ends import (
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import cut_short_segments, find_holes
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import Store, find_checkpoint_file, read_checkpoint
+from jobs.store.store import Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.verify.findings import (
     CHECKPOINT_AFTER_LOG,
     SHORT_CHECKPOINT,
@@ -79,6 +80,7 @@ def findings_on_log(
     findings, lost = findings_on_records(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
+    findings += _overlapping(store)
     if ahead is None:
         findings += _cut_short(store)
     else:
@@ -152,9 +154,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
         with skip_lost_file(), store.open(segment) as file:
             right = find_right_segment_name(store, segment, file.read)
             if right is not None:
-                names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
-                place = store.path_below_root(segment.location), 0, "name"
-                finding = Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
+                finding = _misnamed(segment, right, store)
                 findings.append(finding)
                 pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
                 start = gaps.get(segment.base_offset, segment.base_offset)
@@ -164,6 +164,12 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                 lost.append(LostRange(start, segment.end, finding.title))
                 lost.append(LostRange(right, right + segment.size, finding.title))
     return findings, lost
+
+
+def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
+    names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
+    place = store.path_below_root(segment.location), 0, "name"
+    return Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:
@@ -190,6 +196,22 @@ def _cut_short(store: Store) -> Iterator[Finding]:
             )
             end = segment.base_offset + segment.size
             yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=end)
+
+
+def _overlapping(store: Store) -> Iterator[Finding]:
+    """Yield findings on files that lie inside the range of a segment, and are not part of the log."""
+    for file in store.overlapping:
+        segment = store.segment_at(file.base_offset)
+        name = file_name_of_offset(segment.base_offset) if segment else ""
+        right = None
+        with skip_lost_file(), store.open(file) as reader:
+            right = find_right_segment_name(store, file, reader.read)
+        if right is not None:
+            yield _misnamed(file, right, store)
+            continue
+        cause = f"the file is a copy or belongs to another log: segment {name} has records at its offsets, it has none"
+        place, names = store.path_below_root(file.location), file_name_of_offset(file.base_offset)
+        yield Finding(LOG, OVERLAPPING_FILE, place, 0, "name", names, "", cause)
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:

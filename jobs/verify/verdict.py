@@ -19,6 +19,7 @@ from jobs.lake.findings import (
     MISNAMED_SEGMENT,
     MISSING_RECORDS,
     NOT_INDEXED,
+    OVERLAPPING_FILE,
     QUEUES,
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
@@ -206,6 +207,11 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "A segment has the wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
     ),
     (
+        LOG, {OVERLAPPING_FILE},
+        "A file in the log's folder is not part of the log. With the broker stopped, move it out of the folder:",
+        ("{move}",),
+    ),
+    (
         LOG, MISSING_RECORDS,
         f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
         (REPAIR_FROM_LAKE, _EXPORT),
@@ -338,4 +344,6 @@ def _move(store: str, one: Finding) -> str:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
     place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log
+    if one.kind == OVERLAPPING_FILE:
+        return f"mv -n {place}/{name} {store}/{name}.copy"
     return f"mv -n {place}/{name} {place}/{one.expected}"

@@ -18,16 +18,20 @@ from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage.scratch import scratch_below_output, scratch_for
+from jobs.store.record_places import find_record
+from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, overwrite
 from tests.support.lakes import files, ingest_store, rows_of
 from tests.support.meanwhile import Meanwhile
+from tests.support.stores import segments_of, stored_records
 
 
 def verified(store: Path) -> Verdict:
@@ -69,6 +73,35 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
     assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
     assert ingest_store(store, tmp_path / "lake").contradictions == 0
     assert not repair(RepairRequest(str(store), tmp_path / "repair"), SerialWorkers()).plan
+
+
+def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(golden: StoreOf, tmp_path: Path) -> None:
+    """By its name, the copy would cut the other segment short."""
+    healthy = golden("b533-base")
+    store = Path(shutil.copytree(healthy, tmp_path / "store"))
+    first, second, *_ = segments_of(store)
+    copy = Path(shutil.copyfile(first, second.with_name(file_name_of_offset(int(second.name) + 20))))
+    offsets = [stored.record.physical_offset for stored in stored_records(healthy)]
+    listed = list_store(str(store))
+    inspected = inspect_store(str(store), (), BrokerConf(), deep=True, progress=do_nothing).problems
+
+    assert len(offsets) == ingest_store(store, tmp_path / "lake").messages
+    assert offsets == [offset for offset in offsets if find_record(listed, offset) is not None]
+    assert [("overlapping_file", f"commitlog/{copy.name}")] == [
+        (one.kind, one.file) for one in verified(store).findings
+    ]
+    assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
+
+
+def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(golden: StoreOf, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    first, second, *_ = segments_of(store)
+    first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
+    overwrite(second, 0, bytes(100))
+    taken = ingest_store(golden("b533-base"), tmp_path / "whole").messages
+
+    assert taken - 1 == ingest_store(store, tmp_path / "lake").messages
+    assert {"damaged_range", "wrong_file_size"} == {one.kind for one in verified(store).findings if not one.follows}
 
 
 def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
