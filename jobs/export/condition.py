@@ -66,7 +66,8 @@ def parse_condition(text: str) -> Condition:
     """Return a condition; raise `UnsupportedFormat` if *text* is not a boolean expression on the columns."""
     context = _context()
     tokens = ["'s'" if token[0] == "'" else token for token in _TOKEN.findall(text)]
-    if _REFUSED_TEXT.search(_TOKEN.sub(lambda found: _without_content(found[0]), text)):
+    # The content of quoted texts is not searched.
+    if _REFUSED_TEXT.search(_TOKEN.sub(lambda one: one[0][0] * 2 if one[0][0] in "'\"`" else one[0], text)):
         raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
     if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
         raise UnsupportedFormat(
@@ -75,17 +76,21 @@ def parse_condition(text: str) -> Condition:
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
     columns = tuple(name for name in (*COLUMNS, BODY_TEXT) if name in named) or ("physical_offset",)
+    every = Condition(text, (*COLUMNS, BODY_TEXT))
     with _explained():
-        expression = _parse(Condition(text, (*COLUMNS, BODY_TEXT)))
-        _refuse_queries(expression)
+        expression = _parse(every)
+        pending = [expression]
+        while pending:
+            part = pending.pop()
+            kind = part.variant_name()
+            if _REFUSED.search(kind):
+                raise UnsupportedFormat(
+                    f"{kind} is not supported: the condition must be a boolean expression on the columns of one row"
+                )
+            pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
         # Errors of types and of constants are found without a row.
-        context.read_batch(_no_rows((*COLUMNS, BODY_TEXT))).filter(expression).collect()
+        context.read_batch(_no_rows(every)).filter(expression).collect()
     return Condition(text, columns)
-
-
-def _without_content(token: str) -> str:
-    """Return a token with nothing between its quotes."""
-    return token if token[0] not in "'\"`" else token[0] * 2
 
 
 @cache
@@ -103,23 +108,11 @@ def _context() -> "SessionContext":
 
 @cache
 def _parse(condition: Condition) -> "Expr":
-    return _context().read_batch(_no_rows(condition.columns)).parse_sql_expr(condition.text)
+    return _context().read_batch(_no_rows(condition)).parse_sql_expr(condition.text)
 
 
-def _no_rows(columns: tuple[str, ...]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], pa.schema([SCHEMA.field(name) for name in columns]))
-
-
-def _refuse_queries(expression: "Expr") -> None:
-    pending = [expression]
-    while pending:
-        part = pending.pop()
-        kind = part.variant_name()
-        if _REFUSED.search(kind):
-            raise UnsupportedFormat(
-                f"{kind} is not supported: the condition must be a boolean expression on the columns of one row"
-            )
-        pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
+def _no_rows(condition: Condition) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], condition.schema)
 
 
 @contextmanager
@@ -132,11 +125,8 @@ def _explained(before: str = "") -> Iterator[None]:
         is_panic = type(error).__name__ == "PanicException"
         if isinstance(error, UnsupportedFormat) or not (isinstance(error, Exception) or is_panic):
             raise
-        raise UnsupportedFormat(before + _one_line(str(error))) from error
-
-
-def _one_line(error: str) -> str:
-    if "RLike {" in error:
-        return "RLIKE is not supported; use the operator ~ or regexp_like(TEXT, PATTERN)"
-    cause = error.rpartition("caused by\n")[2].removeprefix("DataFusion error: ")
-    return textwrap.shorten(_TABLE.sub("", _ADVICE.split(cause)[0]), 200)
+        cause = str(error).rpartition("caused by\n")[2].removeprefix("DataFusion error: ")
+        line = textwrap.shorten(_TABLE.sub("", _ADVICE.split(cause)[0]), 200)
+        if "RLike {" in str(error):
+            line = "RLIKE is not supported; use the operator ~ or regexp_like(TEXT, PATTERN)"
+        raise UnsupportedFormat(before + line) from error

@@ -58,7 +58,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.record import record_from_row
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST
 
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
@@ -92,16 +92,28 @@ class ExportPlan(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class ExportSummary(NamedTuple):
-    """The result of an export: its figures, and everything that was left out."""
+@dataclass(slots=True)
+class ExportSummary:
+    """The result of an export, or of one part of it: its figures, and everything that was left out."""
 
-    messages: int
-    bytes: int
-    undecoded_bodies: int
-    undecoded: list[ExportDefect]  # the first of them
-    damaged_bytes: int
-    damaged: list[ExportDefect]
-    gaps: list[ExportDefect]
+    messages: int = 0
+    bytes: int = 0  # 0 for a part
+    undecoded_bodies: int = 0  # that stay as they are stored
+    undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
+    damaged_bytes: int = 0  # of the log, which are left out
+    damaged: list[ExportDefect] = field(default_factory=list)  # of a part, the first of them
+    gaps: list[ExportDefect] = field(default_factory=list)
+    file: str = ""  # of a part; not written if there are no messages
+
+    def add_undecoded(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+        """Note the bodies of some rows that cannot be decoded."""
+        failed = [row for row, body in enumerate(bodies) if body.error is not None]
+        self.undecoded_bodies += len(failed)
+        for row in failed[: _NAMED - len(self.undecoded)]:
+            broker, offset, size = (
+                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
+            )
+            self.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
 
 
 def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
@@ -140,15 +152,17 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
         raise OSError(
             f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten the table without it"
         )
-    stores = (
-        pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
-        if asked.is_verified
-        else None
-    )
-    checked = dropped if asked.is_verified else None
-    in_order = sorted(list_snapshot_files(lake, snapshot), key=_place)
+    checked = stores = None
+    if asked.is_verified:
+        checked = dropped
+        stores = pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
+
+    def place(file: SnapshotFile) -> tuple[str, int, str]:
+        return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
+
     items: list[Item] = [
-        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.time_range) for file in in_order
+        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.time_range)
+        for file in sorted(list_snapshot_files(lake, snapshot), key=place)
     ]
     # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
@@ -172,17 +186,13 @@ def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
     return row
 
 
-def _place(file: SnapshotFile) -> tuple[str, int, str]:
-    return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
-
-
 def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> ExportSummary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
     out = asked.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
-        task = PartTask(folder, asked.form, asked.place.release or NEWEST, asked.limit, asked.condition)
+        task = PartTask(folder, asked)
         items = list(enumerate(planned.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
@@ -190,14 +200,14 @@ def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Expor
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
-            files = [folder / part.name for part in some if part.messages]
+            files = [folder / part.file for part in some if part.messages]
             size += _move(files, sys.stdout.buffer, asked.form, has_begun=size > 0)
             sys.stdout.flush()
             parts += some
         return _summary(planned, parts, size)
 
 
-def _summary(planned: ExportPlan, parts: "Sequence[ExportedPart]", size: int) -> ExportSummary:
+def _summary(planned: ExportPlan, parts: Sequence[ExportSummary], size: int) -> ExportSummary:
     return ExportSummary(
         messages=sum(part.messages for part in parts),
         bytes=size,
@@ -232,42 +242,17 @@ def explain_empty_export(asked: ExportRequest) -> Reason:
         return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
 
 
-@dataclass(slots=True)
-class ExportedPart:
-    """A file written by a task; no file is written if there are no messages."""
-
-    name: str
-    messages: int = 0
-    undecoded_bodies: int = 0  # that stay as they are stored
-    undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
-    damaged_bytes: int = 0  # of the log, which are left out
-    damaged: list[ExportDefect] = field(default_factory=list)  # the first of them
-
-    def add_undecoded(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        """Note the bodies of some rows that cannot be decoded."""
-        failed = [row for row, body in enumerate(bodies) if body.error is not None]
-        self.undecoded_bodies += len(failed)
-        for row in failed[: _NAMED - len(self.undecoded)]:
-            broker, offset, size = (
-                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
-            )
-            self.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
-
-
 @dataclass(frozen=True, slots=True)
 class PartTask:
     """Writes the rows of an item into one part."""
 
     folder: Path
-    form: RowFormat
-    release: Release  # determines how properties are read
-    limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
-    condition: Condition | None = None
+    asked: ExportRequest
 
-    def __call__(self, numbered: tuple[int, Item]) -> ExportedPart:
+    def __call__(self, numbered: tuple[int, Item]) -> ExportSummary:
         """Write the part of an item."""
         number, item = numbered
-        part = ExportedPart(f"{number:08d}-{uuid4()}")
+        part = ExportSummary(file=f"{number:08d}-{uuid4()}")
         damage: list[Piece] = []
         rows = _without_damage(read_rows(item) if self._may_match(item) else iter(()), damage)
         noted = 0
@@ -279,14 +264,14 @@ class PartTask:
                 yield batch, bodies
                 del batch, bodies  # released before the next ones are read; the same below
 
-        path = self.folder / part.name
+        path = self.folder / part.file
         with explaining_full_disk(str(path)):
-            if self.form is RowFormat.PARQUET:
+            if self.asked.form is RowFormat.PARQUET:
                 _write_parquet(path, counted())
             else:
-                _write_lines(path, counted(), self.release, self.form)
+                _write_lines(path, counted(), self.asked)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.condition is not None or item.time_range != ANY_TIME:
+        if self.asked.condition is not None or item.time_range != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
         part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
@@ -294,7 +279,7 @@ class PartTask:
 
     def _may_match(self, item: Item) -> bool:
         """Return False for a file of a lake without a match, of which only the condition's columns are read."""
-        condition = self.condition
+        condition = self.asked.condition
         if condition is None or condition.uses_bodies or not condition.is_repeatable:
             return True
         if not isinstance(item, LakeItem) or item.dropped is not None:
@@ -302,12 +287,12 @@ class PartTask:
         rows = _without_damage(read_rows(item, condition.columns), [])
         return any(condition.find_matches(batch).true_count for batch in rows)
 
-    def _wanted(self, part: ExportedPart, rows: pa.RecordBatch) -> _Slices:
+    def _wanted(self, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
         """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
-        condition = self.condition
+        condition = self.asked.condition
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
-        for batch, bodies in iterate_decoded_slices(rows, self.limit):
+        for batch, bodies in iterate_decoded_slices(rows, self.asked.limit):
             part.add_undecoded(batch, bodies)
             if condition is None or not condition.uses_bodies:
                 yield batch, bodies
@@ -327,7 +312,8 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-def _write_lines(path: Path, rows: _Slices, release: Release, form: RowFormat) -> None:
+def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
+    release, form = asked.place.release or NEWEST, asked.form  # the release determines how properties are read
     with ExitStack() as stack:
         file = None
         for batch, bodies in rows:
@@ -379,23 +365,26 @@ def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
-def merge_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, out: Path) -> int:
-    """
-    Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied.
-
-    No file is written if there are no messages, so that a corrected command can use the same name.
-    """
+def merge_parts(parts: Sequence[ExportSummary], folder: Path, form: RowFormat, out: Path) -> int:
+    """Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied."""
     attempt = folder / out.name
-    files = [folder / part.name for part in parts if part.messages]
+    files = [folder / part.file for part in parts if part.messages]
     if not files:
-        return 0
+        return 0  # no file is written, so that a corrected command can use the same name
     size = sum(path.stat().st_size for path in files)
     # The file is next to its parts until it is complete: a killed export leaves no FILE that looks like a result.
     with explaining_full_disk(str(out), size):
         if form is RowFormat.PARQUET:
             _merge_parquet(files, attempt)
         else:
-            _merge_text(files, attempt, form)
+            with attempt.open("xb") as whole:
+                if form is RowFormat.JSON:
+                    whole.write(b"[\n")
+                _move(files, whole, form)
+                if form is RowFormat.JSON:
+                    whole.seek(-2, os.SEEK_END)  # the last comma
+                    whole.truncate()
+                    whole.write(b"\n]\n")
         attempt.replace(out)
     return out.stat().st_size
 
@@ -412,17 +401,6 @@ def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun:
                 size += len(chunk)
         path.unlink()
     return size
-
-
-def _merge_text(files: Sequence[Path], attempt: Path, form: RowFormat) -> None:
-    with attempt.open("xb") as whole:
-        if form is RowFormat.JSON:
-            whole.write(b"[\n")
-        _move(files, whole, form)
-        if form is RowFormat.JSON:
-            whole.seek(-2, os.SEEK_END)  # the last comma
-            whole.truncate()
-            whole.write(b"\n]\n")
 
 
 def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:

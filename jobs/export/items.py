@@ -292,7 +292,9 @@ class LakeItem:
             wanted = self._wanted(batch)
             if self.dropped is not None:
                 changed = mask_changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
-                yield from _as_damage(wanted.filter(pa.array(changed)))
+                for row in wanted.select(["physical_offset", "total_size"]).filter(pa.array(changed)).to_pylist():
+                    offset, size = row["physical_offset"] or 0, row["total_size"]
+                    yield Piece(PieceKind.DAMAGE, offset, size, "another engine has changed this row")
                 wanted = wanted.filter(pa.array(~changed))
             if self.topics:  # last, because a row whose topic was changed may belong to one of them
                 wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
@@ -343,8 +345,3 @@ def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.Recor
         return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
 
     return map(in_times, item.read(columns if STORE_TIME_COLUMN in columns else (*columns, STORE_TIME_COLUMN)))
-
-
-def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:
-    for offset, size in zip(rows["physical_offset"].to_pylist(), rows["total_size"].to_pylist(), strict=True):
-        yield Piece(PieceKind.DAMAGE, offset or 0, size, "another engine has changed this row")

@@ -80,8 +80,14 @@ def search_records(
     for before, start, end in find_holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no segment contains this range; {before.location} ends before it")
+    ranges: list[Range] = []
     # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
-    ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
+    for range_ in plan_ranges(store.store, range_size=WHOLE_SEGMENTS):
+        start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.end)
+        if start < end:
+            base = range_.base_offset
+            is_final = range_.final or end < range_.end_offset  # a record begins where the span ends
+            ranges.append(replace(range_, start=start - base, end=end - base, final=is_final))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     blocks = _compiled_blocks if total >= COMPILED_SCAN_MIN_BYTES else _scalar_blocks
@@ -97,15 +103,6 @@ def search_records(
             progress(done + base + positions[-1] - range_.start_offset, total)
         done += range_.end - range_.start
         progress(done, total)
-
-
-def _within(ranges: Sequence[Range], span: Span) -> Iterator[Range]:
-    for range_ in ranges:
-        start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.end)
-        if start < end:
-            base = range_.base_offset
-            is_final = range_.final or end < range_.end_offset  # a record begins where the span ends
-            yield replace(range_, start=start - base, end=end - base, final=is_final)
 
 
 def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[_Block | Piece]:
@@ -226,7 +223,7 @@ class StoreIndex:
                 return
 
     def find_by_hash(self, wanted: KeyQuery) -> Iterator[Message]:
-        """Yield the message of every entry with a key's hash, in the broker's order, including other keys."""
+        """Yield the message of every entry with a key's hash, as `Source.by_key_hash` does."""
         if self.database is not None:
             yield from self._messages_at(self._rows(self.database, wanted), _ROW)
             return

@@ -223,16 +223,11 @@ class StoreReader:
 
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
-        end = self._end_in_log(queue, queue.written_end())
-        return queue.first_unit_pointing_from(self.store.start_offset, end), end
-
-    def _end_in_log(self, queue: StoredQueue, end: int) -> int:
-        """Return the first unit at a queue's end that points to a leftover of a replaced master."""
-        unit = queue.read_unit(end - 1) if end else None
-        while unit is not None and self.is_left_over(unit.physical_offset):
+        end = queue.written_end()
+        # Units at the end may point to leftovers of a replaced master.
+        while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
             end -= 1
-            unit = queue.read_unit(end - 1) if end else None
-        return end
+        return queue.first_unit_pointing_from(self.store.start_offset, end), end
 
     @cached_property
     def _stored_queues(self) -> tuple[list[StoredQueue], str | None]:

@@ -100,6 +100,7 @@ class StoreSource(Source):
         self._log_queues: dict[str, Mapping[int, LogQueue]] = {}
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
         self._completed: set[str] = set()  # topics whose queues are compared with the log
+        self._every_topic: frozenset[str] | None = None
 
     @cached_property
     def _index(self) -> StoreIndex:
@@ -206,11 +207,10 @@ class StoreSource(Source):
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
         for message in self.search(text):
-            for kind in KeyKind:
-                if has_key(message, kind, text):
-                    indexed = self._index.find_without_log(KeyQuery(kind, message.topic, text))
-                    offsets = (other.record.physical_offset for other in indexed)
-                    yield Occurrence(message, kind, message.record.physical_offset in offsets)
+            for kind in (one for one in KeyKind if has_key(message, one, text)):
+                indexed = self._index.find_without_log(KeyQuery(kind, message.topic, text))
+                offsets = (other.record.physical_offset for other in indexed)
+                yield Occurrence(message, kind, message.record.physical_offset in offsets)
             items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
             # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
             if (UNIQ_KEY, text) in items and message.unique_key != text:
@@ -278,7 +278,7 @@ class StoreSource(Source):
                 self._ranges[name] = logged.offsets if logged else None
             else:
                 offsets = self._offsets_in_files(queue)
-                if self._is_completed(topic) or self._may_lack_files(queue, offsets):
+                if (topic in self._completed and self.searches_all) or self._may_lack_files(queue, offsets):
                     offsets = self._with_log(queue.name, offsets)
                 self._ranges[name] = offsets
         return self._ranges[name]
@@ -330,11 +330,8 @@ class StoreSource(Source):
             )
         return OffsetRange(low, high)
 
-    def _is_completed(self, topic: str) -> bool:
-        return topic in self._completed and self.searches_all
-
     def _is_in_log(self, topic: str) -> bool:
-        return self._is_completed(topic) or self._is_lost(topic)
+        return (topic in self._completed and self.searches_all) or self._is_lost(topic)
 
     def _is_lost(self, topic: str) -> bool:
         """Return whether the log must be searched, because no file of the topic's queues exists."""
@@ -402,7 +399,6 @@ class StoreSource(Source):
         return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return a queue's ConsumeQueue unit; None for a BatchConsumeQueue, and if the file is lost."""
         queue = self._queue(topic, queue_id)
         unit = queue.read_unit(queue_offset) if queue is not None and queue_offset >= 0 else None
         is_in_log = self._is_lost(topic) if queue is None else not queue.is_batch and self.searches_all
@@ -467,15 +463,13 @@ class StoreSource(Source):
         return self._is_lost(topic) and len(self._queues_in_log(topic)) > 0
 
     def topics(self) -> frozenset[str]:
-        return self._topics
-
-    @cached_property
-    def _topics(self) -> frozenset[str]:
-        known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
-        is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
-        if is_complete or not self.searches_all:
-            return frozenset(known)
-        return frozenset(known) | {message.topic for message in self.search("")}
+        if self._every_topic is None:
+            known = frozenset({topic for topic, _ in self.reader.queues} | set(self.reader.topic_config))
+            is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
+            if not is_complete and self.searches_all:
+                known |= {message.topic for message in self.search("")}
+            self._every_topic = known
+        return self._every_topic
 
     @property
     def knows_topics(self) -> bool:  # type: ignore[override]
@@ -563,7 +557,11 @@ class StoreSource(Source):
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
             yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, before, limit))
         elif not self.searches_all and wanted.topic is not None and self.list_queues(wanted.topic, wanted.queue_id):
-            yield from self._queued(wanted.topic, wanted, before)
+            self.complete_queues(wanted.topic)
+            queues = self.list_queues(wanted.topic, wanted.queue_id)
+            for part in self._parts(wanted, before):
+                for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
+                    yield offset, self.read_pointed_message(offset, f"a unit of {wanted.topic}")
         else:
             yield from self.by_time_without_queues(wanted, before, limit)
 
@@ -577,13 +575,6 @@ class StoreSource(Source):
                 if len(kept) > 2 * (limit + 1):
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
-
-    def _queued(self, topic: str, wanted: ListConditions, before: int) -> Iterator[tuple[int, Message | None]]:
-        self.complete_queues(topic)
-        queues = self.list_queues(topic, wanted.queue_id)
-        for part in self._parts(wanted, before):
-            for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
-                yield offset, self.read_pointed_message(offset, f"a unit of {topic}")
 
     def _offsets_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""

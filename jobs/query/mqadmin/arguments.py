@@ -175,7 +175,12 @@ class Context(NamedTuple):
 
 def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine:
     """Parse a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would reject."""
-    words = _without_program(arguments)
+    words = list(arguments)
+    # A pasted line may begin with the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, or its path.
+    if words and PurePath(words[0]).name in _SHELLS:
+        words.pop(0)
+    if words and PurePath(words[0].replace("\\", "/")).name in _PROGRAMS:
+        words.pop(0)
     word = words.pop(0) if words else ""
     # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
     name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
@@ -193,16 +198,6 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine
         if (not since or Version.parse(since) <= version) and (not until or version < Version.parse(until))
     ]
     return ParsedLine(name, _options(name, words, letters, release))
-
-
-def _without_program(arguments: Sequence[str]) -> list[str]:
-    """Return the words of a pasted line without the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, or its path."""
-    words = list(arguments)
-    if words and PurePath(words[0]).name in _SHELLS:
-        words.pop(0)
-    if words and PurePath(words[0].replace("\\", "/")).name in _PROGRAMS:
-        words.pop(0)
-    return words
 
 
 def _has(release: Release, command: str) -> bool:

@@ -22,7 +22,7 @@ from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.segment import Piece
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_store
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import flip
 
 LIMIT = 1 << 16
@@ -77,9 +77,11 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
-    [item] = plan_export(ExportRequest(Place(store=str(broker.root)), time_range=between), {}).items
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
-    task = PartTask(tmp_path, RowFormat.PARQUET, RELEASE, condition=condition)
+    place = Place(store=str(broker.root))
+    asked = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
+    [item] = plan_export(asked, {}).items
+    task = PartTask(tmp_path, asked)
     next(item.read())  # what is loaded once
     tracemalloc.start()
     try:

@@ -4,6 +4,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,6 @@ from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.release import NEWEST
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 PAGE = Path(__file__).parents[3] / "docs" / "tables.md"
@@ -272,9 +272,10 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 def test_undecodable_bodies_are_reported_for_every_row_that_the_condition_reads(tmp_path: Path) -> None:
     sent = [Sent(keys=("a",), body=zlib.compress(b"text"), sys_flag=1), Sent(keys=("b",), body=b"no", sys_flag=1)]
     store = write_store(tmp_path / "store", stored(sent))
-    [item] = plan_export(ExportRequest(Place(store=str(store))), {}).items
+    asked = ExportRequest(Place(store=str(store)))
+    [item] = plan_export(asked, {}).items
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
-        part = PartTask(tmp_path, RowFormat.NDJSON, NEWEST, condition=parse_condition(text))((0, item))
+        part = PartTask(tmp_path, replace(asked, condition=parse_condition(text)))((0, item))
         assert (1, undecoded) == (part.messages, part.undecoded_bodies)
 
 
