@@ -205,13 +205,13 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
     bands += lost_queues[:_MOST_QUEUES]
     index = [
         mark(
-            file.begin_physical_offset,
-            file.end_physical_offset,
+            file.header.begin_physical_offset,
+            file.header.end_physical_offset,
             _worst(report, file.file) or "index",
-            _short(file.file, f"{file.entries:,}"),
+            _short(file.file, f"{file.header.entry_count:,}"),
         )
         for file in report.index.files
-        if file.entries
+        if file.header.entry_count
     ]
     index += [gap for file, gap in lost if "/index/" in file]
     return {"start": start, "end": end, "bands": [*bands, *([("index", index)] if index else [])]}

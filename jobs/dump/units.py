@@ -51,7 +51,6 @@ from rmq_formats.timer_files import (
     PRECISION_MS,
     PROGRESS,
     PROGRESS_SIZE,
-    TimerUnit,
     decode_timer_unit,
     used_slots,
 )
@@ -366,9 +365,16 @@ def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Ite
 
 
 def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[Item]:
+    start, reason = position, ""  # of damage before the next unit
     while position < file.size:
-        start = position
-        unit, position, reason = _next_timer_unit(file, base, position)
+        unit = None
+        try:
+            unit = decode_timer_unit(file.read(position, TIMER_UNIT.size), base + position)
+        except CorruptData as error:
+            reason = reason or error.reason
+            position = min(position + TIMER_UNIT.size, file.size)
+            if position < file.size:
+                continue
         if reason:
             yield damage_item(base + start, position - start, reason)
         if unit is None:
@@ -381,18 +387,7 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
         text += "" if unit.previous < 0 else f"; previous unit at {unit.previous}"
         yield request.make_item(TIMER_UNIT, unit, (base + position, "unit", text), due=unit.due_ms, **unit._asdict())
         position += TIMER_UNIT.size
-
-
-def _next_timer_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | None, int, str]:
-    """Return the next unit and its position, with the damage before it; no unit at the end of the log."""
-    reason = ""
-    while position < file.size:
-        try:
-            return decode_timer_unit(file.read(position, TIMER_UNIT.size), base + position), position, reason
-        except CorruptData as error:
-            reason = reason or error.reason
-        position = min(position + TIMER_UNIT.size, file.size)
-    return None, position, reason
+        start, reason = position, ""
 
 
 # the kind of a file, by its place in a store or by its first bytes
@@ -433,11 +428,9 @@ def recognise_kind(file: DumpFile) -> FileKind:
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
-    # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
-    return next((kind for kind in known if kind in _DUMPERS), known[0] if known else None) or _by_content(file)
-
-
-def _by_content(file: DumpFile) -> FileKind:
+    if known:
+        # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
+        return next((kind for kind in known if kind in _DUMPERS), known[0])
     head = file.read(0, BLANK.size)
     if len(head) == BLANK.size:
         first, second = BLANK.unpack(head)

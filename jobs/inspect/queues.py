@@ -31,7 +31,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, decode_header
 from rmq_formats.release import OLDEST
 
 _RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
@@ -193,14 +193,12 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
 def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
     """Inspect every header, and some entries if the geometry is known."""
     report = IndexReport()
-    headers: dict[str, IndexHeader] = {}
     # A running broker creates a file, and sets its length a moment later.
     is_new = bool(store.index_files) and not store.index_files[-1].size and not store.is_closed
     for file in store.index_files[: -1 if is_new else None]:
         with problems.noting_errors(file.location):
             header = decode_header(store.read(file, 0, HEADER.size))
-            headers[file.location] = header
-            report.files.append(IndexFileReport(file.location, file.size, *header))
+            report.files.append(IndexFileReport(file.location, file.size, header))
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.hash_slots, report.index_num = stated.geometry
@@ -210,9 +208,9 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     geometry = report.geometry
     _check_sizes(report, geometry, problems)
     if geometry is not None:
-        for location, header in headers.items():
-            with problems.noting_errors(location):
-                marks.add_all(find_index_marks(store, location, header, geometry))
+        for found in report.files:
+            with problems.noting_errors(found.file):
+                marks.add_all(find_index_marks(store, found.file, found.header, geometry))
     return report
 
 
@@ -228,18 +226,18 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
             problems.add_note(
                 file.file, f"{count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
             )
-        if geometry is not None and file.index_count > geometry.index_num:
-            problems.add_damage(
-                file.file, f"index_count is {file.index_count:,}, but the file has room for {geometry.index_num:,}", 36
-            )
+        if geometry is not None and file.header.index_count > geometry.index_num:
+            text = f"index_count is {file.header.index_count:,}, but the file has room for {geometry.index_num:,}"
+            problems.add_damage(file.file, text, 36)
 
 
 def note_unindexed_messages(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
     """Note the messages between and before the index files, and after them up to *end* if it is given."""
-    files = sorted((file for file in index.files if file.entries), key=attrgetter("begin_physical_offset"))
+    filled = (file for file in index.files if file.header.entry_count)
+    files = sorted(filled, key=attrgetter("header.begin_physical_offset"))
     for before, after in pairwise([None, *files, None] if files else []):
-        start = store.start_offset if before is None else before.end_physical_offset
-        limit = end if after is None else after.begin_physical_offset
+        start = store.start_offset if before is None else before.header.end_physical_offset
+        limit = end if after is None else after.header.begin_physical_offset
         found = (
             None if limit is None else find_first_message_with_key(store, start, limit, is_indexed=before is not None)
         )

@@ -13,7 +13,7 @@ from rmq_formats.commitlog.segment import Framing
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError, UnsupportedFormat, is_disk_error
-from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
 
 _LOST = frozenset({Severity.DAMAGE, Severity.GAP})
 
@@ -34,11 +34,6 @@ class Problem(NamedTuple):
 
 class Problems(list[Problem]):
     """The problems found so far."""
-
-    @property
-    def severity(self) -> Severity:
-        """The worst severity; a store without problems is still not verified."""
-        return worst_severity((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
 
     def add_damage(self, file: str, text: str, offset: int | None = None) -> None:
         """Note bytes that are not as they were written."""
@@ -143,23 +138,12 @@ class QueuesReport:
             yield from (offset for offset in ends if offset is not None)
 
 
-@dataclass(slots=True)
-class IndexFileReport:
-    """One index file: its header and its size."""
+class IndexFileReport(NamedTuple):
+    """One index file."""
 
     file: str
     size: int
-    begin_timestamp: int
-    end_timestamp: int
-    begin_physical_offset: int
-    end_physical_offset: int
-    hash_slot_count: int
-    index_count: int
-
-    @property
-    def entries(self) -> int:
-        """How many entries the header claims."""
-        return max(self.index_count - 1, 0)
+    header: IndexHeader
 
 
 @dataclass(slots=True)
@@ -181,7 +165,8 @@ class IndexReport:
     @property
     def last_offset(self) -> int | None:
         """The physical offset of the newest message that the index names."""
-        return max((file.end_physical_offset for file in self.files if file.entries), default=None)
+        headers = (file.header for file in self.files)
+        return max((header.end_physical_offset for header in headers if header.entry_count), default=None)
 
 
 @dataclass(slots=True)
@@ -250,7 +235,7 @@ class StoreReport:
     @property
     def health(self) -> Severity:
         """The worst severity found; `inspect` never reports a store as healthy, because it does not compare it all."""
-        return self.problems.severity
+        return worst_severity((Severity.NOT_VERIFIED, *(problem.severity for problem in self.problems)))
 
     @property
     def has_index(self) -> bool:
@@ -298,7 +283,8 @@ class StoreReport:
             "state": asdict(self.state),
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
-            "index": asdict(self.index),
+            "index": asdict(self.index)
+            | {"files": [{"file": one.file, "size": one.size, **one.header._asdict()} for one in self.index.files]},
             "releases": [
                 {
                     "from_offset": era.first_offset,

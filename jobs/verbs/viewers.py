@@ -70,7 +70,7 @@ def inspect(
     replace(answer, quiet=False).print_json_or_lines(
         report.to_dict(), report_text(report, verbose=answer.verbose).split("\n")
     )
-    return report.problems.severity.exit_code
+    return report.health.exit_code
 
 
 @verb(

@@ -188,9 +188,9 @@ def _hangs(_number: int, _frame: object) -> NoReturn:
 
 def of_faults(one: Planted) -> Iterator[Violation]:
     store = str(one.root)
-    problems = inspect_store(store, (), BrokerConf(), deep=False, progress=do_nothing).problems
-    yield from _of_problems(one, problems)
-    inspected = problems.severity
+    report = inspect_store(store, (), BrokerConf(), deep=False, progress=do_nothing)
+    yield from _of_problems(one, report.problems)
+    inspected = report.health
     found = verify(VerifyRequest(store), SerialWorkers())
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
