@@ -65,7 +65,13 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
     def values_of(body: bytes, _: object) -> Mapping[str, object]:
         if not body:
             raise refused_at_byte("an empty body", 0)
-        number, at = (None, 0) if None in records else _registered(body)
+        number, at = None, 0
+        if None not in records:
+            size = _HEADERS.get(body[0])
+            if size is None:
+                raise refused_at_byte("the schema registry header is missing", 0)
+            data, at = binary_values.read_bytes(body, 1, size)
+            number = int.from_bytes(data, "big")
         if number not in records:
             raise RefusedBodyError("a schema ID that has no file in the folder", f"schema {number}")
         values, at = records[number].read(body, at)
@@ -74,14 +80,6 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
         return values
 
     return columns_reader(values_of, columns)
-
-
-def _registered(body: bytes) -> tuple[int, int]:
-    """Return the schema id in a body's header, and the position after the header."""
-    size = _HEADERS.get(body[0])
-    if size is None:
-        raise refused_at_byte("the schema registry header is missing", 0)
-    return int.from_bytes(binary_values.read_bytes(body, 1, size)[0], "big"), 1 + size
 
 
 _Schema = Mapping[str, Any]  # of one type, as parsed JSON

@@ -15,8 +15,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.typed.ddl import all_nullable
-from jobs.typed.exact_json import parse_body, read_bodies_exactly
-from jobs.typed.formats import TypedRows, UnknownField, example_text, make_array, merge_unknown
+from jobs.typed.formats import (
+    TypedRows,
+    UnknownField,
+    example_text,
+    make_array,
+    merge_unknown,
+    parse_body,
+    read_bodies_exactly,
+)
 from jobs.typed.values import MICROSECONDS_PER_UNIT, Number, RefusedBodyError, Times, convert_value, member_path
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, find_named_values, scan_members

@@ -22,8 +22,7 @@ from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers
 from jobs.typed.ddl import MAX_DECIMAL_DIGITS, RESERVED_COLUMNS, SchemaError, parse_columns
 from jobs.typed.declaration import TopicType
-from jobs.typed.exact_json import parse_body
-from jobs.typed.formats import JSON_FORMAT, Row, read_typed_rows
+from jobs.typed.formats import JSON_FORMAT, Row, parse_body, read_typed_rows
 from jobs.typed.run import explain_absent_topics
 from jobs.typed.task import read_refusals
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, convert_day, convert_instant
@@ -34,6 +33,7 @@ _MOST_NAMES = 5_000  # per shape
 _EXACT = 1 << 53
 _SHOWN = 10
 _INDEX = re.compile(r"\[\d+\]")
+_KINDS = {bool: "boolean", list: "array", dict: "object", type(None): "null"}
 _TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "string": pa.string()}
 _FAMILIES = {"integer": "number", "fraction": "number", **dict.fromkeys(_TEXT_TYPES, "text")}
 
@@ -51,7 +51,11 @@ class Shape:
 
     def add(self, value: Value) -> None:
         """Add a value."""
-        self.kinds[self._kind(value)] += 1
+        if isinstance(value, Number):
+            kind = self._number(value)
+        else:
+            kind = _text_kind(value) if isinstance(value, str) else _KINDS[type(value)]
+        self.kinds[kind] += 1
         if isinstance(value, list):
             self.items = self.items or Shape()
             for one in value:
@@ -60,14 +64,6 @@ class Shape:
             for name, one in value.items():
                 if name in self.members or len(self.members) < _MOST_NAMES:
                     self.members.setdefault(name, Shape()).add(one)
-
-    def _kind(self, value: Value) -> str:
-        if isinstance(value, Number):
-            return self._number(value)
-        if isinstance(value, str):
-            return _text_kind(value)
-        names = {bool: "boolean", list: "array", dict: "object", type(None): "null"}
-        return names[type(value)]
 
     def _number(self, value: Number) -> str:
         whole, _, fraction = value.lstrip("-").partition(".")
@@ -99,14 +95,13 @@ class Shape:
                 families[_FAMILIES.get(kind, kind)] += count
         if not families:
             return None
-        of_family = {
-            "boolean": pa.bool_,
-            "number": self._number_type,
-            "text": self._text_type,
-            "array": lambda: pa.list_((self.items.type() if self.items else None) or pa.string()),
-            "object": self._object_type,
-        }
-        return of_family[families.most_common(1)[0][0]]()
+        family = families.most_common(1)[0][0]
+        if family == "array":
+            return pa.list_((self.items.type() if self.items else None) or pa.string())
+        if family == "text":
+            found = [type_ for kind, type_ in _TEXT_TYPES.items() if self.kinds[kind]]
+            return found[0] if len(found) == 1 else pa.string()
+        return {"boolean": pa.bool_, "number": self._number_type, "object": self._object_type}[family]()
 
     def _number_type(self) -> pa.DataType:
         if not self.kinds["fraction"] and self.digits < len(str(1 << 63)):
@@ -114,10 +109,6 @@ class Shape:
         if self.is_inexact and self.digits + self.scale <= MAX_DECIMAL_DIGITS:
             return pa.decimal128(MAX_DECIMAL_DIGITS, self.scale)
         return pa.float64()
-
-    def _text_type(self) -> pa.DataType:
-        found = [type_ for kind, type_ in _TEXT_TYPES.items() if self.kinds[kind]]
-        return found[0] if len(found) == 1 else pa.string()
 
     def _object_type(self) -> pa.DataType:
         if len(self.members) > _MOST_MEMBERS:

@@ -243,7 +243,11 @@ def _typed(
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
-    states = {**before.topics, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
+    states = dict(before.topics)
+    for one in topics:
+        ends = {store: max(one.offsets.get(store, 0), done.ends[store]) for store in sorted({*one.offsets, *done.ends})}
+        stores = {store: StoreState(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
+        states[one.type.topic] = replace(one.state, stores=stores)
     changes = tuple(_changes(topics, TypingResult.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
@@ -308,13 +312,6 @@ def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
     if not store or end < 0 or store != file.maximum("store_id", ""):
         return True
     return any(end >= topic.offsets.get(store, 0) for topic in topics)
-
-
-def _after(topic: _Topic, done: TypingResult, snapshot: DeltaTable) -> TopicState:
-    before = topic.offsets
-    ends = {store: max(before.get(store, 0), done.ends.get(store, 0)) for store in sorted({*before, *done.ends})}
-    stores = {store: StoreState(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
-    return replace(topic.state, stores=stores)
 
 
 def _changes(

@@ -103,18 +103,16 @@ class Typing:
         for one in values["changes"]:
             one["columns"] = None if one["columns"] is None else pa.schema(parse_columns(one["columns"]))
             one["added"] = tuple(AddedFile(*action) for action in one["added"])
-            one["removed"] = tuple(map(_obsolete, one["removed"]))
+            one["removed"] = tuple(
+                ObsoleteRows({name: value for name, value in rows.items() if value is not None}, from_offset or 0)
+                for rows, from_offset in ((rows, rows.pop("from_offset")) for rows in one["removed"])
+            )
         for state in values["topics"].values():
             state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
             state["tables"] = {table: pa.schema(parse_columns(text)) for table, text in state["tables"].items()}
         values["changes"] = tuple(TableChange(**one) for one in values["changes"])
         values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}
         return cls(**values)
-
-
-def _obsolete(removed: dict[str, str | int | None]) -> ObsoleteRows:
-    from_offset = removed.pop("from_offset")
-    return ObsoleteRows({name: value for name, value in removed.items() if value is not None}, int(from_offset or 0))
 
 
 def read_newest_typing(lake: Lake) -> Typing:

@@ -191,10 +191,8 @@ def convert_day(value: Value, _type: pa.DataType = DAY) -> date:
 def convert_instant(value: Value, times: Times) -> datetime:
     """Convert an ISO 8601 text, or a number if the topic's unit is known, to a time in UTC."""
     try:
-        if isinstance(value, Number):
-            return _of_number(value, times)
         if isinstance(value, str):
-            return _of_text(value, times)
+            return _instant(value, times)
     except (ValueError, OverflowError) as error:
         if isinstance(error, RefusedBodyError):
             raise
@@ -202,7 +200,13 @@ def convert_instant(value: Value, times: Times) -> datetime:
     raise RefusedBodyError("not a valid time")
 
 
-def _of_text(value: str, times: Times) -> datetime:
+def _instant(value: str, times: Times) -> datetime:
+    if isinstance(value, Number):
+        if times.unit is None:
+            raise RefusedBodyError("a time as a number; set its unit as epoch in types.toml")
+        if not _INTEGER.fullmatch(value):
+            raise RefusedBodyError("a time as a number with a fraction")
+        return EPOCH + timedelta(microseconds=int(value) * MICROSECONDS_PER_UNIT[times.unit])
     found = _INSTANT.fullmatch(value)
     if found is None:
         raise RefusedBodyError("not an ISO 8601 time")
@@ -224,14 +228,6 @@ def place_in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
     if first.utcoffset() != second.utcoffset():
         raise RefusedBodyError("a local time that occurs twice or never in its zone")
     return first
-
-
-def _of_number(value: Number, times: Times) -> datetime:
-    if times.unit is None:
-        raise RefusedBodyError("a time as a number; set its unit as epoch in types.toml")
-    if not _INTEGER.fullmatch(value):
-        raise RefusedBodyError("a time as a number with a fraction")
-    return EPOCH + timedelta(microseconds=int(value) * MICROSECONDS_PER_UNIT[times.unit])
 
 
 def decode_base64(value: Value, _type: pa.DataType = BYTES) -> bytes:

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import read_bodies
-from jobs.typed.formats import TypedRows, UnknownField
+from jobs.typed.formats import TypedRows, UnknownField, read_bodies_exactly
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
@@ -34,7 +33,7 @@ def results_of(found: TypedRows, bodies: int) -> list[list[object] | Refusal]:
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
     fast = read_bodies(columns, times, pa.array(bodies, pa.binary()))
-    exact = exact_json.read_bodies_exactly(bodies, columns, times)
+    exact = read_bodies_exactly(bodies, columns, times)
     rows = results_of(exact, len(bodies))
     assert rows == results_of(fast, len(bodies))
     assert exact.unknown == fast.unknown
@@ -52,7 +51,7 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
     ]
     found = read_bodies(columns, Times(), pa.array(bodies, pa.binary()))
 
-    assert exact_json.read_bodies_exactly(bodies, columns, Times()).unknown == found.unknown
+    assert read_bodies_exactly(bodies, columns, Times()).unknown == found.unknown
     assert found.unknown == {
         "$.z": UnknownField(3, 1, "2.50"),
         "$.who.age": UnknownField(1, 1, "30"),
@@ -98,7 +97,7 @@ def test_a_value_of_another_kind_than_declared_is_refused(text: bytes, reason: s
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
     tracemalloc.start()
     try:
-        assert exact_json.read_bodies_exactly([body], WIDE, Times()).refusals
+        assert read_bodies_exactly([body], WIDE, Times()).refusals
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
