@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,15 +29,10 @@ class CatalogKind(StrEnum):
     HIVE = "hive"
 
 
-class Statement(NamedTuple):
-    """The statement for one table, or for the schema of all tables if it has no table."""
-
-    table: str | None
-    text: str
-
-
-def catalog_statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
-    """Yield the statements for the lake's tables, *typed* ones last; nothing if the lake has no tables."""
+def catalog_statements(
+    lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()
+) -> Iterator[tuple[str | None, str]]:
+    """Yield each table's name and statement, *typed* ones last; first the statement for the schema, without a name."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
         raise RequestError(reason)
@@ -45,21 +40,19 @@ def catalog_statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterab
     name = ".".join(_quote(part, kind) for part in schema.split("."))
     if there:
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
-        yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
+        yield None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}"
     for table, snapshot in there:
         place = quote_sql_text(_location_for(lake.locate(table.name), kind))
         full_name = f"{name}.{_quote(catalog_name(table), kind)}"
-        yield Statement(table.name, _create_statement(kind, full_name, place, table, snapshot))
+        yield table.name, _create_statement(kind, full_name, place, table, snapshot)
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
         for view in list_views():
             if known.issuperset(view.tables):
                 # Without the schema a view's tables would be those of the user who queries.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
-                yield Statement(
-                    view.name,
-                    f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {quote_sql_text(view.row)} AS\n{sql.rstrip()}",
-                )
+                comment = quote_sql_text(view.row)
+                yield view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {comment} AS\n{sql.rstrip()}"
 
 
 def catalog_name(table: Table) -> str:

@@ -72,18 +72,13 @@ class TransactionTakenError(Exception):
 
 
 def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None:
-    """Return the newest snapshot of a table for reading; None if the table does not exist."""
+    """Return the newest snapshot of a table, a caller's *own* to change; None if the table does not exist."""
     location = lake.locate(name)
     try:
         with deltalake_errors_as_oserror(lake, location, "read"):
             return newest_snapshot(location, lambda: _load_table(lake, name), own=own)
     except TableNotFoundError:
         return None
-
-
-def open_table_for_change(lake: Lake, name: str) -> DeltaTable | None:
-    """Return the newest snapshot of a table for a caller that changes it; None if the table does not exist."""
-    return open_table(lake, name, own=True)
 
 
 def _load_table(lake: Lake, name: str) -> DeltaTable:
@@ -119,7 +114,7 @@ def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterato
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table; create the table, or add missing columns, if necessary."""
     location = lake.locate(table.name)
-    existing = open_table_for_change(lake, table.name)
+    existing = open_table(lake, table.name, own=True)
     if existing is not None:
         with deltalake_errors_as_oserror(lake, location, "written"):
             return _add_new_columns(existing, table)
@@ -184,7 +179,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
 
     def attempt() -> int:
-        snapshot = (open_table_for_change(lake, table.name) if replaces else None) or ensure_table(lake, table)
+        snapshot = (open_table(lake, table.name, own=True) if replaces else None) or ensure_table(lake, table)
         if _is_committed(snapshot, table, transaction, added, replacing=replaces):
             return snapshot.version()
         refuse_unsupported_features(lake, snapshot, known)
@@ -281,7 +276,7 @@ def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) 
     Raises `TransactionTakenError` if another process rewrote files of this table at the same time; ours are deleted
     then.
     """
-    snapshot = open_table_for_change(lake, table.name)
+    snapshot = open_table(lake, table.name, own=True)
     if snapshot is None:
         return
     refuse_unsupported_features(lake, snapshot, table)
@@ -302,7 +297,7 @@ def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) 
 
 def abort_file_replacements(lake: Lake, table: Table) -> None:
     """Make all concurrent replacements of this table's files fail when they commit."""
-    snapshot = open_table_for_change(lake, table.name)
+    snapshot = open_table(lake, table.name, own=True)
     if snapshot is None:
         return
     fence = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1

@@ -37,7 +37,6 @@ from jobs.lake.commit import (
     file_paths,
     keeps_replaced_files_briefly,
     open_table,
-    open_table_for_change,
 )
 from jobs.lake.delta_log import is_deletion_vector_file, may_have_deletion_vectors
 from jobs.lake.features import needs_spark, refuse_unsupported_features
@@ -342,7 +341,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
     of the lake: files behind links are not deleted.
     """
-    snapshot = open_table_for_change(lake, table.name)
+    snapshot = open_table(lake, table.name, own=True)
     if snapshot is None:
         return 0
     hours = _determine_retention(snapshot)
@@ -361,7 +360,7 @@ def vacuum_store_files(lake: Lake, table: Table, store_id: str) -> None:
 
     `vacuum` waits for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
-    snapshot = open_table_for_change(lake, table.name)
+    snapshot = open_table(lake, table.name, own=True)
     if snapshot is None or not keeps_replaced_files_briefly(snapshot):
         return
     found = _vacuum(lake, table, snapshot, None)

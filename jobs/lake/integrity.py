@@ -52,7 +52,6 @@ from jobs.lake.superseded import tables_with_superseded_rows
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path
-from rmq_formats.errors import FormatError
 
 _FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a separate disk
 _SHOWN = 5
@@ -60,20 +59,18 @@ _ATTEMPTS = 5
 _OFFSET = "physical_offset"
 
 
-class ForeignFilesError(FormatError, RequestError):
-    """The folder of a new lake contains files of another program."""
-
-
 def refuse_foreign_files(lake: Lake) -> None:
-    """Raise `ForeignFilesError` if the folder of a new lake is neither empty nor an incomplete lake."""
+    """Raise `RequestError` if the folder of a new lake is neither empty nor an incomplete lake."""
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
         return
     known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
     foreign = sorted(name for name in _list_names(lake) if name not in known and not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
-        reason = f"not a lake: it contains files of another program ({shown}). Pass an empty or new directory"
-        raise ForeignFilesError(reason, None, lake.location)
+        raise RequestError(
+            f"{lake.location}: not a lake: it contains files of another program ({shown}). Pass an empty or new "
+            "directory"
+        )
 
 
 def _list_names(lake: Lake) -> set[str]:
@@ -165,12 +162,14 @@ def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER
     app = f"{store_id or label}/verify"
+    names = {column.name for column in FINDINGS.columns}
+    rows = [{name: value for name, value in finding._asdict().items() if name in names} for finding in findings]
     for _ in range(_ATTEMPTS):
         number = newest_committed_transaction(lake, FINDINGS.name, app) + 1
         whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
         name = FileNaming(store_id or "unknown", number).new_file_name("findings")
         try:
-            commit_rows(lake, FINDINGS, name, whose, map(_row, findings), (app, number))
+            commit_rows(lake, FINDINGS, name, whose, rows, (app, number))
         except TransactionTakenError:
             continue  # another verification had this number
         except OSError as error:  # after the commit: of a flush, or of the upkeep of the log
@@ -186,11 +185,6 @@ def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
         f"{lake.location}: {_ATTEMPTS} commit attempts failed because of concurrent verifications of this store. Run "
         "the command again"
     )
-
-
-def _row(finding: Finding) -> dict[str, object]:
-    names = {column.name for column in FINDINGS.columns}
-    return {name: value for name, value in finding._asdict().items() if name in names}
 
 
 class LostTransaction(NamedTuple):

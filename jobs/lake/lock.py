@@ -70,7 +70,13 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open_lock_file(path)
     try:
-        _lock(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OtherRunActiveError(_describe_holder(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
         was_cut_off = os.fstat(descriptor).st_size > 0
         note = _encode_note()
         with naming_file_in_errors(str(path)):
@@ -92,16 +98,6 @@ def _open_lock_file(path: Path) -> int:
         raise OSError(
             errno.ELOOP, "this lock file is a symbolic link, which is not followed; delete it", str(path)
         ) from error
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OtherRunActiveError(_describe_holder(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
-            raise
 
 
 @contextmanager

@@ -430,11 +430,15 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     Call this only when the run is prepared: until then, another attempt with the same number may still win.
     """
     naming = FileNaming(manifest.store_id, manifest.run)
+    dead_before = time.time() * 1000 - _DEAD_AFTER_MS
     for table in WRITTEN_BY_RUNS:
         merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # of files that the run merged after it was done
         if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
             abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
-        _delete_unfinished_commits(lake, table.name)
+        log = f"{table.name}/_delta_log"
+        for info in lake.list_files(log):  # unfinished commits: `deltalake` begins their names with '#'
+            if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < dead_before:
+                lake.delete(f"{log}/{info.name}")
         delete_uncommitted_files(
             lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())}
         )
@@ -468,15 +472,6 @@ def delete_manifests_up_to(lake: Lake, whose: str, newest: int) -> None:
         run = name.removeprefix(prefix).partition("-")[0]
         if name.startswith(prefix) and run.isdigit() and int(run) <= newest:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
-
-
-def _delete_unfinished_commits(lake: Lake, folder: str) -> None:
-    """Delete unfinished commits: `deltalake` names them with a leading '#', we with `.attempt-`."""
-    log = f"{folder}/_delta_log"
-    before = time.time() * 1000 - _DEAD_AFTER_MS
-    for info in lake.list_files(log):
-        if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < before:
-            lake.delete(f"{log}/{info.name}")
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:

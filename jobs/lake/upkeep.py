@@ -19,7 +19,6 @@ from jobs.lake.commit import (
     TABLE_PROPERTIES,
     keeps_replaced_files_briefly,
     open_table,
-    open_table_for_change,
 )
 from jobs.lake.compaction import (
     MAX_SMALL_FILES,
@@ -162,7 +161,7 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
     """
     hours = min(max(ceil(every_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:
-        snapshot = open_table_for_change(lake, table.name)
+        snapshot = open_table(lake, table.name, own=True)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration

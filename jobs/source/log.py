@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from jobs.console.log import log_message
-from jobs.lake.commit import open_table_for_change
+from jobs.lake.commit import open_table
 from jobs.lake.history import chain_leads_to, find_superseded_rows
 from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import DEFAULT_BROKER, Lake
@@ -138,7 +138,7 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
     """Return the position up to which a version of the table reaches; None if it has no rows of this store."""
-    snapshot = open_table_for_change(lake, MESSAGES.name)
+    snapshot = open_table(lake, MESSAGES.name, own=True)
     if snapshot is None:
         return None
     if version is not None:

@@ -179,10 +179,10 @@ def catalog(
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:
-        answer.print_json_or_lines([one._asdict() for one in found], ())
+        answer.print_json_or_lines([{"table": table, "text": text} for table, text in found], ())
     elif not answer.quiet:
-        for one in found:  # never wrapped, so that it can be pasted
-            click.echo(f"{printable_lines(one.text)};")
+        for _, text in found:  # never wrapped, so that it can be pasted
+            click.echo(f"{printable_lines(text)};")
     return ExitCode.CLEAN
 
 

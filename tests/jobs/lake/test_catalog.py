@@ -79,7 +79,7 @@ def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession
 def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
-    text = {one.table: one.text for one in catalog_statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
+    text = dict(catalog_statements(Lake(str(lake)), CatalogKind.HIVE, "brokers"))["messages"]
     columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
     assert columns is not None
     known = spark.read.format("delta").load(str(lake / "messages")).schema
@@ -116,8 +116,8 @@ def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
 
     made = list(catalog_statements(Lake("s3a://bucket/lake"), kind, "brokers"))
 
-    assert [None, "messages"] == [one.table for one in made if " VIEW " not in one.text]
-    assert expected == made[1].text
+    assert [None, "messages"] == [table for table, text in made if " VIEW " not in text]
+    assert expected == made[1][1]
 
 
 VIEWS = {view.name: view for view in list_views()}

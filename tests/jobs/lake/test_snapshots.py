@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from jobs.lake.commit import open_table, open_table_for_change
+from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, open_delta
@@ -49,8 +50,8 @@ def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lak
         with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
-        assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
-        assert open_table(lake, NAME) is not open_table_for_change(lake, NAME)
+        assert open_table(lake, NAME, own=True) is open_table(lake, NAME, own=True)
+        assert open_table(lake, NAME) is not open_table(lake, NAME, own=True)
 
     assert open_table(lake, NAME) is not open_table(lake, NAME)
 
@@ -75,50 +76,50 @@ def test_a_snapshot_does_not_change_and_the_next_one_is_current(lake: Lake, tmp_
         add(tmp_path, 2)
         after = open_table(lake, NAME)
         assert (numbers(before), numbers(after)) == ([1], [1, 2])
-        assert numbers(open_table_for_change(lake, NAME)) == [1, 2]
+        assert numbers(open_table(lake, NAME, own=True)) == [1, 2]
 
         add(tmp_path, 3)
         kept.refresh()
         assert open_table(lake, NAME) is after
         assert (numbers(before), numbers(after)) == ([1], [1, 2, 3])
-        assert numbers(open_table_for_change(lake, NAME)) == [1, 2, 3]
+        assert numbers(open_table(lake, NAME, own=True)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
     with cache_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1, 2]
+        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
         kept.refresh()
         assert open_table(lake, NAME) is None
-        assert open_table_for_change(lake, NAME) is None
+        assert open_table(lake, NAME, own=True) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
         kept.refresh()
         expected = list(range(7, 7 + commits))
-        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == expected
+        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == expected
 
 
 def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake: Lake, tmp_path: Path) -> None:
     with cache_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1]
+        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
         kept.refresh()
-        for opened in (open_table, open_table_for_change):
+        for opened in (open_table, partial(open_table, own=True)):
             with pytest.raises(OSError, match="the Delta log cannot be read"):
                 opened(lake, NAME)
 
 
 def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, tmp_path: Path) -> None:
     with cache_snapshots() as kept:
-        before = open_table(lake, NAME), open_table_for_change(lake, NAME)
+        before = open_table(lake, NAME), open_table(lake, NAME, own=True)
         other = DeltaTable(tmp_path / NAME)
         other.alter.set_table_properties({"delta.appendOnly": "true"})
         other.alter.add_columns([Field("more", PrimitiveType("string"))])
         kept.refresh()
-        for seen in (open_table(lake, NAME), open_table_for_change(lake, NAME)):
+        for seen in (open_table(lake, NAME), open_table(lake, NAME, own=True)):
             assert seen is not None
             assert seen in before
             assert seen.metadata().configuration["delta.appendOnly"] == "true"
