@@ -95,7 +95,11 @@ class ResultPrinter:
         width = line_width_limit(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
-            for piece in wrap_line(_coloured(printable_with_colours(mask_secrets(text))), width):
+            text = printable_with_colours(mask_secrets(text))
+            word = text.strip().partition(" ")[0]
+            if word in _WORDS:  # `click.echo` drops colours outside a terminal
+                text = text.replace(word, _WORDS[word].styled(word), 1)
+            for piece in wrap_line(text, width):
                 click.echo(piece, err=self.as_json)
 
 
@@ -106,12 +110,6 @@ def typed_command_text(*more: str, besides: str = "", renamed: tuple[str, str] =
     old, new = renamed
     values = {old: new, f"--out={old}": f"--out={new}"}
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])
-
-
-def _coloured(line: str) -> str:
-    """Return a line with its first word coloured if it is a severity; `click.echo` drops colours outside a terminal."""
-    word = line.strip().partition(" ")[0]
-    return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 
 
 answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)

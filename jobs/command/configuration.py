@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any, cast
@@ -256,18 +256,14 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).
     """
+    known: set[str] = set()
     for group, one in leaf_commands(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
                 variables = (environment_variable_name(*group, key) for key in parameter_keys(parameter))
                 parameter.envvar = [name for name in variables if not _is_of_service(name)]
+                known.update(parameter.envvar)
     prefix = environment_variable_name(*names, "")
-    known = {
-        variable
-        for _, one in leaf_commands(command, names)
-        for parameter in one.params
-        for variable in _read(parameter)
-    }
     given = {name for name in os.environ if name.startswith(prefix) and not _is_of_service(name)}
     for unknown in sorted(given - known):
         raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
@@ -278,10 +274,6 @@ def _is_of_service(variable: str) -> bool:
     return _OF_SERVICE.search(variable) is not None or (
         variable.endswith("_PORT") and os.environ.get(variable, "").startswith(("tcp://", "udp://", "sctp://"))
     )
-
-
-def _read(parameter: click.Parameter) -> Sequence[str]:
-    return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
 
 
 def environment_variable_name(*words: str) -> str:
@@ -333,5 +325,5 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
     if source is ParameterSource.COMMANDLINE:
         return "command line"
     if source is ParameterSource.ENVIRONMENT:
-        return next(name for name in _read(parameter) if os.environ.get(name))
+        return next(name for name in parameter.envvar or () if os.environ.get(name))
     return str(ctx.meta[_CONFIG_FILE]) if source is ParameterSource.DEFAULT_MAP else "default"

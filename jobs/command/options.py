@@ -22,6 +22,7 @@ import click
 from jobs.command.places import OUTPUT_DIRECTORY, STORE, CommaSeparatedPathsType
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
 from jobs.query.mqadmin.java import check_charset
+from jobs.store.release import parse_release, parse_rules
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from jobs.products.index.settings import GivenSettings
-    from rmq_formats.release import Release
 
 _Value = TypeVar("_Value")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
@@ -212,19 +212,6 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
     return checked
 
 
-def _release(text: str) -> "Release":
-    from jobs.store.release import parse_release
-
-    return parse_release(text)
-
-
-def _releases(text: str) -> object:
-    """Parse one release, or several that wrote a store one after another; refuse releases that do not exist."""
-    from jobs.store.release import parse_rules
-
-    return parse_rules(text)
-
-
 TIME = ParsedType("time", parse_time_argument)
 LOG_PLACE = ParsedType("offset or time", parse_log_place)
 DURATION = ParsedType("duration", parse_seconds)
@@ -241,8 +228,8 @@ _RELEASE_HELP = "The broker's release, if detection fails."
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
-releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
-one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
+releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(parse_rules)))
+one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option(
     "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", CommaSeparatedPathsType()
 )
@@ -276,9 +263,6 @@ def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
     )
 
 
-store_argument = argument("STORE", STORE)
-
-
 class StorePlace(NamedTuple):
     """The location of a store and of its log, as given on the command line."""
 
@@ -295,7 +279,9 @@ class StorePlace(NamedTuple):
         return tuple(log_directories(self.commitlog, conf))
 
 
-store_options = bundle(StorePlace, store=store_argument, commitlog=commitlog_option, broker_conf=broker_conf_option)
+store_options = bundle(
+    StorePlace, store=argument("STORE", STORE), commitlog=commitlog_option, broker_conf=broker_conf_option
+)
 
 
 class StoreSettings(NamedTuple):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, unique
 from io import StringIO
 
@@ -70,22 +70,19 @@ class RowPrinter:
         """Print the table, or the end of the array."""
         if self._form is RowFormat.JSON:
             self._write("\n]\n" if self._has_begun else "[]\n")
-        if self._held:
-            self._write("".join(f"{line}\n" for line in _table(self._held)))
-            self._held = []
-
-
-def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
-    names = [name for name in _OF_MESSAGE if name in rows[0]] if "message_id" in rows[0] else list(rows[0])
-    cells = [names, *([_short(row.get(name)) for name in names] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-    is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
-    for line in cells:
-        padded = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, is_number, strict=True)
-        )
-        yield "  ".join(padded).rstrip()
+        rows, self._held = self._held, []
+        if not rows:
+            return
+        names = [name for name in _OF_MESSAGE if name in rows[0]] if "message_id" in rows[0] else list(rows[0])
+        cells = [names, *([_short(row.get(name)) for name in names] for row in rows)]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+        is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
+        for line in cells:
+            padded = (
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, is_number, strict=True)
+            )
+            self._write("  ".join(padded).rstrip() + "\n")
 
 
 def _short(value: object) -> str:

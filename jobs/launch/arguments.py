@@ -43,7 +43,13 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
                 raise click.UsageError(f"{name} needs a value")
             spark += [name, given]
         else:
-            raise click.UsageError(_unknown(name))
+            from difflib import get_close_matches
+
+            similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
+            hint = f" (did you mean {similar[0]}?)" if similar else ""
+            raise click.UsageError(
+                f"{name} is not an option of Spark{hint}. Options of a command follow it: rmq-lake COMMAND {name}"
+            )
     return tuple(spark), tuple(own)
 
 
@@ -104,11 +110,3 @@ def split_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, st
         else:
             public += [word, given]
     return public, secret
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
-    hint = f" (did you mean {similar[0]}?)" if similar else ""
-    return f"{name} is not an option of Spark{hint}. Options of a command follow it: rmq-lake COMMAND {name}"

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,9 @@ def cache_directory() -> Path:
     It is RMQ_LAKE_CACHE, or the user's cache directory. If that is not writable (no home, or a read-only one), it is a
     private temporary directory, and a message on standard error says so.
     """
-    wanted = _wanted()
+    named, base = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
+    wanted = Path(named or os.path.join(base or os.path.expanduser("~/.cache"), "rocketmq-lake")).absolute()  # noqa: PTH111, PTH118
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=wanted):
@@ -58,14 +60,6 @@ def cache_directory() -> Path:
     return fallback
 
 
-def _wanted() -> Path:
-    named, base = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if named:
-        return Path(named).absolute()
-    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
-    return Path(base or os.path.expanduser("~/.cache")).absolute() / "rocketmq-lake"  # noqa: PTH111
-
-
 def build_code_archive() -> Path:
     """Return the ZIP of the installed packages; create it if it is not in the cache."""
     payload = _zipped(_modules())
@@ -74,7 +68,13 @@ def build_code_archive() -> Path:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         unfinished = path.with_suffix(f".{uuid4()}")
-        unfinished.write_bytes(_zipped(_stubs(payload, digest)))
+        files = {
+            _PAYLOAD: payload,
+            "rocketmq_lake_shipped/__init__.py": b"",
+            "rocketmq_lake_shipped/cache.py": Path(__file__).read_bytes(),
+            **{f"{package}/__init__.py": _STUB.format(digest=digest).encode() for package in _PACKAGES},
+        }
+        unfinished.write_bytes(_zipped(files.items()))
         unfinished.replace(path)
     return path
 
@@ -90,15 +90,7 @@ def _modules() -> Iterator[tuple[str, bytes]]:
                 yield f"{package}/{path.relative_to(directory)}", path.read_bytes()
 
 
-def _stubs(payload: bytes, digest: str) -> Iterator[tuple[str, bytes]]:
-    yield _PAYLOAD, payload
-    yield "rocketmq_lake_shipped/__init__.py", b""
-    yield "rocketmq_lake_shipped/cache.py", Path(__file__).read_bytes()
-    for package in _PACKAGES:
-        yield f"{package}/__init__.py", _STUB.format(digest=digest).encode()
-
-
-def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
+def _zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:
@@ -110,22 +102,17 @@ def import_real_package(package: str, loader: Any, digest: str) -> None:  # noqa
     """On a worker, replace the stub that is being imported by the real *package*."""
     directory = cache_directory() / "shipped" / digest
     if not directory.is_dir():
-        _unpack(loader.get_data(f"{loader.archive}/{_PAYLOAD}"), directory)
+        directory.parent.mkdir(exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=directory.parent))
+        with zipfile.ZipFile(io.BytesIO(loader.get_data(f"{loader.archive}/{_PAYLOAD}"))) as archive:
+            archive.extractall(unfinished)
+        try:
+            unfinished.rename(directory)
+        except OSError:  # ENOTEMPTY: another worker was first, and its copy is used; anything else is raised below
+            shutil.rmtree(unfinished)
+            if not directory.is_dir():
+                raise
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
     del sys.modules[package]
     importlib.import_module(package)
-
-
-def _unpack(payload: bytes, directory: Path) -> None:
-    """Create *directory* atomically; the first of several concurrent workers wins, the others use its copy."""
-    directory.parent.mkdir(exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=directory.parent))
-    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-        archive.extractall(unfinished)
-    try:
-        unfinished.rename(directory)
-    except OSError:  # ENOTEMPTY: another worker was first; anything else is raised below
-        shutil.rmtree(unfinished)
-        if not directory.is_dir():
-            raise

@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
@@ -46,7 +44,8 @@ def main(root: Path, lock_name: str) -> int:
     lock = root / lock_name
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     directory = root / f".venv-{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
-    with _alone(root / ".venv.lock"):
+    with (root / ".venv.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # wait for other launchers of this checkout; the lock ends with the process
         if not (directory / "made-from").is_dir() and not _make(directory, lock):
             return 1
         script = directory / "bin" / "rmq-lake.unfinished"
@@ -67,14 +66,6 @@ def main(root: Path, lock_name: str) -> int:
 def _refuse(reason: str) -> int:
     print(f"rmq-lake: {reason}", file=sys.stderr)  # noqa: T201  click is not installed yet
     return 1
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other launcher prepares this checkout; the lock ends with the process."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _make(directory: Path, lock: Path) -> bool:

@@ -208,8 +208,13 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:
             _run_ivy(missing, Path(scratch), java_home)
             for jar in missing:
-                _check(jar, Path(scratch) / jar.file_name)
-                (Path(scratch) / jar.file_name).replace(directory / jar.file_name)
+                path = Path(scratch) / jar.file_name
+                if not path.exists():
+                    raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
+                sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+                if sha256 != jar.sha256:
+                    raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, but conf/jars.lock expects {jar.sha256}")
+                path.replace(directory / jar.file_name)
     return tuple(directory / jar.file_name for jar in jars)
 
 
@@ -241,11 +246,3 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
         f"{cache_directory() / 'jars'} from a machine that has it, or put these files there: "
         f"{', '.join(wanted)}{others}"
     )
-
-
-def _check(jar: Jar, path: Path) -> None:
-    if not path.exists():
-        raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    if sha256 != jar.sha256:
-        raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, but conf/jars.lock expects {jar.sha256}")

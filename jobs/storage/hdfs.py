@@ -8,13 +8,13 @@ so, and the other one of the pair is used.
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from getpass import getuser
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import cast
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import (
@@ -73,7 +73,7 @@ class _HdfsReader(Reader):
     def __init__(self, nodes: Sequence[str], location: str) -> None:
         self._nodes = nodes
         self._location = location
-        self.size = _status_of(nodes, location)[0].size
+        self.size = _statuses(nodes, location, "GETFILESTATUS")[0][0].size
 
     def read(self, position: int, length: int) -> bytes:
         wanted = min(length, self.size - position)
@@ -94,14 +94,20 @@ class HdfsStorage(Storage):
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name."""
-        if not _status_of(self.name_nodes, location)[1]:
+        if not _statuses(self.name_nodes, location, "GETFILESTATUS")[0][1]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
         found: list[FileInfo] = []
         pending = [""]
         while pending:
             prefix = pending.pop()
             with suppress(FileNotFoundError):  # retention may delete files meanwhile
-                for entry, is_directory in _entries_of(self.name_nodes, join_location(location, prefix).rstrip("/")):
+                place = join_location(location, prefix).rstrip("/")
+                for entry, is_directory in _statuses(self.name_nodes, place, "LISTSTATUS"):
+                    if entry.name in {"", ".", ".."} or "/" in entry.name:
+                        raise OSError(
+                            f"{place}: the server returned an invalid file name, {entry.name[:_SHOWN]!r}: check that "
+                            "it is an HDFS name node"
+                        )
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
                         raise OSError(errno.ELOOP, "more files or directory levels than any store has", location)
@@ -126,38 +132,19 @@ class HdfsStorage(Storage):
         raise OSError(why_unsupported(location, to_write=True))
 
 
-_Entry = tuple[FileInfo, bool]  # whether it is a directory; the name is empty in the status of the path asked for
-
-
-def _status_of(nodes: Sequence[str], location: str) -> _Entry:
-    answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
-    return _parsed(answer, location, lambda answer: _entry(answer["FileStatus"]))
-
-
-def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
-    answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
-    entries = _parsed(answer, location, lambda answer: [*map(_entry, answer["FileStatuses"]["FileStatus"])])
-    for entry, _ in entries:
-        if entry.name in {"", ".", ".."} or "/" in entry.name:
-            raise OSError(
-                f"{location}: the server returned an invalid file name, {entry.name[:_SHOWN]!r}: check that it is "
-                "an HDFS name node"
-            )
-    return entries
-
-
-def _entry(entry: Mapping[str, Any]) -> _Entry:
-    info = FileInfo(str(entry.get("pathSuffix", "")), int(entry["length"]), int(entry.get("modificationTime", 0)))
-    return info, entry["type"] == "DIRECTORY"
-
-
-T = TypeVar("T")
-
-
-def _parsed(data: bytes, location: str, take: Callable[[Any], T]) -> T:
-    """Return the value that *take* extracts from a response, which may not be from a name node at all."""
+def _statuses(nodes: Sequence[str], location: str, operation: str) -> list[tuple[FileInfo, bool]]:
+    """Return the files (false) and directories (true) in a directory, or *location* itself for GETFILESTATUS."""
+    data = _ask(nodes, location, operation, _LARGEST_LISTING)
     try:
-        return take(json.loads(data))
+        answer = json.loads(data)
+        found = answer["FileStatuses"]["FileStatus"] if operation == "LISTSTATUS" else [answer["FileStatus"]]
+        return [
+            (
+                FileInfo(str(one.get("pathSuffix", "")), int(one["length"]), int(one.get("modificationTime", 0))),
+                one["type"] == "DIRECTORY",
+            )
+            for one in found
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"{location}: the server is not an HDFS name node: {error!r}") from error
 
@@ -202,7 +189,15 @@ def _get(node: str, target: str, limit: int) -> bytes:
             return _body(response, limit, deadline)
     except HTTPError as error:
         with error:
-            raise _refused(error, _body(cast("HTTPResponse", error.fp), _LARGEST_REFUSAL, deadline)) from error
+            data = _body(cast("HTTPResponse", error.fp), _LARGEST_REFUSAL, deadline)
+        if error.code == _UNAUTHORIZED:
+            raise _Refused("AuthenticationException", "it requires Kerberos, which is not supported here") from error
+        try:
+            answer = json.loads(data)["RemoteException"]
+            name, message = str(answer["exception"]), str(answer["message"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            name, message = f"HTTP status {error.code}", str(error.reason)
+        raise _Refused(name, message) from error
 
 
 def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
@@ -216,16 +211,6 @@ def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
     if response.length:  # the response is shorter than its stated length
         raise IncompleteRead(bytes(data), response.length)
     return bytes(data)
-
-
-def _refused(error: HTTPError, data: bytes) -> _Refused:
-    if error.code == _UNAUTHORIZED:
-        return _Refused("AuthenticationException", "it requires Kerberos, which is not supported here")
-    try:
-        answer = json.loads(data)["RemoteException"]
-        return _Refused(str(answer["exception"]), str(answer["message"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return _Refused(f"HTTP status {error.code}", str(error.reason))
 
 
 def _user() -> str:

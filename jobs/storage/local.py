@@ -394,18 +394,15 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         if is_named or not _is_full(error):
             raise
         number = getattr(error, "errno", None) or errno.ENOSPC
+        path = Path(local_path(location)) if is_local(location) else Path("/")
+        there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        status = os.statvfs(there)
         needed = f"{size} bytes would be written, but only " if size is not None else ""
-        raise OSError(number, f"{os.strerror(number)}: {needed}{_free(location)}", location) from error
+        free = f"{status.f_bavail * status.f_frsize} {_BYTES_ARE_FREE} on the file system of {there}"
+        files = "" if status.f_favail or not status.f_files else "; no more files can be created there (no free inodes)"
+        raise OSError(number, f"{os.strerror(number)}: {needed}{free}{files}", location) from error
 
 
 def _is_full(error: Exception) -> bool:
     number = getattr(error, "errno", None)
     return number in _FULL if number is not None else any(f"(os error {full})" in str(error) for full in _FULL)
-
-
-def _free(location: str) -> str:
-    path = Path(local_path(location)) if is_local(location) else Path("/")
-    there = next(folder for folder in (path, *path.parents) if folder.is_dir())
-    status = os.statvfs(there)
-    files = "" if status.f_favail or not status.f_files else "; no more files can be created there (no free inodes)"
-    return f"{status.f_bavail * status.f_frsize} {_BYTES_ARE_FREE} on the file system of {there}{files}"

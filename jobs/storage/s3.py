@@ -51,10 +51,10 @@ _Calls = Callable[[Callable[[], Any]], Any]  # runs a call of pyarrow's, with re
 
 
 class _ArrowReader(Reader):
-    def __init__(self, file: "NativeFile", size: int, calls: _Calls) -> None:
+    def __init__(self, file: "NativeFile", calls: _Calls) -> None:
         self._file = file
         self._calls = calls
-        self.size = size
+        self.size = calls(file.size)
 
     def read(self, position: int, length: int) -> memoryview:
         size = min(length, max(self.size - position, 0))
@@ -140,7 +140,7 @@ class ObjectStorage(Storage):
     def open(self, location: str) -> Iterator[_ArrowReader]:
         """Open an object; every read is one ranged request."""
         with self._call(location, lambda: self.filesystem.open_input_file(object_key(location))) as file:
-            yield _ArrowReader(file, self._call(location, file.size), partial(self._call, location))
+            yield _ArrowReader(file, partial(self._call, location))
 
     def create(self, location: str, data: Buffer) -> None:
         """

@@ -147,7 +147,14 @@ def export(  # noqa: PLR0913 - one argument an option
     result = Result(severity, count_text(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
     reason = None if summary.messages else explain_empty_export(asked)
     described = {
-        **_described(summary, out),
+        "messages": summary.messages,
+        "bytes": summary.bytes,
+        "out": str(out),
+        "undecoded_bodies": summary.undecoded_bodies,
+        "undecoded": [place._asdict() for place in summary.undecoded],
+        "damaged_bytes": summary.damaged_bytes,
+        "damaged": [place._asdict() for place in summary.damaged],
+        "gaps": [place._asdict() for place in summary.gaps],
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
         "notes": planned.notes,
         "severity": severity.value,
@@ -171,19 +178,6 @@ def _explained(given: TimeArgument | None, otherwise: int) -> int:
     if sentence is not None:
         log_message(f"rmq-lake: {sentence}")
     return given.milliseconds()
-
-
-def _described(summary: "ExportSummary", out: Path) -> dict[str, object]:
-    return {
-        "messages": summary.messages,
-        "bytes": summary.bytes,
-        "out": str(out),
-        "undecoded_bodies": summary.undecoded_bodies,
-        "undecoded": [place._asdict() for place in summary.undecoded],
-        "damaged_bytes": summary.damaged_bytes,
-        "damaged": [place._asdict() for place in summary.damaged],
-        "gaps": [place._asdict() for place in summary.gaps],
-    }
 
 
 def left_out_lines(summary: "ExportSummary") -> list[str]:

@@ -1,7 +1,6 @@
 """`optimize`, `catalog` and `restore`, and the option `--iceberg`, which registers a lake in an Iceberg catalog."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from threading import Thread
@@ -341,11 +340,8 @@ def restore(  # noqa: PLR0913 - one argument an option
         resume=resume,
     )
     summary = restore(request, workers)
-    return answer.print_outcome(summary, [*summary.lines(), *_before_start(out)], has_bytes=True)
-
-
-def _before_start(out: Path) -> Iterator[str]:
-    yield from RecommendedStep("verify the restored store", (f"{tool_command()} verify {quote(str(out))}",)).lines()
+    verify = RecommendedStep("verify the restored store", (f"{tool_command()} verify {quote(str(out))}",))
     user = out.stat().st_uid
     words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
-    yield from RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")
+    chown = RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",))
+    return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], has_bytes=True)

@@ -64,15 +64,12 @@ _LONGEST_S = 1_000_000  # that a query may be given: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-def _output_form(output: str, *, as_json: bool) -> RowFormat:
+def _make_printer(output: str, zone: ZoneInfo | None, *more: Any, as_json: bool) -> Printer:  # noqa: ANN401 - of a printer
+    """Return a printer that prints the end of its form when the command ends."""
     form = RowFormat(output)
     if as_json and form not in {RowFormat.TEXT, RowFormat.NDJSON}:
         raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")
-    return RowFormat.NDJSON if as_json else form
-
-
-def _closing_printer(printer: Printer) -> Printer:
-    """Return a printer that prints the end of its form when the command ends."""
+    printer = Printer(zone, RowFormat.NDJSON if as_json else form, *more)
     click.get_current_context().call_on_close(printer.close)
     return printer
 
@@ -129,8 +126,7 @@ def _options(  # noqa: PLR0913 - one argument an option
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num must be given together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-    form = _output_form(output, as_json=as_json)
-    printer = _closing_printer(Printer(time_zone, form, quiet, bodies, charset if body else None))
+    printer = _make_printer(output, time_zone, quiet, bodies, charset if body else None, as_json=as_json)
     return QueryOptions(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
 
 
@@ -432,7 +428,7 @@ def decode_id(
     """Decode an id as an offset id (host, port, offset) or as a unique key (IP, process, time, counter)."""
     from jobs.query.mqadmin.text import decode_id_both_ways
 
-    printer = _closing_printer(Printer(time_zone, _output_form(output, as_json=as_json)))
+    printer = _make_printer(output, time_zone, as_json=as_json)
     readings = decode_id_both_ways(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.print_reason(reasons.explain_invalid_offset_id(message_id))

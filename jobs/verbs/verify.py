@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
-_CONF = ("--broker-conf", "BROKER.CONF")
 
 
 @verb("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json")
@@ -227,7 +226,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         words = "repeat with the configuration file of the broker, which states its file sizes"
         if summary.defaults:
             words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
-        yield from _again(words, *(summary.defaults or _CONF))
+        yield from _again(words, *(summary.defaults or ("--broker-conf", "BROKER.CONF")))
         return
     if summary.asks_for_release:
         yield from _again("repeat with the release of the broker", "--release", "X.Y.Z")
