@@ -164,28 +164,32 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"RMQ_LAKE_CACHE": "/tmp/a", "XDG_CACHE_HOME": "/tmp/b"}, "/tmp/a"),
-        ({"XDG_CACHE_HOME": "/tmp/b", "HOME": "/tmp/c"}, "/tmp/b/rocketmq-lake"),
-        ({"HOME": "/tmp/c"}, "/tmp/c/.cache/rocketmq-lake"),
+        ({"RMQ_LAKE_CACHE": "a", "XDG_CACHE_HOME": "b"}, "a"),
+        ({"XDG_CACHE_HOME": "b", "HOME": "c"}, "b/rocketmq-lake"),
+        ({"HOME": "c"}, "c/.cache/rocketmq-lake"),
     ],
 )
 def test_the_cache_directory_is_the_users_setting_or_the_systems_default(
-    monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], expected: str
 ) -> None:
     for name in ("RMQ_LAKE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, str(tmp_path / value))
 
-    assert Path(expected) == caches._wanted()  # noqa: SLF001
+    assert tmp_path / expected == caches.cache_directory()
 
 
-def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
-    jar = spark.locked_jars("delta")[0]
-    (tmp_path / jar.file_name).write_bytes(b"something else")
+def test_a_jar_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(jars: Sequence[spark.Jar], scratch: Path, _: Path) -> None:
+        for jar in jars:
+            (scratch / jar.file_name).write_bytes(b"something else")
+
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path))
+    monkeypatch.setattr(spark, "_run_ivy", fetch)
 
     with pytest.raises(SetupError, match="SHA-256"):
-        spark._check(jar, tmp_path / jar.file_name)  # noqa: SLF001
+        spark.fetch_jars("delta", tmp_path)
 
 
 def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
