@@ -344,7 +344,11 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     snapshot = open_table(lake, table.name, own=True)
     if snapshot is None:
         return 0
-    hours = _determine_retention(snapshot)
+    hours: int | None = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
+    try:
+        snapshot.vacuum(hours, dry_run=True)
+    except DeltaError:  # the table demands more: files are kept as another engine has configured it
+        hours = None
     found = _vacuum(lake, table, snapshot, hours)
     names = _select_deletable(lake, table, snapshot, found)
     if len(names) == len(found) and not needs_spark(snapshot):
@@ -381,13 +385,3 @@ def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Ite
         return left
     root = Path(local_path(location)).resolve()
     return [name for name in left if (path := root / name).is_file() and path.parent == path.parent.resolve()]
-
-
-def _determine_retention(snapshot: DeltaTable) -> int | None:
-    """Return how many hours a deleted file is kept; None: as another engine has configured it for the table."""
-    hours = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
-    try:
-        snapshot.vacuum(hours, dry_run=True)
-    except DeltaError:  # the table demands more
-        return None
-    return hours

@@ -12,9 +12,10 @@ else is changed.
 """
 
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
@@ -63,25 +64,20 @@ def refuse_foreign_files(lake: Lake) -> None:
     """Raise `RequestError` if the folder of a new lake is neither empty nor an incomplete lake."""
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
         return
+    names = set[str]()
+    if not is_local(lake.location):
+        names = {info.name.partition("/")[0] for info in lake.list_files("")}
+    else:
+        with suppress(FileNotFoundError):
+            names = {path.name for path in Path(local_path(lake.location)).iterdir()}
     known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
-    foreign = sorted(name for name in _list_names(lake) if name not in known and not name.startswith("."))
+    foreign = sorted(name for name in names - known if not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
         raise RequestError(
             f"{lake.location}: not a lake: it contains files of another program ({shown}). Pass an empty or new "
             "directory"
         )
-
-
-def _list_names(lake: Lake) -> set[str]:
-    """Return the names of the entries directly in a lake's folder; an empty set if the folder does not exist."""
-    if not is_local(lake.location):
-        return {info.name.partition("/")[0] for info in lake.list_files("")}
-    try:
-        with os.scandir(local_path(lake.location)) as entries:
-            return {entry.name for entry in entries}
-    except FileNotFoundError:
-        return set()
 
 
 def refuse_unsupported_tables(lake: Lake, tables: Iterable[Table]) -> None:

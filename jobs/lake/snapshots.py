@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -54,39 +53,13 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
         raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A snapshot with a mark, by which a table that was recreated at the same location is recognised."""
-
-    table: Path
-    snapshot: DeltaTable
-    version: int
-    mark: _Mark | None
-
-    @classmethod
-    def of(cls, table: Path, snapshot: DeltaTable) -> Self:
-        version = snapshot.version()
-        return cls(table, snapshot, version, _mark(table, version))
-
-    def is_of_table(self) -> bool:
-        """Return whether the table is still the one that was opened."""
-        return self.mark is not None and self.mark == _mark(self.table, self.version)
-
-    def is_newest(self) -> bool:
-        """Return whether there were no commits since."""
-        return self.is_of_table() and _mark(self.table, self.version + 1) is None
-
-    def updated(self) -> Self:
-        """Update the snapshot in place to the newest version, and return it."""
-        self.snapshot.update_incremental()
-        return self.of(self.table, self.snapshot)
-
-
 class Snapshots:
     """Cached snapshots by table: shared ones for reading, and separate ones for changes."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Path, bool], _Kept] = {}  # by table, and whether its caller may change it
+        # By table, and whether its caller may change it: a snapshot, its version, and the mark of that version's
+        # commit, by which a table that was recreated at the same location is recognised.
+        self._cached: dict[tuple[Path, bool], tuple[DeltaTable, int, _Mark | None]] = {}
 
     def newest(self, table: Path, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
         """
@@ -95,22 +68,30 @@ class Snapshots:
         A shared snapshot stays unchanged until `refresh`. A caller's *own* snapshot may change when the next caller
         asks for one.
         """
-        found = self._kept.get((table, own))
-        if found is None or not (found.is_of_table() if own else found.is_newest()):
-            found = _Kept.of(table, opened())
-        elif own and not (found := _Kept.of(table, found.snapshot)).is_newest():
-            found = found.updated()
-        self._kept[table, own] = found
-        return found.snapshot
+        snapshot, version, mark = self._cached.get((table, own), (None, 0, None))
+        is_of_table = mark is not None and mark == _mark(table, version)
+        if snapshot is None or not is_of_table or not (own or _mark(table, version + 1) is None):
+            snapshot = opened()
+        elif own and (_mark(table, snapshot.version()) is None or _mark(table, snapshot.version() + 1) is not None):
+            snapshot.update_incremental()
+        self._cache(table, snapshot, own=own)
+        return snapshot
+
+    def _cache(self, table: Path, snapshot: DeltaTable, *, own: bool) -> None:
+        version = snapshot.version()
+        self._cached[table, own] = snapshot, version, _mark(table, version)
 
     def refresh(self) -> None:
         """Update the shared snapshots; call this when no caller uses one."""
-        for (table, own), kept in list(self._kept.items()):
-            if not own and not kept.is_newest():
-                del self._kept[table, own]
-                with suppress(DeltaError, OSError):  # the next caller that opens it gets the error
-                    if kept.is_of_table():
-                        self._kept[table, own] = kept.updated()
+        for (table, own), (snapshot, version, mark) in list(self._cached.items()):
+            is_of_table = mark is not None and mark == _mark(table, version)
+            if own or (is_of_table and _mark(table, version + 1) is None):
+                continue
+            del self._cached[table, own]
+            with suppress(DeltaError, OSError):  # the next caller that opens it gets the error
+                if is_of_table:
+                    snapshot.update_incremental()
+                    self._cache(table, snapshot, own=False)
 
 
 _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of this thread

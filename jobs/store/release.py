@@ -91,15 +91,10 @@ class Known(Generic[Value]):
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
-class ReadEffort(NamedTuple):
-    """How much of a log is read."""
-
-    segments: int  # evenly over the log, including the last two
-    records: int  # at the beginning of each segment
-
-
-QUICK = ReadEffort(1, 200)
-THOROUGH = ReadEffort(16, 2000)
+# How much of a log is read: segments, evenly over the log and including the last two; records at the start of each.
+ReadEffort: TypeAlias = tuple[int, int]
+QUICK: ReadEffort = (1, 200)
+THOROUGH: ReadEffort = (16, 2000)
 
 
 class Writers(NamedTuple):
@@ -225,14 +220,15 @@ def detect_store_eras(
     marks.add_all(besides)
     marks.add_all(find_file_marks(store))
     readers, tags_left = list(index), _TAGS_LOOKED_UP
-    step = -(-len(store.segments) // effort.segments) or 1
+    segments, records = effort
+    step = -(-len(store.segments) // segments) or 1
     sampled = {*store.segments[::step], *store.segments[-2:]}
     for segment in sorted(sampled, key=attrgetter("base_offset")):
         if not readers:
-            marks.add_all(_marks_of(store, segment, effort.records))
+            marks.add_all(_marks_of(store, segment, records))
             continue
         with suppress(OSError):  # an unreadable file gives no marks
-            for record in islice(_records(store, segment), effort.records):
+            for record in islice(_records(store, segment), records):
                 marks.add_all(record_marks(record))
                 if tags_left:
                     mark = _tag_mark(readers, record)

@@ -212,16 +212,13 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
         if file.about.path.startswith(f"{name}/")
     )
     rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
-    return RocksQueues(rows, tuple(rows.list_queue_files()), *_noted(rows.database))
-
-
-def _noted(database: Database) -> tuple[int | None, dict[QueuePrefix, QueueBound]]:
+    files = tuple(rows.list_queue_files())
     dispatched_end = None
     last: dict[QueuePrefix, QueueBound] = {}
-    for key, value in database.items(BOUND_FAMILY):
+    for key, value in rows.database.items(BOUND_FAMILY):
         row = decode_bound_row(key, value)
         if isinstance(row, int):
             dispatched_end = row
         elif row.is_max:
             last[row.queue] = row
-    return dispatched_end, last
+    return RocksQueues(rows, files, dispatched_end, last)

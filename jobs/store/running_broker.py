@@ -30,10 +30,6 @@ _NO_PROCESS = -1  # the owner of a lock on an open file description, as `lock_st
 FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: above it a broker deletes messages early
 
 
-class DiskWouldFillError(OSError):
-    """The write would make the broker delete messages."""
-
-
 def find_broker_process(store: str) -> int | None:
     """Return the process that holds the store's lock; None if no broker is known to run on it."""
     path = Path(local_path(store)) / LOCK_FILE if is_local(store) else None
@@ -68,7 +64,7 @@ def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
     usage = shutil.disk_usage(place)
     share = (usage.used + expected_bytes) / usage.total
     if share > FULL_DISK_SHARE:
-        raise DiskWouldFillError(
+        raise OSError(
             f"{target}: is on the store's file system, which this run would fill to {share:.0%}; "
             f"beyond {FULL_DISK_SHARE:.0%} a broker deletes messages early"
         )

@@ -48,10 +48,6 @@ _BY_COLUMN = ("columns", "from", "properties")
 _MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
 
 
-class DeclarationError(RequestError):
-    """A file of types is invalid; the message names the file, and the line or the key."""
-
-
 class ValuesLostError(Exception):
     """A table has values that its new declaration cannot hold; the message names them."""
 
@@ -110,18 +106,18 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 
 
 def read_types(path: Path) -> tuple[TopicType, ...]:
-    """Return the types that a file declares; `DeclarationError` names the wrong line or key."""
+    """Return the types that a file declares; `RequestError` names the wrong line or key."""
     try:
         with naming_file_in_errors(str(path)):
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DeclarationError(f"{path}: {error}") from error
+        raise RequestError(f"{path}: {error}") from error
     unknown = sorted(content.keys() - {"topic"})
     if unknown:
-        raise DeclarationError(f'{path}: {unknown[0]}: no such key; each topic is a table [topic."NAME"]')
+        raise RequestError(f'{path}: {unknown[0]}: no such key; each topic is a table [topic."NAME"]')
     topics = content.get("topic")
     if not isinstance(topics, dict) or not topics:
-        raise DeclarationError(f'{path}: topic: declares no topic; write [topic."NAME"]')
+        raise RequestError(f'{path}: topic: declares no topic; write [topic."NAME"]')
     return tuple(_Declared(path, topic, values).type() for topic, values in topics.items())
 
 
@@ -132,11 +128,11 @@ class _Declared:
         self._place = f'{path}: [topic."{topic}"' + ("]" if name is None else f'.types."{name}"]')
         self._path_of_types, self._topic, self._name = path, topic, name
         if not isinstance(values, dict):
-            raise DeclarationError(f"{self._place}: must be a table, with its keys on the following lines")
+            raise RequestError(f"{self._place}: must be a table, with its keys on the following lines")
         self._values = values
 
     def type(self) -> TopicType:
-        """Return the type; `DeclarationError` names the first wrong key."""
+        """Return the type; `RequestError` names the first wrong key."""
         if "by" in self._values or "types" in self._values:
             return self._several()
         kind = self._values.get("format")
@@ -157,7 +153,7 @@ class _Declared:
                 raise self._error(key, f"must be {wanted}")
         folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > MAX_FOLDER_LENGTH:
-            raise DeclarationError(
+            raise RequestError(
                 f"{self._place}: the names of the topic and the type must not be empty, nor longer than "
                 f"{MAX_FOLDER_LENGTH} characters together"
             )
@@ -278,8 +274,8 @@ class _Declared:
         except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError
             raise self._error("time_zone", f"{zone!r}: not an IANA time zone like Asia/Shanghai") from error
 
-    def _error(self, key: str, reason: str) -> DeclarationError:
-        return DeclarationError(f"{self._place}: {key}: {reason}")
+    def _error(self, key: str, reason: str) -> RequestError:
+        return RequestError(f"{self._place}: {key}: {reason}")
 
 
 def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:

@@ -18,6 +18,7 @@ from pyarrow import parquet
 from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
+from jobs.console.result import RequestError
 from jobs.lake.commit import open_table
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
@@ -29,7 +30,7 @@ from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING_APPLICATION
-from jobs.typed.declaration import DeclarationError, TopicType, ValuesLostError, needs_rebuild
+from jobs.typed.declaration import TopicType, ValuesLostError, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypingResult, type_file
 from jobs.typed.typings import (
@@ -155,7 +156,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
     why = f"{lost}: deleted before its commit by another engine's VACUUM"
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
-        raise DeclarationError(
+        raise RequestError(
             f"{why}; to type all topics again, {request.source} must also declare {', '.join(missing)}; nothing was "
             "written"
         )
@@ -207,14 +208,14 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Calla
 
 
 def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
-    """Return whether the whole topic is typed again; `DeclarationError` if values would be lost without --retype."""
+    """Return whether the whole topic is typed again; `RequestError` if values would be lost without --retype."""
     if type_.topic in request.retype:
         return True
     try:
         return bool(old.tables) and needs_rebuild(type_, old.declared)
     except ValuesLostError as error:
         words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
-        raise DeclarationError(
+        raise RequestError(
             f'{request.source}: [topic."{type_.topic}"]: this declaration of the table {", ".join(old.tables)} '
             f"{error}. Values would be lost, so nothing was written. To rebuild the table from all messages:\n"
             f"{words[0]} {join(words[1:])}"
@@ -275,7 +276,7 @@ def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypingResult],
 
 
 def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: TypingResult) -> None:
-    """Raise `DeclarationError` if typed rows would become dead letters; the new files are deleted."""
+    """Raise `RequestError` if typed rows would become dead letters; the new files are deleted."""
     lost: dict[str, Counter[str]] = defaultdict(Counter)
     replaced = [(one.type.topic, store, end) for one in topics for store, end in one.replaced.items()]
     known = open_table(request.lake, DEAD_LETTERS.name)
@@ -300,7 +301,7 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Typi
             refused.append(f'[topic."{topic}"]: this would turn {rows} into dead letters: {shown}')
     if refused:
         discard_files(request.lake, done.actions)
-        raise DeclarationError(
+        raise RequestError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
             "--accept-dead-letters to retype anyway"
         )

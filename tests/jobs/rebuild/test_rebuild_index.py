@@ -44,7 +44,7 @@ from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, parse_rules
-from jobs.store.running_broker import DiskWouldFillError, FileState
+from jobs.store.running_broker import FileState
 from jobs.store.store import Store, list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
@@ -256,7 +256,7 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
         str(store), "s3a://bucket/index", GivenSettings(None, None, "5.3.3", None, BrokerConf())
     )
 
-    with pytest.raises(DiskWouldFillError, match=f"^{tmp_path}: "):
+    with pytest.raises(OSError, match=f"^{tmp_path}: "):
         list_and_determine_settings(asked, {})
 
 

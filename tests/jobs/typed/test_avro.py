@@ -15,10 +15,10 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of_schemas
 from jobs.typed.ddl import SchemaError
-from jobs.typed.declaration import DeclarationError
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
@@ -243,11 +243,11 @@ def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
 
     (folder / "9.avsc").write_text(schema_of(id="string"))
     with pytest.raises(
-        DeclarationError, match=r'\[topic."Orders"\]: schemas: .*: id: string, but bigint in another schema'
+        RequestError, match=r'\[topic."Orders"\]: schemas: .*: id: string, but bigint in another schema'
     ):
         typed(tmp_path, declared)
     (folder / "9.avsc").rename(folder / "x.avsc")
-    with pytest.raises(DeclarationError, match=r"must be a folder of files like 7.avsc"):
+    with pytest.raises(RequestError, match=r"must be a folder of files like 7.avsc"):
         typed(tmp_path, declared)
-    with pytest.raises(DeclarationError, match=r"schema_file: .*nothing.avsc"):
+    with pytest.raises(RequestError, match=r"schema_file: .*nothing.avsc"):
         typed(tmp_path, declared.replace('schemas = "schemas"', 'schema_file = "nothing.avsc"'))

@@ -14,8 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
-from jobs.typed.declaration import DeclarationError
 from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of_message, protobuf_format
 from jobs.typed.values import Refusal, Times
@@ -285,5 +285,5 @@ def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
         ("shop.Order", "shop.Other", "descriptors: "),
         ("shop.desc", "types.toml", "descriptors: not a descriptor set"),
     ):
-        with pytest.raises(DeclarationError, match=says):
+        with pytest.raises(RequestError, match=says):
             typed(tmp_path, declared.replace(old, new))

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.store.workers import SerialWorkers
 from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
-from jobs.typed.declaration import DeclarationError, read_types
+from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -124,7 +124,7 @@ def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 
-    with pytest.raises(DeclarationError, match="must also declare Payments"):
+    with pytest.raises(RequestError, match="must also declare Payments"):
         typed(tmp_path)
     again = typed(tmp_path, both)
 
@@ -190,7 +190,7 @@ def test_a_change_that_would_lose_values_is_refused_before_anything_is_written(
     now += "" if "epoch" in now else '\nepoch = "s"'
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
 
-    with pytest.raises(DeclarationError) as refused:
+    with pytest.raises(RequestError) as refused:
         typed(tmp_path, declared + now)
 
     command = f"rmq-lake type {tmp_path}/lake --types types.toml --retype Orders"
@@ -293,7 +293,7 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
 def test_an_invalid_types_file_is_refused_with_the_line_or_key(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "types.toml").write_text(text)
 
-    with pytest.raises(DeclarationError) as refused:
+    with pytest.raises(RequestError) as refused:
         read_types(tmp_path / "types.toml")
 
     assert says in str(refused.value)
@@ -340,7 +340,7 @@ def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) 
     ] == [(row["type"], row["reason"], row["place"]) for row in rows_of(lake, "dead_letters")]
     assert typed(tmp_path, by.format("field kind") + old + new).number is None
     for declared in (by.format("tag") + new + old, by.format("field kind") + new, ORDERS):
-        with pytest.raises(DeclarationError, match=r"changes the key `by`|drops these types: old"):
+        with pytest.raises(RequestError, match=r"changes the key `by`|drops these types: old"):
             typed(tmp_path, declared)
     for source in ("tag", "property kind"):
         typed(tmp_path, by.format(source) + new, retype=["Orders"], accepts=True)
