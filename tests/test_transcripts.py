@@ -1,12 +1,14 @@
 """
 Commands with their output and exit code as users see them, in `tests/transcripts`, one page per subject.
 
-A page names its store in the first line, and further stores in the same folder by their own names; a later line may
-name another one, in an empty folder. `pytest
-tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
-notice. Besides programs, a page has commands of its own: `fresh` has the store as it was, `poke FILE POSITION HEX`
-overwrites bytes, `flip FILE POSITION BITS` changes bits of one, `bytes FILE POSITION COUNT` prints some, and `findings`
-prints only the findings and the verdict of a report.
+The first `<!-- store: NAME -->` line of a page names a golden store, which is copied to the folder `store`. If the line
+names several, the others are copied to folders with their own names. A later such line starts again in an empty folder.
+`pytest tests/test_transcripts.py --record` writes the current output of the commands into the pages, so `git diff`
+shows the changes that users will notice.
+
+Pages may use these shell functions in addition to programs: `fresh` restores the copied stores, `poke FILE POSITION
+HEX` overwrites bytes, `flip FILE POSITION BITS` inverts the given bits of one byte, `bytes FILE POSITION COUNT` prints
+bytes, and `findings` reduces a report to its findings and its verdict.
 """
 
 import re

@@ -21,7 +21,7 @@ from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_
 _MEANINGS = {
     ExitCode.CLEAN: "done",
     ExitCode.FAILED: "failed; one line states the cause, with file and offset",
-    ExitCode.USAGE: "wrong usage or configuration, or the command refused to make a change; the message says why",
+    ExitCode.USAGE: "usage or configuration error, or the command refused to make a change; the message says why",
     ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
     ExitCode.MISMATCH: "queues or index files contradict the log, or a store and a lake have different records at the "
     "same offset",
@@ -80,7 +80,7 @@ _DOCUMENT = f"""\
 
 `--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
 incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
-Bars and Timeline objects; `kind` says which one.
+Bars and Timeline objects; `kind` names the type of each.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a description of every key, and a
 version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is

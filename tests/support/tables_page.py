@@ -7,6 +7,8 @@ The recipes above them are written by hand.
 from collections.abc import Iterator
 from pathlib import Path
 
+from deltalake.schema import Field
+
 from jobs.lake.catalog import column_comment
 from jobs.lake.lake import list_views
 from jobs.lake.tables import MESSAGES, TABLES, Table, sql_type
@@ -16,7 +18,7 @@ _START = "## Columns\n"
 _HEAD = f"""\
 {_START}
 Integers and times are as stored; a column is NULL if the record has no value for it. This section is generated from the
-table definitions.
+table definitions. Every table begins with these columns, which are not repeated below:
 """
 
 _TYPED = """\
@@ -34,18 +36,32 @@ Each view is a file of SQL in `jobs/lake/views` that works in Spark and DuckDB.
 |---|---|---|"""
 
 
+_COLUMN_HEAD = ("| column | type | meaning |", "|---|---|---|")
+_IN_EVERY_TABLE = ("broker", "store_id")
+
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 def page() -> str:
     """Return the page with its generated section as the declarations are now."""
+    columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (
         f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in list_views()
     )
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
     return by_hand + "\n".join(
-        [_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""]
+        [
+            _HEAD,
+            *_COLUMN_HEAD,
+            *columns_of_all,
+            "",
+            *("\n".join(_section(table)) for table in tables),
+            _TYPED,
+            _VIEWS,
+            *of_views,
+            "",
+        ]
     )
 
 
@@ -55,8 +71,7 @@ _COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schem
 def _section(table: Table) -> Iterator[str]:
     yield f"### {table.name}\n"
     yield f"One row is {table.row}.\n"
-    yield "| column | type | meaning |"
-    yield "|---|---|---|"
+    yield from _COLUMN_HEAD
     shared: dict[str, str] = {}
     if table.name in {"superseded_messages", "tiered"}:
         shared = _COMMENTS
@@ -64,11 +79,14 @@ def _section(table: Table) -> Iterator[str]:
         but = f" except {', '.join(lacking)}" if lacking else ""
         yield f"| all columns of [messages](#messages){but} | | as in `messages`, unless listed below |"
     for field in table.delta_schema.fields:
-        if column_comment(field) == shared.get(field.name):
-            continue
-        meaning = column_comment(field).replace("|", "\\|")
-        yield f"| {field.name} | {sql_type(table.plain_schema.field(field.name).type)} | {meaning} |"
+        if field.name not in _IN_EVERY_TABLE and column_comment(field) != shared.get(field.name):
+            yield _row(field, table)
     yield ""
+
+
+def _row(field: Field, table: Table = MESSAGES) -> str:
+    meaning = column_comment(field).replace("|", "\\|")
+    return f"| {field.name} | {sql_type(table.plain_schema.field(field.name).type)} | {meaning} |"
 
 
 if __name__ == "__main__":
