@@ -12,6 +12,7 @@ bytes, and `findings` reduces a report to its findings and its verdict.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DO
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
 _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
+_EXPANDED = re.compile(r"[$*?~{`\[!]")  # bash may put something else in the place of these
 _SHELL = """
 fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
@@ -64,12 +66,17 @@ def _stable(text: str, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in _MOMENT.sub(_dated, text).splitlines())
 
 
+def _words(line: str) -> list[str]:
+    if not _EXPANDED.search(line):
+        return shlex.split(line)
+    return subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}"], text=True).split("\0")[:-1]
+
+
 def _run(command: str, run: Run) -> tuple[int, str]:
     code, text = 0, None
     program = _PROGRAM.fullmatch(command)
     if program:
-        words = subprocess.run(["bash", "-c", f"printf '%s\\0' {program[1]}"], stdout=-1, check=True, text=True).stdout
-        outcome = run(*words.split("\0")[:-1])
+        outcome = run(*_words(program[1]))
         # A filter sees no times: else one that looks for a number would find it in the seconds of a slow machine.
         code, text, command = int(outcome.code), _timeless(outcome.out + outcome.err), program[2]
     if command:

@@ -394,7 +394,6 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
 @pytest.mark.parametrize(
     ("first", "count", "verb", "least"),
     [
-        (0, 6, "", 0),
         pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # whose commit cannot be linked
         pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # whose listing of a table fails
         pytest.param(0, 25, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
