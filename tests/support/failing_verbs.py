@@ -5,7 +5,8 @@ Runs each verb while one of its system calls fails: a read, a write, a listing, 
 seed draws the command, the error and the call: first a file and a kind of call, so that reads of many records do not
 hide the rest. Afterwards the verb has failed and has named the place, or it gives what an undisturbed run gives; and
 the next undisturbed run gives that in any case. Run it as a program, which starts itself again with the library:
-`python -m tests.support.failing_verbs FOLDER FIRST_SEED COUNT [VERB]`; it prints the failures as JSON.
+`python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with a line of these on standard input for each
+campaign; it prints the result of each as a line of JSON.
 """
 
 import ctypes
@@ -17,8 +18,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from html import unescape
@@ -359,15 +361,11 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     return line, Failure(error, (kinds[place],), kinds[: place + 1].count(kinds[place]))
 
 
-def campaign(
-    folder: Path, seeds: Sequence[int], verb: str = "", told: Callable[[str], object] = print
-) -> dict[str, Any]:
+def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict[str, Any]:
     """Try each seed; return the number of failed calls by verb and error, how many of them differ, and the errors."""
-    commands = Commands(folder)
-    commands.prepare()
     tried, different, bad = Counter[str](), set[tuple[str, str, str]](), []
     codes = Counter[int]()
-    for seed in seeds:
+    for seed in range(first, first + count):
         drawn = draw(commands, seed, verb)
         if drawn is None:
             continue
@@ -380,18 +378,23 @@ def campaign(
         different.add((line, found.hit, failure.error))
         if wrong:
             bad.append({"seed": seed, "command": line, "error": failure.error, "call": found.hit, "wrong": wrong})
-            told(json.dumps(bad[-1]))
+            print(json.dumps(bad[-1]), file=sys.stderr, flush=True)
     by = dict(sorted(tried.items()))
     return {"tried": tried.total(), "different": len(different), "by": by, "codes": dict(codes), "bad": bad}
 
 
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if "LD_PRELOAD" not in os.environ:
+            command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
+            sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(folder)))}))
+        load_everything()
+        commands = Commands(Path(folder))
+        commands.prepare()
+        for line in [" ".join(sys.argv[1:])] if sys.argv[1:] else sys.stdin:
+            first, count, *verb = line.rstrip("\n").split(" ", 2)
+            print(json.dumps(campaign(commands, int(first), int(count), "".join(verb))), flush=True)
+
+
 if __name__ == "__main__":
-    where, first, count, *only = sys.argv[1:]
-    if "LD_PRELOAD" not in os.environ:
-        Path(where).mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
-        sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(where)))}))
-    load_everything()
-    numbers = range(int(first), int(first) + int(count))
-    result = campaign(Path(where) / first, numbers, "".join(only), partial(print, file=sys.stderr, flush=True))
-    print(json.dumps(result))
+    main()

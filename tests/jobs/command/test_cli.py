@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from jobs.launch.failures import one_line_message
 from jobs.launch.session import copy_jvm_output
 from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
-from tests.support.commands import result_of
+from tests.support.commands import campaigns
 from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
@@ -385,10 +385,12 @@ SEEDS = int(os.environ.get("SEEDS", "3000"))
 FIRST = int(os.environ.get("FIRST", "1000"))
 
 
-def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    return result_of("tests.support.failing_verbs", folder, first, count, verb)
+    with campaigns("tests.support.failing_verbs") as campaign:
+        yield campaign
 
 
 @pytest.mark.parametrize(
@@ -405,9 +407,11 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )
-def test_a_verb_reports_a_failed_system_call(tmp_path: Path, first: int, count: int, verb: str, least: int) -> None:
+def test_a_verb_reports_a_failed_system_call(
+    campaign: Callable[..., dict[str, Any]], first: int, count: int, verb: str, least: int
+) -> None:
     """The run after a disturbed ingest leaves the same rows as an undisturbed one."""
-    result = tried(tmp_path, first, count, verb)
+    result = campaign(first, count, verb)
 
     assert result["tried"] > least
     assert result["bad"] == []

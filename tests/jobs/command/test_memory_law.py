@@ -220,8 +220,8 @@ AXES: Mapping[str, tuple[int, Callable[[Path, int], Scene], str, str]] = {
 def _cases() -> Iterator[ParameterSet]:
     for axis, (_, _, often, seldom) in AXES.items():
         for verb in dict.fromkeys([*often.split(", "), *seldom.split(", ")]):
-            marks = [pytest.mark.slow] if verb in often.split(", ") else [pytest.mark.slow, pytest.mark.campaign]
-            yield pytest.param(axis, verb, marks=marks)
+            marks = [pytest.mark.slow, pytest.mark.xdist_group(f"memory: more {axis}")]
+            yield pytest.param(axis, verb, marks=marks if verb in often.split(", ") else [*marks, pytest.mark.campaign])
 
 
 @pytest.fixture(scope="module")
