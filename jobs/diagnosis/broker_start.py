@@ -76,12 +76,9 @@ class DoubtfulBytes(NamedTuple):
     sound_before: int  # complete messages before it in the walked log
 
 
-class QueueStop(NamedTuple):
-    """Consecutive units that a broker considers invalid: when it reads them, the queue ends there."""
-
-    queue: QueueName
-    position: int
-    length: int
+# Consecutive units that a broker considers invalid: the queue, their first position, and their number. When the broker
+# reads them, the queue ends there.
+QueueStop = tuple[QueueName, int, int]
 
 
 class WalkedLog(NamedTuple):
@@ -157,8 +154,20 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
     checkpoint = read_checkpoint(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths, conf)
-    walks_from = None if unknown else _walks_from(store, release, checkpoint)
-    return StartFacts(store, release, lengths, checkpoint, walks_from, unknown)
+    if unknown:
+        return StartFacts(store, release, lengths, checkpoint, None, unknown)
+    starts = []
+    for segment in (one for one in store.segments if one.size):
+        with store.open(segment) as reader:
+            starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
+    reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
+    if store.is_closed and release.clean_start_asks_queues:
+        for unit in read_last_units(_queues(store)):
+            reach = max(reach, unit.physical_offset + unit.size)
+            if store.segments and reach >= store.segments[-1].base_offset:
+                break
+    walks_from = find_start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
+    return StartFacts(store, release, lengths, checkpoint, walks_from, "")
 
 
 def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
@@ -289,7 +298,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
             data = queue.read(first, first + file.size // queue.unit_size)
             written = first_unwritten(queue.name.kind, data)
             if written * queue.unit_size < len(data):
-                yield QueueStop(queue.name, first + written, 1)
+                yield queue.name, first + written, 1
                 break
 
 
@@ -365,20 +374,6 @@ def _queue_of(file: StoredFile) -> tuple[str, ...]:
     return PurePosixPath(file.about.path).parts[:-1]
 
 
-def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int | None:
-    starts = []
-    for segment in (one for one in store.segments if one.size):
-        with store.open(segment) as reader:
-            starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
-    reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
-    if store.is_closed and release.clean_start_asks_queues:
-        for unit in read_last_units(_queues(store)):
-            reach = max(reach, unit.physical_offset + unit.size)
-            if store.segments and reach >= store.segments[-1].base_offset:
-                break
-    return find_start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
-
-
 def _queues(store: Store) -> list[StoredQueue]:
     return queues_of_files(store.queue_files, store.storage)
 
@@ -449,11 +444,11 @@ def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
 def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
     """Yield the files after a place at which a start, which reads a queue's last files, ends the queue."""
     queues = {queue.name: queue for queue in _queues(store)} if log.queue_stops else {}
-    for stop in log.queue_stops:
-        queue = queues.get(stop.queue)
+    for name, position, length in log.queue_stops:
+        queue = queues.get(name)
         files = queue.files[-LAST_FILES_READ:] if queue is not None else ()
-        if queue is not None and files and files[0].base_offset < (stop.position + stop.length) * queue.unit_size:
-            end = max(stop.position * queue.unit_size, files[0].base_offset)
+        if queue is not None and files and files[0].base_offset < (position + length) * queue.unit_size:
+            end = max(position * queue.unit_size, files[0].base_offset)
             yield from (_path(queue, file) for file in files if file.base_offset > end)
 
 

@@ -32,12 +32,12 @@ _LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
 _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.TRAILING_ZEROS: ZEROED_PROPERTIES}
 
 
-class StrayTime(NamedTuple):
-    """A record whose store time is far from the times of the records before and after it."""
+class ChangedRecord(NamedTuple):
+    """A record that is framed correctly, but is not what a broker wrote, or may not be (the kind is then empty)."""
 
     offset: int
     size: int
-    right: int | None  # the time that one changed bit explains
+    kind: str  # of the finding
 
 
 _RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)])
@@ -50,7 +50,7 @@ class StoreTimes:
 
     first: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
-    stray: list[StrayTime] = field(default_factory=list)
+    stray: list[ChangedRecord] = field(default_factory=list)
 
     def add(self, group: RawRecords, times: Integers) -> None:
         """Compare the times of the next records."""
@@ -63,8 +63,12 @@ class StoreTimes:
         self.last = series[-2:].copy()
 
 
-def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
-    """Yield the records whose times differ from both neighbours' by more than these differ from each other."""
+def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
+    """
+    Yield the records whose times are far from both neighbours' times, which are near to each other.
+
+    Their kind is empty if no single changed bit explains the time.
+    """
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
     steps = np.abs(np.diff(exact)) > MAX_TIME_STEP_MS
     apart = np.abs(exact[2:] - exact[:-2]) > MAX_TIME_STEP_MS
@@ -72,11 +76,11 @@ def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
         before, time, after = records["time"][at : at + 3].tolist()
         low, high = min(before, after) - _NEAR, max(before, after) + _NEAR
         flipped = (np.int64(time) ^ np.uint64(1 << bit).astype(np.int64) for bit in range(_LOWEST_BIT, 64))
-        right = next((int(one) for one in flipped if low <= one <= high), None)
-        yield StrayTime(int(records["offset"][at + 1]), int(records["size"][at + 1]), right)
+        kind = WRONG_STORE_TIME if any(low <= one <= high for one in flipped) else ""
+        yield ChangedRecord(int(records["offset"][at + 1]), int(records["size"][at + 1]), kind)
 
 
-def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
+def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[ChangedRecord]]:
     """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
     # The second record of a range and its last but one may not be adjacent: both are checked in their range.
@@ -84,14 +88,6 @@ def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
     at_ends = {one.offset: one for one in _stray(np.concatenate([_NO_RECORDS, *ends])) if one.offset in outer}
     for one, end in zip(ranges, ends, strict=True):
         yield [*one.stray, *(at_ends[at] for at in end["offset"].tolist() if at in at_ends)]
-
-
-class ChangedRecord(NamedTuple):
-    """A record that is framed correctly, but is not what a broker wrote."""
-
-    offset: int
-    size: int
-    kind: str  # of the finding
 
 
 @dataclass(slots=True)
@@ -103,11 +99,9 @@ class RangeCheck:
     wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
     doubtful: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
-    places: list[DoubtfulBytes] = field(
-        default_factory=list
-    )  # the damage, and ends of files, with whole messages before
+    places: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
     times: StoreTimes = field(default_factory=StoreTimes)
-    undecided: list[StrayTime] = field(default_factory=list)  # of a changed record, or of a clock
+    undecided: list[ChangedRecord] = field(default_factory=list)  # of a changed record, or of a clock
 
     @property
     def messages(self) -> int:
@@ -141,8 +135,13 @@ class RangeCheck:
             if kind == kernels.BODY_CRC:
                 self._note(record.offset, record.offset + size, records_before=number)
                 self.wrong.append(record)
-            elif kind == kernels.RECORD_CRC or not _has_unused_room(item, at, size):
+            elif kind == kernels.RECORD_CRC:
                 self.doubtful.append(record)
+            else:  # zeros may be the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues
+                data = item.buffer[at : at + size].tobytes()
+                is_unused_field = INNER_MULTI_DISPATCH.encode() in data and any(data[-CRC_SIZE - 1 : -CRC_SIZE])
+                if not is_unused_field or CRC_NAME.encode() in item.buffer.tobytes():
+                    self.doubtful.append(record)
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
         self.places.append(DoubtfulBytes(offset, end, self.messages + records_before))
@@ -167,10 +166,7 @@ class LogCheck:
         for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
             changed = {one.offset for one in (*check.wrong, *check.doubtful)}  # another check has found these
             for stray in (one for one in found if one.offset not in changed):
-                if stray.right is None:
-                    check.undecided.append(stray)
-                else:
-                    check.doubtful.append(ChangedRecord(stray.offset, stray.size, WRONG_STORE_TIME))
+                (check.doubtful if stray.kind else check.undecided).append(stray)
 
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
@@ -181,10 +177,3 @@ def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
         places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
         messages += check.messages
     return WalkedLog(log_end, messages, places, max((check.newest_timestamp for check in checks), default=0))
-
-
-def _has_unused_room(group: RawRecords, at: int, size: int) -> bool:
-    """Return whether zeros are the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues."""
-    record = group.buffer[at : at + size].tobytes()
-    is_room = INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])
-    return is_room and CRC_NAME.encode() not in group.buffer.tobytes()

@@ -58,9 +58,7 @@ class DryRun(RatedOutcome):
             "read": dict(self.log),
             "gaps": [list(gap) for gap in self.gaps],
             "kept": list(self.kept),
-            "refused": [
-                {"name": one.broker_file.name, "verdict": one.verdict, "detail": one.detail} for one in self.refused
-            ],
+            "refused": [{"name": one.name, "verdict": one.verdict, "detail": one.detail} for one in self.refused],
             "write": self.written,
         }
 
@@ -79,7 +77,7 @@ class DryRun(RatedOutcome):
             yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.refused:
             verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
-            yield f"  {verb} {explained.broker_file.name}: {explained.detail}"
+            yield f"  {verb} {explained.name}: {explained.detail}"
         if self.contradictions:
             yield "  nothing would be written: no known release writes such files"
         else:

@@ -18,7 +18,7 @@ from tempfile import gettempdir
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
-from jobs.diagnosis.file_faults import FileFault, find_file_fault
+from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
 from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files, files_left_by_retention
@@ -56,7 +56,6 @@ from rmq_formats.layout import Content
 MANIFEST_FILE = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # maximum share of the log's size that index and scratch files take with a usual number of keys
 _CHECKERS = 4
-_LOST, _CONTRADICTS = "lost", "contradicts"  # roles of files that no rule explains
 _Proof = tuple[Collection[str], Sequence[int]]  # files, and keys of changed records, that repairs must not touch
 
 
@@ -90,17 +89,6 @@ class WrittenFile:
     proof: str
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedSurvivor:
-    """An existing file of the store after its comparison with the log, as listed in the manifest."""
-
-    name: str
-    verdict: FileVerdict
-    role: str  # kept, lost, contradicts, or stays (a copy, which does not block other files)
-    detail: str
-    differences: Sequence[str]
-
-
 @dataclass(slots=True)
 class IndexRebuildSummary(RatedOutcome):
     """The result of a rebuild."""
@@ -113,7 +101,7 @@ class IndexRebuildSummary(RatedOutcome):
     records: int
     damaged_bytes: int
     files: list[WrittenFile] = field(default_factory=list)
-    survivors: list[ComparedSurvivor] = field(default_factory=list)
+    survivors: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
@@ -124,9 +112,9 @@ class IndexRebuildSummary(RatedOutcome):
     was_killed: bool = False  # the next start deletes files that end after the checkpoint, also new ones
 
     @property
-    def contradictions(self) -> list[ComparedSurvivor]:
+    def contradictions(self) -> list[ExplainedFile]:
         """The existing files that no rule explains."""
-        return [survivor for survivor in self.survivors if survivor.role == _CONTRADICTS]
+        return [survivor for survivor in self.survivors if survivor.verdict.role == "contradicts"]
 
     @property
     def severity(self) -> Severity:
@@ -163,7 +151,16 @@ class IndexRebuildSummary(RatedOutcome):
             "gaps": [list(gap) for gap in self.gaps],
             "left_out": self.left_out,
             "files": [asdict(file) for file in self.files],
-            "survivors": [asdict(survivor) for survivor in self.survivors],
+            "survivors": [
+                {
+                    "name": one.name,
+                    "verdict": one.verdict,
+                    "role": one.verdict.role,
+                    "detail": one.detail,
+                    "differences": one.differences,
+                }
+                for one in self.survivors
+            ],
             "replaced": self.replaced,
         }
 
@@ -183,13 +180,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             builds = plan_index_files(store, settings, row, (), recorded=request.recorded_names)
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(row), row.records, row.damaged_bytes,
-            survivors=[
-                ComparedSurvivor(
-                    one.broker_file.name, one.verdict, _role(one.verdict), one.detail,
-                    [*map(str, one.compared.differences)] if one.compared else [],
-                )
-                for one in explained
-            ],
+            survivors=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
             gaps=row.gaps, left_out=list(_describe_left_out_keys(row, explained, store)),
             log_bytes=store.log_size, was_killed=not store.is_closed, options=request.options,
@@ -202,7 +193,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     if request.proven_only:
         builds, built = _keep_proven(builds, built, explained, directory, store, request.accepted)
         result.replaced = sorted(name for build in builds for name in build.replaces)
-        names = [one.name for one in result.survivors if one.role in {_LOST, _CONTRADICTS}]
+        names = [one.name for one in explained if one.verdict.role in {"lost", "contradicts"}]
         result.undecided = [f"index/{name}" for name in names if name not in result.replaced]
     with ThreadPoolExecutor(_CHECKERS) as checkers:
         list(checkers.map(check, built))
@@ -261,24 +252,15 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     held: set[str] = set()
     proof: _Proof | None = None
     if request.proven_only:
-        held = {
-            one.broker_file.name for one in found if _may_be_right(one, found, row, store, geometry)
-        } - request.accepted
+        held = {one.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
         proof = held, [row.find_first_key(start) for start, _ in check.doubtful_ranges]
-    kept = [
-        one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.broker_file.name in held)
-    ]
+    kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
     damaged = [
-        one.broker_file.name
+        one.name
         for one in found
         if one.verdict.is_damage or (request.proven_only and _is_lost(one, held, request.accepted))
     ]
-    completes = (
-        proof is None
-        and not request.broker_runs
-        and bool(kept)
-        and kept[-1].broker_file.name == found[-1].broker_file.name
-    )
+    completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].broker_file.name == found[-1].name
     builds = plan_index_files(
         store, settings, row, kept, damaged, complete_last=completes, proof=proof, recorded=request.recorded_names
     )
@@ -287,7 +269,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
 
 def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
     """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
-    name, verdict = explained.broker_file.name, explained.verdict
+    name, verdict = explained.name, explained.verdict
     is_proven = verdict is FileVerdict.FOREIGN and name not in held
     is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
     return is_proven or (not verdict.is_explained and name in accepted)
@@ -310,7 +292,7 @@ def _may_be_right(
     explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeySequence, store: Store, geometry: Geometry
 ) -> bool:
     """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
-    if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
+    if explained.survivor is None or explained.verdict.role != "contradicts":
         return False
     is_foreign = explained.verdict is FileVerdict.FOREIGN
     return (
@@ -329,7 +311,7 @@ def _keep_proven(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's 
     accepted: Collection[str],
 ) -> tuple[list[BuildTask], list[BuiltFile]]:
     """Return the new files that are proven or *accepted*, deleting others; one fault must explain a wrong file."""
-    wrong = {one.broker_file.name: one for one in explained}
+    wrong = {one.name: one for one in explained}
     moved = set()
     for one in explained:
         if one.verdict is FileVerdict.MISNAMED:
@@ -339,20 +321,17 @@ def _keep_proven(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's 
     for build, file in zip(builds, built, strict=True):
         old = wrong.get(build.name)
         path = Path(local_path(join_location(directory, file.name)))
-        is_decided = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved or build.name in accepted
-        if is_decided or (old is not None and _find_one_fault(old.broker_file, path, store)):
+        is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved or build.name in accepted
+        if old is not None and not is_proven:
+            with store.open(old.broker_file) as stored, LocalStorage().open(str(path)) as right:
+                found = Content(old.broker_file.size, stored.read)
+                is_proven = find_file_fault(found, Content(file.size, right.read), header_size=HEADER.size) is not None
+        if is_proven:
             proven.append(build)
             files.append(file)
         else:
             path.unlink()
     return proven, files
-
-
-def _find_one_fault(broker_file: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
-    with store.open(broker_file) as file, LocalStorage().open(str(made)) as right:
-        return find_file_fault(
-            Content(broker_file.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
-        )
 
 
 def plan_index_files(  # noqa: PLR0913 - the log, its keys and the store's files
@@ -458,8 +437,8 @@ def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], st
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{count_text(keys, 'key')} inside {explained.broker_file.name}: only a full rebuild adds them"
-    ahead = [explained.broker_file.name for explained in files if explained.survivor and explained.survivor.tail]
+            yield f"{count_text(keys, 'key')} inside {explained.name}: only a full rebuild adds them"
+    ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
     if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
@@ -505,9 +484,3 @@ def _written(
         file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entry_count,
         len(recipe.parts), proven, proof,
     )  # fmt: skip
-
-
-def _role(verdict: FileVerdict) -> str:
-    if verdict is FileVerdict.REPEATED:
-        return "stays"
-    return "kept" if verdict.is_explained else _LOST if verdict.is_damage else _CONTRADICTS

@@ -204,7 +204,7 @@ class RepairSummary(RatedOutcome):
 def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
     groups = verdict.groups
     yield f"  {when}: {verdict.severity.value}, {count_text(len(groups), 'problem') if groups else 'no problems'}"
-    yield from (f"    {group.cause.text}" for group in groups[:limit])
+    yield from (f"    {cause.text}" for cause, _ in groups[:limit])
     if len(groups) > limit:
         yield f"    and {len(groups) - limit:,} more; `verify` shows all"
 

@@ -12,7 +12,8 @@ from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
 from jobs.verify.verdict import PART_COLUMNS, CauseWithConsequences, Verdict, part_row, recommend_steps
 
 if TYPE_CHECKING:
-    from jobs.rebuild.index import ComparedSurvivor, IndexRebuildSummary
+    from jobs.products.index.explanation import ExplainedFile
+    from jobs.rebuild.index import IndexRebuildSummary
 
 _COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")
 _SURVIVOR = ("name", "role", "verdict", "detail")
@@ -55,8 +56,8 @@ def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
             *(one.severity.value, one.kind, one.file, "" if one.offset is None else one.offset, one.field, one.found),
             *(one.expected, one.times, one.cause, one.follows),
         )
-        for group in groups
-        for one in (group.cause, *group.consequences)
+        for cause, consequences in groups
+        for one in (cause, *consequences)
     ]
     return Grid("Findings", _COLUMNS, rows)
 
@@ -92,8 +93,8 @@ def report_of_rebuild(result: "IndexRebuildSummary", outcome: Result, *, install
     )
 
 
-def _survivor(entry: "ComparedSurvivor") -> tuple[str, str, str, str]:
-    return entry.name, entry.role, str(entry.verdict), entry.detail or "; ".join(entry.differences[:1])
+def _survivor(entry: "ExplainedFile") -> tuple[str, str, str, str]:
+    return entry.name, entry.verdict.role, str(entry.verdict), entry.detail or "; ".join(entry.differences[:1])
 
 
 def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> Iterator[Remedy]:

@@ -308,8 +308,8 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     yield f"  {count_text(result.row_keys, 'key')} of {count_text(result.records, 'message')}"
     yield from result.settings.lines()
     for entry in result.survivors:
-        if entry.role != "kept":
-            yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
+        if entry.verdict.role != "kept":
+            yield f"  {entry.verdict.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
         yield "  nothing was written: no known release writes such files"
         yield "  `verify` explains them; to replace them, rebuild all files (without --lost-only)"

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
-from typing import NamedTuple
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
 from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
@@ -59,9 +58,7 @@ class PartReport:
     """The report of one part: log, queues or index."""
 
     findings: list[Finding] = field(default_factory=list)
-    numbers: Mapping[str, int] = field(
-        default_factory=dict
-    )  # compared items, and bytes or keys that are not dispatched yet
+    numbers: Mapping[str, int] = field(default_factory=dict)  # compared items, and those that are not dispatched yet
     notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth knowing, but nothing to correct
     unverified: str = ""  # why the part could not be verified
@@ -93,12 +90,7 @@ def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     return store.path_below_root(segment.location), offset - segment.base_offset
 
 
-class LostRange(NamedTuple):
-    """Offsets whose records are lost."""
-
-    start: int
-    end: int
-    title: str  # of the finding on the loss
+LostRange = tuple[int, int, str]  # start and end of offsets whose records are lost, and the title of the finding on it
 
 
 class LostRanges:
@@ -106,15 +98,16 @@ class LostRanges:
 
     def __init__(self, ranges: Iterable[LostRange]) -> None:
         self._ranges = sorted(ranges)
-        self._starts = [one.start for one in self._ranges]
-        self._furthest = list(accumulate((one.end for one in self._ranges), max))  # of a range and all before it
+        self._starts = [start for start, _, _ in self._ranges]
+        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
 
     def find_title(self, offset: int | None) -> str:
         """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
         while offset is not None and number >= 0 and offset < self._furthest[number]:
-            if offset < self._ranges[number].end:
-                return self._ranges[number].title
+            _, end, title = self._ranges[number]
+            if offset < end:
+                return title
             number -= 1  # a gap within the lost end hides that end
         return ""
 

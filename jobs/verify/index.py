@@ -171,7 +171,7 @@ def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch:
 
 def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.compared, _CAUSES[explained.verdict]
-    kind, file = explained.verdict.name.lower(), f"index/{explained.broker_file.name}"
+    kind, file = explained.verdict.name.lower(), f"index/{explained.name}"
     if compared is None or not compared.differences:
         return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
     first = compared.differences[0]
@@ -188,7 +188,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
         survivor = explained.survivor
         if survivor is None or not explained.verdict.is_explained:
             continue
-        header, place = explained.broker_file.header, (f"index/{explained.broker_file.name}", None, "entries")
+        header, place = explained.broker_file.header, (f"index/{explained.name}", None, "entries")
         if explained.verdict is FileVerdict.TAKEN_BACK:
             found = (
                 f"{count_text(survivor.lost_entry_count, 'entry')} of messages that were truncated after a promotion"
@@ -251,7 +251,7 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
         survivor = explained.survivor
         for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
             position = explanation.geometry.entry_position(skip.entry)
-            place = f"index/{explained.broker_file.name}", position, f"entry {skip.entry}"
+            place = f"index/{explained.name}", position, f"entry {skip.entry}"
             yield _without_entries(explanation.row, NOT_INDEXED, place, skip.start, skip.keys, cause, " of {offsets}")
 
 
@@ -278,7 +278,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
         else f"{UNDECIDED}the last file could not be verified and may have them, or "
     )
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
-    place, start = (f"index/{last_file.broker_file.name}", None, "after the last file"), len(row) - behind
+    place, start = (f"index/{last_file.name}", None, "after the last file"), len(row) - behind
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
     (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(len(row) - 1, len(row))
@@ -331,12 +331,12 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
-        names = f"index/{before[0].broker_file.name} to {before[-1].broker_file.name}"
+        names = f"index/{before[0].name} to {before[-1].name}"
         yield f"{names}: {count_text(entries, 'entry')} of messages before the first segment, in {len(before):,} files"
         said.add(FileVerdict.HISTORY)
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
-            yield f"index/{explained.broker_file.name}: {explained.verdict}: {explained.detail}"
+            yield f"index/{explained.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin_text})"
     yield f"index format: RocketMQ {settings.rules.value} ({settings.rules.origin_text})"
 

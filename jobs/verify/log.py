@@ -66,6 +66,10 @@ _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
     "and the last record have only one neighbour, so a wrong store time may not be found there"
 )
+_CUT_SHORT = (
+    "the file was truncated, for example by an interrupted copy, a full disk or fsck; the broker refuses to load the "
+    "log"
+)
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
@@ -82,11 +86,15 @@ def findings_on_log(
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
     if ahead is None:
-        findings += _cut_short(store)
+        for segment, usual in cut_short_segments(store.segments):
+            if segment is store.segments[-1]:  # for any other one, the gap after it is a finding
+                place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
+                end = segment.base_offset + segment.size
+                findings.append(Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
     else:
         finding = lost_end_finding(log_end, ahead, store)
         findings.append(finding)
-        lost.append(LostRange(log_end, log_end + _AHEAD, finding.title))
+        lost.append((log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest)
@@ -109,7 +117,7 @@ def findings_on_log(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
     changed = (
-        LostRange(one.offset, one.offset + one.size, _changed(one, store).title)
+        (one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks
         for one in (*check.wrong, *check.doubtful)
     )
@@ -130,12 +138,21 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         place = store.path_below_root(location), position
         finding = wrong_names.mark_consequence(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
-        lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
+        lost.append((cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
-        finding = _damaged(piece, store)
+        place, kind = locate_offset(piece.offset, store), DAMAGED_RANGE
+        cause = "these bytes are not a valid record: they were overwritten or zeroed, or bits changed"
+        if piece.reason == IO_ERROR:
+            kind, cause = UNREADABLE_RANGE, "the disk reports a read error for these bytes"
+        elif piece.reason == BRIDGE_REASON:
+            cause = "the record was lost"
+        elif not place[1] and piece.reason.startswith(OTHER_OFFSET):
+            cause = "these records were written at another offset: the file is from another log or has the wrong name"
+        cause += f" ({piece.reason})" if piece.reason else ""
+        finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
         findings.append(finding)
-        lost.append(LostRange(piece.offset, piece.end, finding.title))
+        lost.append((piece.offset, piece.end, finding.title))
     findings += (_changed(one, store) for check in checks for one in check.wrong)
     return findings, lost
 
@@ -161,8 +178,8 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                 while before := next((piece for piece in pieces if piece.end == start), None):
                     pieces.remove(before)
                     start = before.offset
-                lost.append(LostRange(start, segment.end, finding.title))
-                lost.append(LostRange(right, right + segment.size, finding.title))
+                lost.append((start, segment.end, finding.title))
+                lost.append((right, right + segment.size, finding.title))
     return findings, lost
 
 
@@ -183,19 +200,6 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
         "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
         "wrong_bodies": sum(len(check.wrong) for check in checks),
     }
-
-
-def _cut_short(store: Store) -> Iterator[Finding]:
-    """Yield a finding if the newest segment is too short; for any other segment, the gap after it is one."""
-    for segment, usual in cut_short_segments(store.segments):
-        if segment is store.segments[-1]:
-            place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
-            cause = (
-                "the file was truncated, for example by an interrupted copy, a full disk or fsck; the broker refuses "
-                "to load the log"
-            )
-            end = segment.base_offset + segment.size
-            yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=end)
 
 
 def _overlapping(store: Store) -> Iterator[Finding]:
@@ -227,19 +231,6 @@ def _lost_start(store: Store) -> Iterator[Finding]:
             f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
             log_offset=started.start, log_end=started.end,
         )  # fmt: skip
-
-
-def _damaged(piece: Piece, store: Store) -> Finding:
-    file, position = locate_offset(piece.offset, store)
-    kind, cause = DAMAGED_RANGE, "these bytes are not a valid record: they were overwritten or zeroed, or bits changed"
-    if piece.reason == IO_ERROR:
-        kind, cause = UNREADABLE_RANGE, "the disk reports a read error for these bytes"
-    elif piece.reason == BRIDGE_REASON:
-        cause = "the record was lost"
-    elif not position and piece.reason.startswith(OTHER_OFFSET):
-        cause = "these records were written at another offset: the file is from another log or has the wrong name"
-    reason = f" ({piece.reason})" if piece.reason else ""
-    return _of_offsets(kind, (file, position), (piece.offset, piece.end), f"{cause}{reason}")
 
 
 def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:

@@ -213,7 +213,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         database_step=step_for_rocksdb_queues(store),
     )
     stops = tuple(
-        QueueStop(one.queue, one.position, one.times)
+        (one.queue, one.position, one.times)
         for one in joined.differences
         if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}
     )

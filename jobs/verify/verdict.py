@@ -4,7 +4,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
@@ -42,11 +41,7 @@ PartRow = tuple[str, Severity, str, str]
 PART_COLUMNS = ("part", "verdict", "problems", "compared")
 
 
-class CauseWithConsequences(NamedTuple):
-    """One cause, and the findings that follow from it."""
-
-    cause: Finding
-    consequences: tuple[Finding, ...] = ()
+CauseWithConsequences = tuple[Finding, tuple[Finding, ...]]  # one cause, and the findings that follow from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class Verdict(RatedOutcome):
         for finding in self.findings:
             following.setdefault(finding.follows, []).append(finding)
         causes = sorted(following.pop("", []), key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
-        return [CauseWithConsequences(cause, tuple(following.get(cause.title, ()))) for cause in causes]
+        return [(cause, tuple(following.get(cause.title, ()))) for cause in causes]
 
     @property
     def severity(self) -> Severity:
@@ -140,12 +135,12 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
 
 
 def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterator[str]:
-    cause = group.cause
+    cause, consequences = group
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
-    following = sum(one.times for one in group.consequences)
+    following = sum(one.times for one in consequences)
     more = f" ({count_text(following, 'more place')} affected; --places shows {'it' if following == 1 else 'them'})"
-    yield f"  {number}. {word}{cause.text}{more if group.consequences and not places else ''}"
-    for finding in group.consequences if places else ():
+    yield f"  {number}. {word}{cause.text}{more if consequences and not places else ''}"
+    for finding in consequences if places else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
         yield f"       → {finding.kind}: {place}{often}"
@@ -300,8 +295,8 @@ def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[Adv
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
         *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED_INDEX_FILE, *_IN_ROCKSDB})),
     )
-    open_ones = tuple(one for one in made if one.cause.is_undecided)
-    others = tuple(one for one in made if one not in open_ones or one.cause.kind != WRONG_FILE_SIZE)
+    open_ones = tuple(one for one in made if one[0].is_undecided)
+    others = tuple(one for one in made if one not in open_ones or one[0].kind != WRONG_FILE_SIZE)
     repair = () if REPAIR in left_out else (REPAIR.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
@@ -318,9 +313,9 @@ def _of(
     besides: Container[str] = (),
 ) -> tuple[CauseWithConsequences, ...]:
     return tuple(
-        group
-        for group in groups
-        if group.cause.part == part and (kinds is None or group.cause.kind in kinds) and group.cause.kind not in besides
+        (cause, consequences)
+        for cause, consequences in groups
+        if cause.part == part and (kinds is None or cause.kind in kinds) and cause.kind not in besides
     )
 
 
@@ -328,7 +323,7 @@ def _commands(
     commands: Sequence[str], groups: Sequence[CauseWithConsequences], words: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the commands of a remedy; those that move a file only if it is on this machine."""
-    causes = [group.cause for group in groups]
+    causes = [cause for cause, _ in groups]
     if commands == ("{move}",):
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
     ends = [one.log_end for one in causes if one.log_end is not None]

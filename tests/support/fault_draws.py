@@ -272,8 +272,7 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = one.changed
     parts = {_part(name) for name in changed}
-    for group in found.groups:
-        cause = group.cause
+    for cause, _ in found.groups:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
@@ -477,7 +476,7 @@ def of_repairs(one: Planted) -> Iterator[Violation]:
     after = content_of(one.root)
     yield from _of_files(one, after, accepted)
     yield from _of_harm(plan.found.start, done.start)
-    left = [] if done.left is None else [group.cause for group in done.left.groups]
+    left = [] if done.left is None else [cause for cause, _ in done.left.groups]
     if any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left):
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repaired(one, "repair")  # files that were undecided before may be decided now

@@ -69,6 +69,13 @@ class FileVerdict(StrEnum):
         """Whether the file was damaged or truncated later; it counts as lost."""
         return self in {FileVerdict.DAMAGED, FileVerdict.MISNAMED}
 
+    @property
+    def role(self) -> str:
+        """The role of the file in a rebuild of lost files; "stays" is a copy, which does not block other files."""
+        if self is FileVerdict.REPEATED:
+            return "stays"
+        return "kept" if self.is_explained else "lost" if self.is_damage else "contradicts"
+
 
 _EXPLAINED = frozenset(
     {
@@ -87,6 +94,16 @@ class ExplainedFile:
     survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
     compared: FileComparison | None = None
     detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.broker_file.name
+
+    @property
+    def differences(self) -> list[str]:
+        """The first differences from the recomputed file, in words."""
+        return [*map(str, self.compared.differences)] if self.compared else []
 
 
 # Keys of the log that a file should follow, and that are in none before it: the file's name, how many keys, the number
@@ -166,7 +183,7 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
     A broker that indexes messages again after a start writes files that begin before existing ones, and overlap them.
     Files that were exchanged follow one another without overlap once they are sorted.
     """
-    zone = detect_zone((one.broker_file.name, one.broker_file.header.begin_timestamp) for one in explained)
+    zone = detect_zone((one.name, one.broker_file.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].broker_file.header.begin_physical_offset)
     # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
     # `last_named` is not greater: they can only have been exchanged among themselves, and are classified as one block.
@@ -184,7 +201,7 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
             are_exchanged = zone is not None and _are_exchanged(pairs, zone)
             for one, place in pairs:
                 if one is not place:
-                    yield one.broker_file.name, place.broker_file.name if are_exchanged else None
+                    yield one.name, place.name if are_exchanged else None
         first = number + 1
 
 
@@ -196,8 +213,7 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
     it is.
     """
     moves = [
-        (file_name_for_time(one.broker_file.header.begin_timestamp, zone), one.broker_file.name, place.broker_file.name)
-        for one, place in pairs
+        (file_name_for_time(one.broker_file.header.begin_timestamp, zone), one.name, place.name) for one, place in pairs
     ]
     fits_now = all(begin <= now for begin, now, _ in moves)
     return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
@@ -217,7 +233,7 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
             continue
         if survivor.start > end and known:
             is_elsewhere = is_covered(end, survivor.start, placed)
-            yield explained.broker_file.name, survivor.start - end, end, is_elsewhere
+            yield explained.name, survivor.start - end, end, is_elsewhere
         end, known = max(survivor.end, 0), True
 
 
