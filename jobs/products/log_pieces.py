@@ -5,7 +5,6 @@ Stored are the size and path of each file, the end of a full file with the stale
 numbers of DLedger entries. Consecutive entries are one row. Zeros are not stored.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -52,16 +51,6 @@ class LogPiece(NamedTuple):
 WritePiece = Callable[[LogPiece], None]
 
 
-class _Entries(NamedTuple):
-    """Consecutive entries of one term."""
-
-    first: int  # physical offset of the first header
-    end: int
-    number: int  # of the first one
-    term: int
-    entries: int
-
-
 class PieceCollector:
     """
     Writes the bytes between the records of one range, which are few unless there is damage or a stale part.
@@ -83,9 +72,12 @@ class PieceCollector:
         # Damage, and bytes after the end of a full file, may belong to messages that were not selected.
         self.with_bytes = selection.topic_filter is None
         self._reader: Reader | None = None
-        self._entries: list[_Entries] = []
+        self._entries: list[LogPiece] = []
+        self._next_entry = (-1, -1, -1)  # offset, term and index of an entry that continues the last of them
         if range_.start == 0 and range_.base_offset >= from_offset:
-            write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location)))
+            parts = range_.location.split("/")  # ends with `commitlog/…` or `dledger-n0/data/…`
+            path = "/".join(parts[-3:] if parts[-2:-1] == ["data"] else parts[-2:])
+            write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=path))
 
     def add(self, item: RawRecords | Piece) -> list[tuple[int, int]]:
         """Write the bytes of *item* that no message row contains; return offsets and sizes of unreadable parts."""
@@ -122,9 +114,8 @@ class PieceCollector:
 
     def finish(self) -> None:
         """Write the rows of entries."""
-        for run in self._entries:
-            length = run.end - run.first
-            self._write(LogPiece(ENTRIES, run.first, length, None, entry_index=run.number, entry_term=run.term))
+        for entries in self._entries:
+            self._write(entries)
 
     def _opened(self) -> Reader | None:
         """Open the segment once per range; None if retention has deleted it since it was listed."""
@@ -214,13 +205,15 @@ class PieceCollector:
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
         for some in slices_between_cuts(offsets.size, breaks):
-            first, last, count = some.start, some.stop - 1, some.stop - some.start
-            run = _Entries(int(offsets[first]), int(ends[last]), int(index[first]), int(term[first]), count)
-            known = self._entries[-1] if self._entries else None
-            if known and (known.end, known.term, known.number + known.entries) == (run.first, run.term, run.number):
-                self._entries[-1] = known._replace(end=run.end, entries=known.entries + count)
+            first, last = some.start, some.stop - 1
+            start, end, number, own_term = int(offsets[first]), int(ends[last]), int(index[first]), int(term[first])
+            if (start, own_term, number) == self._next_entry:
+                known = self._entries[-1]
+                self._entries[-1] = known._replace(length=end - known.physical_offset)
             else:
+                run = LogPiece(ENTRIES, start, end - start, None, entry_index=number, entry_term=own_term)
                 self._entries.append(run)
+            self._next_entry = end, own_term, number + some.stop - first
 
 
 def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
@@ -238,10 +231,3 @@ def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integ
 def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
     """Return the headers of consecutive entries from *index* on, whose records have these offsets and sizes."""
     return _usual_headers(offsets - ENTRY_HEADER_SIZE, sizes, index + np.arange(offsets.size), term).tobytes()
-
-
-def _path_below(location: str) -> str:
-    """Return the last components of a segment's path: `commitlog/…`, `dledger-n0/data/…`."""
-    parts = location.split("/")
-    is_data = len(parts) > 2 and parts[-2] == "data"  # noqa: PLR2004 - a folder, `data`, a file
-    return os.path.join(*parts[-3:] if is_data else parts[-2:])  # noqa: PTH118 - no path of this machine

@@ -252,7 +252,9 @@ def mask_excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.
             is_excluded[number] |= body.error is not None or not _reports_on_others(body.data, selection)
         elif carries_other_topics(topic) and not has_origin[number]:
             is_popped = _FIRST_POP_TIME in dict(messages.column("properties")[number].as_py())
-            is_excluded[number] |= not is_popped or _names_excluded_topic(topic, selection)
+            # The name of a pop retry topic, `%RETRY%GROUP_TOPIC` or `…+TOPIC`, may end with an excluded topic.
+            ends = [topic[at + 1 :] for at, character in enumerate(topic) if character in "_+"]
+            is_excluded[number] |= not is_popped or any(map(selection.excludes, ends))
     return is_excluded
 
 
@@ -268,12 +270,6 @@ def _by_origin(messages: pa.RecordBatch, selection: Selection) -> tuple[NDArray[
         is_excluded[row] |= selection.excludes(name)
         has_origin[row] |= not carries_other_topics(name)
     return is_excluded, has_origin
-
-
-def _names_excluded_topic(topic: str, selection: Selection) -> bool:
-    """Return whether a pop retry topic, `%RETRY%GROUP_TOPIC` or `…+TOPIC`, may end with an excluded topic."""
-    ends = (topic[at + 1 :] for at, character in enumerate(topic) if character in "_+")
-    return any(selection.excludes(end) for end in ends)
 
 
 def _reports_on_others(body: bytes | None, selection: Selection) -> bool:

@@ -163,8 +163,9 @@ class RangePass:
 
     def discard(self, collected: Collected) -> None:
         """Delete the files of a range that was not accepted."""
-        for table, action in _files(collected).items():
-            self.output.lake.delete(f"{table}/{action.path}")
+        for made in collected:
+            for table, action in made.files.items():
+                self.output.lake.delete(f"{table}/{action.path}")
         self.delete_scratch(collected)
 
     def delete_scratch(self, collected: Collected) -> None:
@@ -177,11 +178,7 @@ class RangePass:
 def files_by_table(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[AddedFile]]:
     """Return the files of all ranges, by table."""
     files: dict[str, list[AddedFile]] = {}
-    for outcome in outcomes:
-        for table, action in _files(outcome.payload).items():
+    for made in (one for outcome in outcomes for one in outcome.payload):
+        for table, action in made.files.items():
             files.setdefault(table, []).append(action)
     return files
-
-
-def _files(collected: Collected) -> dict[str, AddedFile]:
-    return {table: action for made in collected for table, action in made.files.items()}

@@ -65,6 +65,15 @@ _CAUSES = {
     FileVerdict.CONTRADICTION: f"{UNDECIDED}the file was overwritten, or a record's keys, which no checksum covers, "
     "were changed",
 }
+# Causes of missing keys; `changed` is replaced if a changed record also explains them.
+_SKIPPED = (
+    "{changed}messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
+    "because --lost-only keeps this file"
+)
+_LOST = "{changed}index files were deleted or lost, or a restart did not reindex these messages"
+_IN_LATER_FILES = (
+    f"{UNDECIDED}index files may have been swapped or renamed, because files with later names have these entries"
+)
 
 
 class IndexVerification:
@@ -105,13 +114,12 @@ def _report(explanation: Explanation, settings: Settings, store: Store) -> PartR
     findings = [
         *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
         *_of_lost_messages(explanation, is_closed=store.is_closed),
-        *_skips(explanation),
-        *_gaps(explanation),
+        *_of_missing_keys(explanation),
         *behind,
     ]
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
         findings += _checkpoint_findings(explanation, store)
-    notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
+    notes = list(_notes(explanation, settings, store))
     row = explanation.row
     is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
     verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
@@ -190,9 +198,8 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             continue
         header, place = explained.broker_file.header, (f"index/{explained.name}", None, "entries")
         if explained.verdict is FileVerdict.TAKEN_BACK:
-            found = (
-                f"{count_text(survivor.lost_entry_count, 'entry')} of messages that were truncated after a promotion"
-            )
+            lost = count_text(survivor.lost_entry_count, "entry")
+            found = f"{lost} of messages that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.row.cut_by_promotion[0][0]
             yield Finding(
@@ -205,10 +212,8 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
         if survivor.tail and is_closed:
-            offset, found = (
-                header.end_physical_offset,
-                f"{count_text(survivor.tail, 'entry')} of messages past the end of the log",
-            )
+            offset = header.end_physical_offset
+            found = f"{count_text(survivor.tail, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
             yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
@@ -241,29 +246,18 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
 
 
-def _skips(explanation: Explanation) -> Iterator[Finding]:
-    """Yield findings on keys that are missing inside files that are otherwise right."""
-    cause = (
-        "{changed}messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
-        "because --lost-only keeps this file"
-    )
+def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
+    """Yield findings on keys that are missing inside files that are otherwise right, and between files."""
     for explained in explanation.files:
         survivor = explained.survivor
         for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
             position = explanation.geometry.entry_position(skip.entry)
-            place = f"index/{explained.name}", position, f"entry {skip.entry}"
-            yield _without_entries(explanation.row, NOT_INDEXED, place, skip.start, skip.keys, cause, " of {offsets}")
-
-
-def _gaps(explanation: Explanation) -> Iterator[Finding]:
-    for name, keys, start, is_in_later_files in explanation.gaps:
-        cause = "{changed}index files were deleted or lost, or a restart did not reindex these messages"
-        if is_in_later_files:
-            cause = (
-                f"{UNDECIDED}index files may have been swapped or renamed, because files with later names have these "
-                "entries"
+            inside = f"index/{explained.name}", position, f"entry {skip.entry}"
+            yield _without_entries(
+                explanation.row, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
             )
-        place = f"index/{name}", None, "before this file"
+    for name, keys, start, is_in_later_files in explanation.gaps:
+        place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
         yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
 
@@ -272,11 +266,8 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     row, behind, last_file = explanation.row, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
         return
-    doubt = (
-        ""
-        if last_file.verdict.is_explained
-        else f"{UNDECIDED}the last file could not be verified and may have them, or "
-    )
+    doubt = f"{UNDECIDED}the last file could not be verified and may have them, or "
+    doubt = "" if last_file.verdict.is_explained else doubt
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.name}", None, "after the last file"), len(row) - behind
     from_first = ", from physical offset {first} on"
@@ -321,13 +312,15 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     yield Finding(INDEX, CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
 
-def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:
-    said = {
-        FileVerdict.SKIPPED,
-        FileVerdict.LOST_IN_LOG,
-        FileVerdict.TAKEN_BACK,
-        *([FileVerdict.AHEAD] if is_closed else ()),
-    }
+def _notes(explanation: Explanation, settings: Settings, store: Store) -> Iterator[str]:
+    # An index in RocksDB next to the files shows in its keys: newer brokers always create the folder.
+    for file in store.other_files:
+        is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
+        if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
+            yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
+            break
+    said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TAKEN_BACK}
+    said |= {FileVerdict.AHEAD} if store.is_closed else set()
     before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
@@ -339,12 +332,3 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
             yield f"index/{explained.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin_text})"
     yield f"index format: RocketMQ {settings.rules.value} ({settings.rules.origin_text})"
-
-
-def _notes_on_rocksdb(store: Store) -> Iterator[str]:
-    """Note an index in RocksDB next to the files, which its keys show: newer brokers always create the folder."""
-    for file in store.other_files:
-        is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
-        if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
-            yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
-            return

@@ -99,7 +99,13 @@ def compare_rows(database: Database, row: KeySequence, scratch: Scratch) -> RowC
     bounds = sorted({row.read_keys(at, at + 1)[0].physical_offset for at in range(step, len(row), step)})
     _divide(database, row, np.array(bounds, np.int64), scratch, tally)
     for part, (start, end) in enumerate(pairwise([0, *map(row.find_first_key, bounds), len(row)])):
-        keys = _keys_of(row, start, end)
+        places, at = np.empty(end - start, HASHED_KEY), 0
+        for some in row.list_parts(start, end):
+            for block, _ in read_key_blocks(row.scratch, some):
+                for name in HASHED_KEY.names or ():
+                    places[name][at : at + len(block)] = block[name]
+                at += len(block)
+        keys = np.unique(places[:at])
         with scratch.open(_name(part)) as file:
             stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
@@ -130,17 +136,6 @@ def _divide(
 
 def _name(part: int) -> str:
     return f"rows-{part:04d}"
-
-
-def _keys_of(row: KeySequence, start: int, end: int) -> NDArray[np.void]:
-    places = np.empty(end - start, HASHED_KEY)
-    at = 0
-    for part in row.list_parts(start, end):
-        for keys, _ in read_key_blocks(row.scratch, part):
-            for name in HASHED_KEY.names or ():
-                places[name][at : at + len(keys)] = keys[name]
-            at += len(keys)
-    return np.unique(places[:at])
 
 
 def _report(tally: RowComparison, row: KeySequence, folder: str, store: Store) -> PartReport:

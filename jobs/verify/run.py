@@ -11,7 +11,7 @@ mean that the end is lost.
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
@@ -183,7 +183,13 @@ def _attribute(
     for part in others:
         part.findings = [lost.mark_consequence(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows for part in (log, *others) for one in part.findings}
-    log.findings = list(_doubted_zeros(log.findings, followed, checks, store))
+    # Zeros up to a file's end to which no unit or entry points may never have been written.
+    ends = {segment.end for segment in store.segments}
+    pieces = (piece for check in checks for piece in check.damaged)
+    tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
+    for number, one in enumerate(log.findings):
+        if one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed:
+            log.findings[number] = one._replace(cause=_NEVER_WRITTEN)
 
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
@@ -203,18 +209,6 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
 def _segment_of(offset: int, store: Store) -> int:
     """Return the number, from 1 on, of the segment of an offset."""
     return bisect_right([segment.base_offset for segment in store.segments], offset)
-
-
-def _doubted_zeros(
-    findings: Iterable[Finding], followed: Container[str], checks: Sequence[RangeCheck], store: Store
-) -> Iterator[Finding]:
-    """Yield *findings*, with another cause for zeros up to a file's end to which no unit or entry points."""
-    ends = {segment.end for segment in store.segments}
-    pieces = (piece for check in checks for piece in check.damaged)
-    tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
-    for one in findings:
-        is_doubted = one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed
-        yield one._replace(cause=_NEVER_WRITTEN) if is_doubted else one
 
 
 def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:

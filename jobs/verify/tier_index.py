@@ -32,10 +32,12 @@ from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex,
 
 _DAMAGED = FileVerdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
-_NO_TAGS = RuleTable.from_rules(
-    make_rules((0, Release.from_version("5.3.3")))
-)  # no release puts tags into the index of a tier
+# No release puts tags into the index of a tier.
+_NO_TAGS = RuleTable.from_rules(make_rules((0, Release.from_version("5.3.3"))))
 _END_AT = HEADER.offset("end_timestamp")
+_NOT_INDEXED = (
+    "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
+)
 _NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 
 QueueKeys = NDArray[np.void]  # of `_KEY`
@@ -72,11 +74,8 @@ def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:
         yield keys[order[_is_first(columns, order)]]
 
 
-class _File(NamedTuple):
-    segment: Segment
-    name: str  # below the root
-    content: TierIndex | None
-    findings: tuple[Finding, ...]
+# A file: its segment, its name below the root, its content unless it cannot be read, and findings on it alone.
+_File = tuple[Segment, str, TierIndex | None, tuple[Finding, ...]]
 
 
 def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
@@ -91,8 +90,15 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
     for place, segments in tier.index_files.items():
         read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
         compared = _Comparison(read, [queue for queue in queues if queue.place == place])
-        findings += (finding for file in read for finding in file.findings)
-        findings += [*_holes(read), *compared.findings()]
+        findings += (finding for *_, own in read for finding in own)
+        # Each file begins where the one before it ends.
+        for (before, _, _, wrong), (after, name, _, _) in pairwise(read):
+            end = before.base_offset + before.size
+            if end < after.base_offset and not wrong:
+                found = f"no file has bytes {end} to {after.base_offset} of the index"
+                here, cause = (name, None, "before this file"), "index files were deleted or lost"
+                findings.append(Finding(INDEX, MISSING_INDEX_ENTRIES, *here, found, "", cause))
+        findings += compared.findings()
         if compared.waiting:
             keys_text = count_text(compared.waiting, "key")
             notes.append(f"{keys_text} had no entry yet: brokers copy an index file to the tier when it is full")
@@ -104,11 +110,11 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
     try:
         index = read_tier_index(storage.read(segment.location, 0, segment.size))
     except FileNotFoundError:  # expired meanwhile
-        return _File(segment, name, None, ())
+        return segment, name, None, ()
     except FormatError as error:
         one = Contradiction(error.offset or 0, "", error.reason, "")
-        return _File(segment, name, None, (_damaged(name, one, is_short=isinstance(error, NeedMoreData)),))
-    return _File(segment, name, index, tuple(_damaged(name, one) for one in index.find_contradictions()))
+        return segment, name, None, (_damaged(name, one, is_short=isinstance(error, NeedMoreData)),)
+    return segment, name, index, tuple(_damaged(name, one) for one in index.find_contradictions())
 
 
 def _damaged(name: str, one: Contradiction, *, is_short: bool = False) -> Finding:
@@ -118,16 +124,6 @@ def _damaged(name: str, one: Contradiction, *, is_short: bool = False) -> Findin
     return Finding(INDEX, _DAMAGED, *place, one.found, one.expected, cause, one.times)
 
 
-def _holes(files: Sequence[_File]) -> Iterator[Finding]:
-    """Yield findings on missing files: each file begins where the one before it ends."""
-    for before, after in pairwise(files):
-        end = before.segment.base_offset + before.segment.size
-        if end < after.segment.base_offset and not before.findings:
-            found = f"no file has bytes {end} to {after.segment.base_offset} of the index"
-            cause = "index files were deleted or lost"
-            yield Finding(INDEX, MISSING_INDEX_ENTRIES, after.name, None, "before this file", found, "", cause)
-
-
 class _Comparison:
     """The entries of one broker's index files, matched with the keys of its records."""
 
@@ -135,11 +131,12 @@ class _Comparison:
         # `_entries` has the entries of all files, `_keys` the keys of all queues; `_file` and `_queue` have the file of
         # each entry and the queue of each key. `_key` has the key of each entry (-1: of no known message), and
         # `_is_indexed` whether a key has an entry. They match if queue ID, hash (with the topic) and offset are equal.
-        self._files = [(file, file.content) for file in files if file.content is not None]
-        self._has_expired = bool(files) and files[0].segment.base_offset > 0
+        # Of each readable file, the name, the content, and whether it contradicts itself.
+        self._files = [(name, index, bool(own)) for _, name, index, own in files if index is not None]
+        self._has_expired = bool(files) and files[0][0].base_offset > 0
         self._queues = queues
-        counts = np.array([len(index.entries) for _, index in self._files], np.int64)
-        self._entries = np.concatenate([np.zeros(0, ENTRY_TYPE), *(index.entries for _, index in self._files)])
+        counts = np.array([len(index.entries) for _, index, _ in self._files], np.int64)
+        self._entries = np.concatenate([np.zeros(0, ENTRY_TYPE), *(index.entries for _, index, _ in self._files)])
         self._file = np.repeat(np.arange(len(counts)), counts)
         self._first = np.cumsum([0, *counts])  # the number of each file's first entry
         self._keys = np.concatenate([NO_KEYS, *(queue.keys for queue in queues)])
@@ -176,7 +173,12 @@ class _Comparison:
         self.waiting = int(np.count_nonzero(waits))
         lost = np.flatnonzero(missing & ~waits)
         for number in np.unique(self._queue[lost]).tolist():
-            yield _not_indexed(self._queues[number], self._keys["physical_offset"][lost[self._queue[lost] == number]])
+            queue, offsets = self._queues[number], self._keys["physical_offset"][lost[self._queue[lost] == number]]
+            first, last = int(offsets.min()), int(offsets.max())
+            where = f"offset {first}" if first == last else f"offsets {first} to {last}"
+            found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
+            place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
+            yield Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", _NOT_INDEXED, len(offsets))
         yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
 
     def _wrong(self) -> Iterator[Finding]:
@@ -194,28 +196,28 @@ class _Comparison:
             # A header may have its end from one of its messages, or after a restart from the file's own beginning.
             may_end = index.end_timestamp == index.begin_timestamp or (times == index.end_timestamp).any()
             if len(found) == len(index.entries) and not may_end:
-                file, _ = self._files[self._file[found[0]]]
+                name, _, _ = self._files[self._file[found[0]]]
                 end = Contradiction(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
-                yield _damaged(file.name, end)
-            for name, values in wanted.items():
-                odd = np.flatnonzero(entries[name] != values)
+                yield _damaged(name, end)
+            for field, values in wanted.items():
+                odd = np.flatnonzero(entries[field] != values)
                 if odd.size:
                     queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
                     cause = f"the entry or its record (offset {offset:,} of {queue.topic}/{queue.queue_id}) changed"
-                    yield self._finding(found[odd], name, str(int(values[odd[0]])), cause)
+                    yield self._finding(found[odd], field, str(int(values[odd[0]])), cause)
 
     def _by_sound_files(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
         """Yield some entries by files; files that contradict themselves are left out, as their findings name them."""
-        for number, (file, index) in enumerate(self._files):
+        for number, (_, index, is_wrong) in enumerate(self._files):
             found = entries[self._file[entries] == number]
-            if found.size and not file.findings:
+            if found.size and not is_wrong:
                 yield index, found
 
     def _finding(self, entries: Integers, field: str, expected: str, cause: str) -> Finding:
-        file, index = self._files[self._file[entries[0]]]
+        name, index, _ = self._files[self._file[entries[0]]]
         number = int(entries[0] - self._first[self._file[entries[0]]])
         found = str(int(self._entries[entries[0]][field]))
-        place = file.name, index.position_of(number), f"entry {number} {field}"
+        place = name, index.position_of(number), f"entry {number} {field}"
         return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
 
     def _missing(self) -> Mask:
@@ -319,13 +321,3 @@ def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
     return is_first
-
-
-def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
-    """Return the finding on keys of a queue that have no entry although later keys have one."""
-    first, last = int(offsets.min()), int(offsets.max())
-    where = f"offset {first}" if first == last else f"offsets {first} to {last}"
-    found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
-    place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
-    cause = "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
-    return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", cause, len(offsets))

@@ -300,21 +300,16 @@ class LakeMessages:
         at = 0
         while at < len(offsets):
             if not self._start <= offsets[at] < self._end:
-                self._read(int(offsets[at]))
+                self._start, self._end = int(offsets[at]), int(offsets[at]) + LOG_BYTES_PER_LOOKUP
+                snapshot, offset = open_table(self._lake, MESSAGES.name), pc.field("physical_offset")
+                within = (pc.field("store_id") == self._store_id) & (offset >= self._start) & (offset < self._end)
+                if snapshot is not None:
+                    rows = read_rows_where(self._lake, snapshot, ["physical_offset"], within)
+                    self._offsets = rows["physical_offset"].to_numpy()
             end = at + max(int(np.searchsorted(offsets[at:], self._end)), 1)
             found[at:end] = np.isin(offsets[at:end], self._offsets)
             at = end
         return found
-
-    def _read(self, start: int) -> None:
-        self._start, self._end = start, start + LOG_BYTES_PER_LOOKUP
-        snapshot = open_table(self._lake, MESSAGES.name)
-        offset = pc.field("physical_offset")
-        within = (pc.field("store_id") == self._store_id) & (offset >= start) & (offset < self._end)
-        if snapshot is not None:
-            self._offsets = read_rows_where(self._lake, snapshot, ["physical_offset"], within)[
-                "physical_offset"
-            ].to_numpy()
 
 
 def read_previous_header(output: Output, ordinal: int) -> IndexHeader:

@@ -102,11 +102,8 @@ def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
 
 def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *note*."""
-    parts = [
-        KeyPart(OWN_ENTRIES, 1, recipe.head),
-        *recipe.parts,
-        KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail + 1, recipe.tail),
-    ]
+    last_entries = KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail + 1, recipe.tail)
+    parts = [KeyPart(OWN_ENTRIES, 1, recipe.head), *recipe.parts, last_entries]
     for part in parts:
         if part.file == OWN_ENTRIES:
             _adopt(builder, recipe, part, note)
@@ -249,6 +246,7 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
     broker_file = recipe.broker_file
     if broker_file is None:
         raise ValueError("the store has no file to compare with")
+    end = recipe.geometry.entry_position(recipe.entry_count + 1)
     with recipe.storage.open(broker_file.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         write_blocks(recipe, comparison.write)
@@ -258,12 +256,7 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
             comparison.differing_bits,
             comparison.zeroed_rows,
             count_slots_in_use(file, recipe.geometry),
-            sum(
-                int(np.count_nonzero(data))
-                for data in _blocks(
-                    file, recipe.geometry.entry_position(recipe.entry_count + 1), recipe.geometry.file_size
-                )
-            ),
+            sum(int(np.count_nonzero(data)) for data in _blocks(file, end, recipe.geometry.file_size)),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*broker_file.header),
         )
 
@@ -318,7 +311,14 @@ def file_names_between(timestamps: Sequence[int], zone: tzinfo, before: str = ""
         if following and not _leaves_room(name, following, left):
             name = _next(low)
             if not _leaves_room(name, following, left):
-                return names + _squeezed(low, following, left)
+                # Names that extend *low* by digits sort after it and before any other number.
+                stem, digits = low or "0" * TIME_DIGITS, len(str(left))
+                last = f"{stem}{left}"
+                if last >= following or len(last) >= OFFSET_DIGITS:
+                    raise OSError(
+                        f"cannot choose {left} file names that sort between {low} and {following}. Rebuild all files"
+                    )
+                return names + [f"{stem}{extension:0{digits}d}" for extension in range(1, left + 1)]
         names.append(name)
         low = name
     return names
@@ -340,16 +340,6 @@ def _leaves_room(name: str, following: str, files: int) -> bool:
             return False
         name = _next(name)
     return True
-
-
-def _squeezed(low: str, following: str, files: int) -> list[str]:
-    """Return names that extend *low* by digits, and so sort after it and before any other number."""
-    digits = len(str(files))
-    stem = low or "0" * TIME_DIGITS
-    names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
-    if names[-1] >= following or len(names[-1]) >= OFFSET_DIGITS:
-        raise OSError(f"cannot choose {files} file names that sort between {low} and {following}. Rebuild all files")
-    return names
 
 
 def detect_zone(files: Iterable[tuple[str, int]]) -> tzinfo | None:

@@ -35,7 +35,7 @@ from jobs.store.ranges import Range, find_holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
+from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
 from rmq_formats.release import Rules
 
@@ -82,9 +82,7 @@ class KeyPart(NamedTuple):
     keys: int
 
 
-KeyBlock = tuple[
-    NDArray[np.void], pa.RecordBatch | None
-]  # consecutive keys, and their `KEY_TEXT_SCHEMA` where these are wanted
+KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, and their texts where these are wanted
 
 
 def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
@@ -125,9 +123,7 @@ class KeySequence:
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
-    cut_by_promotion: tuple[
-        tuple[int, int], ...
-    ] = ()  # of messages that a promotion took back and index files still name
+    cut_by_promotion: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
     _page: Callable[[KeyPart], list[Key]] = field(init=False, repr=False, compare=False)
@@ -305,17 +301,14 @@ class KeyCollector:
                 continue
             self._last_keyed = int(block.keys["physical_offset"][-1])
             self._keys += len(block.keys)
-            self._write(block, item)
-
-    def _write(self, block: PackedKeys, records: RawRecords) -> None:
-        if not self._sinks:
-            names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
-            self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
-        self._sinks[0].write(block.keys.view(np.uint8).data)
-        if self._with_texts:
-            texts = key_texts(block.places, records.buffer).serialize()
-            self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
-            self._sinks[1].write(texts)
+            if not self._sinks:
+                names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
+                self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
+            self._sinks[0].write(block.keys.view(np.uint8).data)
+            if self._with_texts:
+                texts = key_texts(block.places, item.buffer).serialize()
+                self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
+                self._sinks[1].write(texts)
 
     def finish(self) -> RangeKeys:
         """Return the results for the range."""

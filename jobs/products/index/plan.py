@@ -90,9 +90,8 @@ class IndexPlan:
             is_whole = row.start_offset == 0
             planned += _between(0, kept[0], capacity, -1, "") if is_whole else _before(kept[0].start, capacity)
         for number, right in enumerate(kept[1:]):
-            planned += _between(
-                ends[number], right, capacity, number, "" if counts[number] >= capacity else RESTART_DOUBT
-            )
+            doubt = "" if counts[number] >= capacity else RESTART_DOUBT
+            planned += _between(ends[number], right, capacity, number, doubt)
         if not kept or counts[-1] >= capacity:
             after, start = len(kept) - 1, ends[-1] if kept else 0
             while keys - start >= capacity:
@@ -122,10 +121,7 @@ class IndexPlan:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
         count, parts, tail = self.empty_index_count, survivor.list_parts(self.row), 0
         if end is None:
-            count, tail = (
-                min(survivor.broker_file.header.index_count, 1),
-                survivor.tail,
-            )  # either count before its first put
+            count, tail = min(survivor.broker_file.header.index_count, 1), survivor.tail  # 0 or 1 before the first put
         else:
             parts += self.row.list_parts(survivor.end, end)
         return IndexRecipe(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.lake.commit import open_table
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
+from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
@@ -47,14 +47,28 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     opening = _first(run) if state is None else _continuation(run, state)
 
     def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
-        output = run.output
+        output, geometry = run.output, opening.geometry
         spans = tuple(outcome.payload for outcome in outcomes)
         works = plan_entry_work(opening, run, KeySequence(output.scratch, spans, opening.from_offset))
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         with output.new_file(INDEX_FILES, "headers") as file:
-            file.write_rows(_header_row(opening, rows, output) for rows in written)
+            file.write_rows(
+                {
+                    "index_file": rows.ordinal,
+                    "name": rows.name,
+                    **rows.header._asdict(),
+                    "is_complete": rows.is_complete,
+                    "sha256": rows.sha256,
+                    "hash_slots": geometry.value.hash_slots,
+                    "index_num": geometry.value.index_num,
+                    "geometry_origin": geometry.origin,
+                    "release": str(opening.writers),
+                    "run": output.naming.run,
+                }
+                for rows in written
+            )
             finished.add(INDEX_FILES, file.close())
         return finished
 
@@ -144,21 +158,16 @@ def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, known_unt
     opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.row), index.geometry.capacity
     end = min(capacity - opened.entry_count, keys) if opened else 0
     if opened and end:
-        opened_in, ranges = tuple(_files_with(run.output, ordinal)), _ranges_of(opened, run.store)
-        recipe = index.new_file_recipe(0, end)
+        output, recipe, ranges = run.output, index.new_file_recipe(0, end), _ranges_of(opened, run.store)
+        snapshot = open_table(output.lake, INDEX_ENTRIES.name)
+        files = () if snapshot is None else list_snapshot_files(output.lake, snapshot)
+        own = (file for file in files if file.may_have("store_id", output.naming.store_id))
+        opened_in = tuple(file for file in own if file.may_have("index_file", ordinal))
         yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, known_until)
     ordinal += opened is not None
     for number, start in enumerate(range(end, keys, capacity)):
         recipe = index.new_file_recipe(start, min(start + capacity, keys), opened)
         yield EntryWork(ordinal + number, recipe, known_until=known_until)
-
-
-def _files_with(output: Output, ordinal: int) -> Iterator[SnapshotFile]:
-    """Yield the files of `index_entries` that may contain entries of an index file."""
-    snapshot = open_table(output.lake, INDEX_ENTRIES.name)
-    for file in list_snapshot_files(output.lake, snapshot) if snapshot is not None else ():
-        if file.may_have("store_id", output.naming.store_id) and file.may_have("index_file", ordinal):
-            yield file
 
 
 def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
@@ -186,22 +195,6 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
         end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end
         made.append((number, 0, survivor.start, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
-
-
-def _header_row(opening: ContinuationPoint, rows: EntryRows, output: Output) -> dict[str, object]:
-    geometry = opening.geometry
-    return {
-        "index_file": rows.ordinal,
-        "name": rows.name,
-        **rows.header._asdict(),
-        "is_complete": rows.is_complete,
-        "sha256": rows.sha256,
-        "hash_slots": geometry.value.hash_slots,
-        "index_num": geometry.value.index_num,
-        "geometry_origin": geometry.origin,
-        "release": str(opening.writers),
-        "run": output.naming.run,
-    }
 
 
 def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:

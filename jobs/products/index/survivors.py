@@ -7,7 +7,7 @@ happened between two files.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
@@ -78,11 +78,8 @@ class Survivor:
     def end(self) -> int:
         """The number of the key after its last one."""
         last = self.discontinuities[-1] if self.discontinuities else Discontinuity(1, self.start)
-        return (
-            last.start + last.keys
-            if last.is_lost
-            else last.start + self.broker_file.header.entry_count - last.entry + 1
-        )
+        count = self.broker_file.header.entry_count
+        return last.start + (last.keys if last.is_lost else count - last.entry + 1)
 
     @property
     def lost_entry_count(self) -> int:
@@ -207,15 +204,6 @@ def has_keys_of_log(broker_file: BrokerIndexFile, row: KeySequence, geometry: Ge
         return any(_is_key(reader.entry(number), row, None) for number in numbers)
 
 
-class _Lost(NamedTuple):
-    """Entries of messages that the log has lost, and the keys of changed records in their place."""
-
-    entry: int
-    entries: int
-    key: int
-    keys: int
-
-
 class FilePlacer:
     """Finds the positions of the files, one after the other."""
 
@@ -302,11 +290,17 @@ class FilePlacer:
             if count and head == count:
                 return Survivor(broker_file, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
             lost = self._lost(reader, head, count)
-            if lost and lost[0].entry == head + 1 and not head:
-                begins, start = None, lost[0].key
+            if lost and lost[0][0].entry == head + 1 and not head:
+                begins, start = None, lost[0][0].start
             else:
                 start = -head if head else self._start(entries, begins, before)
-            found = Survivor(broker_file, start, self._relation(start, before), None, head, 0, None if head else begins)
+            if before is None or (start >= 0 and before.relation is FileRelation.BEFORE_LOG):
+                relation = FileRelation.FIRST
+            elif start < 0 or start == before.end:
+                relation = FileRelation.CONTINUED
+            else:
+                relation = FileRelation.BEHIND_GAP if start > before.end else FileRelation.RESTARTED
+            found = Survivor(broker_file, start, relation, None, head, 0, None if head else begins)
             found = replace(found, discontinuities=self._seams(reader, found, lost))
         if not head and not (found.discontinuities and found.discontinuities[0].entry == 1):
             found = self._with_previous(found, entries, before)
@@ -320,7 +314,8 @@ class FilePlacer:
         numbers = range(self._row.find_first_key(offset), self._row.find_first_key(offset + 1))
         return numbers if numbers or find_record(self._store, offset) is not None else None
 
-    def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
+    def _lost(self, reader: IndexReader, head: int, count: int) -> list[tuple[Discontinuity, int]]:
+        """Return where entries of messages that the log has lost begin, and their numbers."""
         found = []
         header = reader.header
         for start, end in self._row.lost_ranges:
@@ -330,7 +325,8 @@ class FilePlacer:
             if first < after:
                 changed = ((a, b) for a, b in self._row.doubtful if start <= a < end)
                 keys = sum(self._row.find_first_key(b) - self._row.find_first_key(a) for a, b in changed)
-                found.append(_Lost(first + 1, after - first, self._row.find_first_key(start), keys))
+                begins = Discontinuity(first + 1, self._row.find_first_key(start), is_lost=True, keys=keys)
+                found.append((begins, after - first))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
@@ -350,36 +346,26 @@ class FilePlacer:
         pairs = zip(entries, self._row.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
-    @staticmethod
-    def _relation(start: int, before: Survivor | None) -> FileRelation:
-        if start < 0:
-            return FileRelation.FIRST if before is None else FileRelation.CONTINUED
-        if before is None or before.relation is FileRelation.BEFORE_LOG:
-            return FileRelation.FIRST
-        if start == before.end:
-            return FileRelation.CONTINUED
-        return FileRelation.BEHIND_GAP if start > before.end else FileRelation.RESTARTED
-
-    def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Discontinuity, ...]:
+    def _seams(
+        self, reader: IndexReader, found: Survivor, lost: Sequence[tuple[Discontinuity, int]]
+    ) -> tuple[Discontinuity, ...]:
         """Return the discontinuities in the file; none if they do not explain it."""
         # The log is processed gap by gap; its end counts as a gap without entries. Before a gap, entries follow the
         # keys, except for jumps. Then come entries of messages lost in the gap, which are one discontinuity. After
         # these, the first few entries show where the keys continue.
         seams: list[Discontinuity] = []
         count, number, start = found.broker_file.header.entry_count, found.head + 1, max(found.start, 0)
-        for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
+        for gap, entries in [*lost, (Discontinuity(count + 1, len(self._row)), 0)]:
             more = self._seams_until(reader, number, start, gap.entry - 1)
             if more is None or len(seams) + len(more) > MAX_DISCONTINUITIES:
                 return ()
             seams += more
-            if not gap.entries:
+            if not entries:
                 break
             # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
             at, key = (more[-1].entry, more[-1].start) if more else (number, start)
-            seams.append(
-                Discontinuity(max(at, min(gap.entry, at + gap.key - key)), gap.key, is_lost=True, keys=gap.keys)
-            )
-            number, start = gap.entry + gap.entries, gap.key + gap.keys
+            seams.append(gap._replace(entry=max(at, min(gap.entry, at + gap.start - key))))
+            number, start = gap.entry + entries, gap.start + gap.keys
             if number <= count:
                 again = self._find_again(reader, number, count) if start < len(self._row) else None
                 if again is None and start < len(self._row):
@@ -428,7 +414,11 @@ class FilePlacer:
         If the log has lost the message before, that may be none of the candidates: the first entry is then accepted as
         it is.
         """
-        candidates = list(self._may_be_before(found, before))
+        own = None if before is None else before.broker_file.header
+        candidates = [own, header_of_file_before(self._row, found.start), own]
+        if found.relation is FileRelation.BEHIND_GAP:
+            del candidates[0]
+        candidates = [*filter(None, candidates), None]
         keys = self._row.read_keys(found.start, found.start + 1)
         if not entries or not keys:
             return replace(found, previous=candidates[0])
@@ -442,16 +432,6 @@ class FilePlacer:
             begins = [Discontinuity(1, found.start, is_lost=True), Discontinuity(2, found.start + 1)]
             return replace(found, discontinuities=(*begins, *found.discontinuities))
         return replace(found, previous=candidates[0])
-
-    def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
-        key_before = header_of_file_before(self._row, found.start)
-        if before is not None and found.relation is not FileRelation.BEHIND_GAP:
-            yield before.broker_file.header
-        if key_before is not None:
-            yield key_before
-        if before is not None:
-            yield before.broker_file.header
-        yield None
 
 
 def header_of_file_before(row: KeySequence, start: int) -> IndexHeader | None:
