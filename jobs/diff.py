@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity, worst_severity_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity, worst_severity_met
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
@@ -63,10 +63,6 @@ _OTHERS = (
 )
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
-
-
-class NotInLakeError(RequestError):
-    """The lake has no data of this store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,7 @@ class SegmentDiff:
 
 
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
-    """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
+    """Compare a store with its rows in a lake; raise `NothingToRestoreError` if there are none."""
     store = request.list_store(workers.options, workers.processes)
     known = request.known_store or find_known_store(request.lake, store, request.broker)
     assert known.newest is not None
@@ -205,13 +201,13 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
 
 
 def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:
-    """Return the lake's entry of a store; raise `NotInLakeError` if it has no run of it."""
+    """Return the lake's entry of a store; raise `NothingToRestoreError` if it has no run of it."""
     try:
         known = identify_store(lake, store, broker, register_new=False)
     except AmbiguousBrokerError:
         known = None
     if known is None or known.newest is None:
-        raise NotInLakeError(f"{lake.location}: no run has ingested the store {store.root} into this lake")
+        raise NothingToRestoreError(f"{lake.location}: no run has ingested the store {store.root} into this lake")
     return known
 
 

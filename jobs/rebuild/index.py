@@ -9,7 +9,7 @@ last.
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from functools import partial
 from itertools import groupby, pairwise
@@ -73,22 +73,6 @@ class RebuildIndexRequest(StoreRequest):
     recorded_names: RecordedNames = field(default_factory=dict)  # of the broker's files, as runs have seen them
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A written index file, as listed in the manifest."""
-
-    name: str
-    kind: BuiltFileKind
-    size: int
-    sha256: str
-    header: Mapping[str, int]
-    first_key: int
-    keys: int
-    ranges: int
-    proven: bool
-    proof: str
-
-
 @dataclass(slots=True)
 class IndexRebuildSummary(RatedOutcome):
     """The result of a rebuild."""
@@ -100,7 +84,7 @@ class IndexRebuildSummary(RatedOutcome):
     row_keys: int
     records: int
     damaged_bytes: int
-    files: list[WrittenFile] = field(default_factory=list)
+    files: list[BuiltFile] = field(default_factory=list)
     survivors: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
@@ -150,7 +134,7 @@ class IndexRebuildSummary(RatedOutcome):
             "damaged_bytes": self.damaged_bytes,
             "gaps": [list(gap) for gap in self.gaps],
             "left_out": self.left_out,
-            "files": [asdict(file) for file in self.files],
+            "files": [file.to_dict() for file in self.files],
             "survivors": [
                 {
                     "name": one.name,
@@ -199,9 +183,10 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         list(checkers.map(check, built))
         compared = [] if request.lost_only else files
         same = list(checkers.map(partial(_find_same_in_store, files=compared, store=store), built))
+    equal = sum(one.verdict is FileVerdict.EQUAL for one in explained)
+    equal = equal or sum(isinstance(one, BrokerIndexFile) for one in same)
     result.files = [
-        _written(build, file, explained, own=own, same=sum(isinstance(one, BrokerIndexFile) for one in same))
-        for build, file, own in zip(builds, built, same, strict=True)
+        _with_proof(file, build.doubt, own, equal) for build, file, own in zip(builds, built, same, strict=True)
     ]
     manifest = json.dumps(result.to_dict(), indent=1).encode()
     storage_for(directory, options).create(join_location(directory, MANIFEST_FILE), manifest)
@@ -228,7 +213,7 @@ def list_and_determine_settings(
     return store, files, settings
 
 
-def _build_task(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...] = ()) -> BuildTask:
+def _build_task(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...]) -> BuildTask:
     recipe = plan.new_file_recipe(planned.start, planned.end)
     return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
@@ -465,22 +450,13 @@ def _find_same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], stor
     return bool(same_beginning)
 
 
-def _written(
-    build: BuildTask, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: BrokerIndexFile | bool, same: int
-) -> WrittenFile:
-    equal = sum(entry.verdict is FileVerdict.EQUAL for entry in explained) or same
-    proven, proof = False, build.doubt or "no file of the store was compared"
+def _with_proof(file: BuiltFile, doubt: str, own: BrokerIndexFile | bool, equal: int) -> BuiltFile:  # noqa: FBT001
+    proven, proof = False, doubt or "no file of the store was compared"
     if isinstance(own, BrokerIndexFile):
         proven, proof = True, f"identical to the store's own file {own.name}, byte for byte"
     elif own:
         proof = "the store's file with the same first message differs"
-    elif equal and not build.doubt:
-        proven, proof = (
-            build.kind is not BuiltFileKind.SUPPLEMENT,
-            f"recomputing {count_text(equal, 'file')} of the store gave identical bytes",
-        )
-    recipe = build.recipe
-    return WrittenFile(
-        file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entry_count,
-        len(recipe.parts), proven, proof,
-    )  # fmt: skip
+    elif equal and not doubt:
+        proven = file.kind is not BuiltFileKind.SUPPLEMENT
+        proof = f"recomputing {count_text(equal, 'file')} of the store gave identical bytes"
+    return file._replace(proven=proven, proof=proof)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from jobs.console.amounts import count_text, is_or_are
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
-from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
+from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
 from jobs.lake.commit import read_rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
@@ -73,7 +73,7 @@ from jobs.repair.start_protection import (
     write_bridges,
 )
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
-from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
+from jobs.restore.plan import NothingToRestoreError, Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_below_output
@@ -227,7 +227,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             try:
                 known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
                 in_lake = _InLake(request.lake, known, read_recorded_topics(request.lake, known.store_id))
-            except NotInLakeError as error:
+            except NothingToRestoreError as error:
                 notes.append(str(error))
         asked = VerifyRequest(
             request.store, request.wanted, commitlog=request.commitlog, read_limits=request.read_limits,

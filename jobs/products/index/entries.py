@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from jobs.lake.commit import open_table
 from jobs.lake.history import read_committed_records
-from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
@@ -108,7 +107,7 @@ class _FileWriter:
         self._actions: list[AddedFile] = []
         self._left_out = 0
         self._known_until = work.known_until
-        self._messages = LakeMessages(output.lake, output.naming.store_id)
+        self._looked_up = 0, 0, np.empty(0, np.int64)  # a part of the log, and its messages in the lake
         self._is_whole = True  # every entry of the file is known
         self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: which rows exist
 
@@ -217,7 +216,7 @@ class _FileWriter:
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._known_until
         if not wanted.all():
-            wanted |= self._messages.are_present(offsets)
+            wanted |= self._are_in_lake(offsets)
             self._left_out += int(np.count_nonzero(~wanted))
         if self._found is not None:
             wanted &= ~self._found[first - 1 : first - 1 + len(stored)]
@@ -225,6 +224,25 @@ class _FileWriter:
             self._pending.append(batch if wanted.all() else batch.filter(pa.array(wanted)))
         if sum(pending.num_rows for pending in self._pending) >= ROWS_PER_ROW_GROUP:
             self._flush()
+
+    def _are_in_lake(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return, for each of the ascending offsets, whether `messages` has a row of this store."""
+        found = np.zeros(len(offsets), np.bool_)
+        at = 0
+        lake, (start, end, there) = self._output.lake, self._looked_up
+        while at < len(offsets):
+            if not start <= offsets[at] < end:
+                start, end = int(offsets[at]), int(offsets[at]) + LOG_BYTES_PER_LOOKUP
+                snapshot, offset = open_table(lake, MESSAGES.name), pc.field("physical_offset")
+                within = (pc.field("store_id") == self._store[1]) & (offset >= start) & (offset < end)
+                if snapshot is not None:
+                    rows = read_rows_where(lake, snapshot, ["physical_offset"], within)
+                    there = rows["physical_offset"].to_numpy()
+                self._looked_up = start, end, there
+            some = slice(at, at + max(int(np.searchsorted(offsets[at:], end)), 1))
+            found[some] = np.isin(offsets[some], there)
+            at = some.stop
+        return found
 
     def _flush(self) -> None:
         """Wait for the previous write, then write pending rows in the background."""
@@ -283,33 +301,6 @@ def read_entries(
             for name in names:
                 entries[name][at[inside]] = own[name].to_numpy()[inside]
     return entries, found
-
-
-class LakeMessages:
-    """Checks which messages of a store are in the lake."""
-
-    def __init__(self, lake: Lake, store_id: str) -> None:
-        self._lake = lake
-        self._store_id = store_id
-        self._start = self._end = 0  # of the part of the log whose messages are known
-        self._offsets = np.empty(0, np.int64)
-
-    def are_present(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each of the ascending offsets, whether `messages` has a row."""
-        found = np.zeros(len(offsets), np.bool_)
-        at = 0
-        while at < len(offsets):
-            if not self._start <= offsets[at] < self._end:
-                self._start, self._end = int(offsets[at]), int(offsets[at]) + LOG_BYTES_PER_LOOKUP
-                snapshot, offset = open_table(self._lake, MESSAGES.name), pc.field("physical_offset")
-                within = (pc.field("store_id") == self._store_id) & (offset >= self._start) & (offset < self._end)
-                if snapshot is not None:
-                    rows = read_rows_where(self._lake, snapshot, ["physical_offset"], within)
-                    self._offsets = rows["physical_offset"].to_numpy()
-            end = at + max(int(np.searchsorted(offsets[at:], self._end)), 1)
-            found[at:end] = np.isin(offsets[at:end], self._offsets)
-            at = end
-        return found
 
 
 def read_previous_header(output: Output, ordinal: int) -> IndexHeader:

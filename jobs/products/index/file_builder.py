@@ -134,14 +134,25 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEnt
 
 
 class BuiltFile(NamedTuple):
-    """A file that a task has written, as seen by the task."""
+    """A file that a task has written, as seen by the task, and whether its bytes are proven to be the broker's."""
 
     name: str
+    kind: BuiltFileKind
     size: int
     sha256: str
     header: IndexHeader
+    first_key: int
+    keys: int
+    ranges: int
     host: str
     state: FileState | None = None  # identifies the file that the task has read back
+    proven: bool = False
+    proof: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the form that the manifest lists."""
+        values = {name: value for name, value in self._asdict().items() if name not in {"host", "state"}}
+        return {**values, "header": self.header._asdict()}
 
 
 class BuildTask(NamedTuple):
@@ -194,7 +205,11 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
         os.close(descriptor)
         attempt.unlink(missing_ok=True)
     flush_directory(directory)
-    return BuiltFile(work.name, size, digest, header, gethostname(), state)
+    recipe = work.recipe
+    return BuiltFile(
+        work.name, work.kind, size, digest, header, work.start, recipe.entry_count, len(recipe.parts), gethostname(),
+        state,
+    )  # fmt: skip
 
 
 def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:

@@ -32,8 +32,7 @@ _KEYS_OF_A_MESSAGE = 4096  # that are looked at
 class FileRelation(StrEnum):
     """How a file continues the previous one."""
 
-    FIRST = "first"  # nothing is known before it
-    CONTINUED = "continued"
+    CONTINUED = "continued"  # or nothing is known before it
     RESTARTED = "restarted"  # the last message of the file before it is indexed again
     REPEATED = "repeated"  # an earlier file has all its keys, and no start of a broker explains it
     BEHIND_GAP = "after a gap"
@@ -294,12 +293,12 @@ class FilePlacer:
                 begins, start = None, lost[0][0].start
             else:
                 start = -head if head else self._start(entries, begins, before)
-            if before is None or (start >= 0 and before.relation is FileRelation.BEFORE_LOG):
-                relation = FileRelation.FIRST
-            elif start < 0 or start == before.end:
-                relation = FileRelation.CONTINUED
-            else:
-                relation = FileRelation.BEHIND_GAP if start > before.end else FileRelation.RESTARTED
+            relation = FileRelation.CONTINUED
+            if before is not None and start >= 0 and before.relation is not FileRelation.BEFORE_LOG:
+                if start > before.end:
+                    relation = FileRelation.BEHIND_GAP
+                elif start < before.end:
+                    relation = FileRelation.RESTARTED
             found = Survivor(broker_file, start, relation, None, head, 0, None if head else begins)
             found = replace(found, discontinuities=self._seams(reader, found, lost))
         if not head and not (found.discontinuities and found.discontinuities[0].entry == 1):

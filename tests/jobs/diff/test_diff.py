@@ -7,9 +7,10 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import Severity
-from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.diff import DiffRequest, DiffSummary, diff
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
+from jobs.restore.plan import NothingToRestoreError
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
@@ -112,5 +113,5 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
 def test_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> None:
     taken(store)
 
-    with pytest.raises(NotInLakeError, match="no run has ingested the store"):
+    with pytest.raises(NothingToRestoreError, match="no run has ingested the store"):
         diff(DiffRequest(str(golden("b498-base")), Lake(str(store.parent / "lake"))), SerialWorkers())

@@ -263,7 +263,9 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
 def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
-    built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", FileState(1, 2, 840, 3))
+    built = BuiltFile(
+        path.name, BuiltFileKind.FULL, 840, "00", IndexHeader(), 0, 0, 1, "worker-7", FileState(1, 2, 840, 3)
+    )
     with pytest.raises(OSError, match="written on worker-7, but not accessible here"):
         check_built_file(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
@@ -376,7 +378,7 @@ def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_p
 
 def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
     real = BrokerIndexFile("", "", 0, IndexHeader(index_count=end - start + 1))
-    return Survivor(real, start, FileRelation.FIRST, None, 0, 0, begins)
+    return Survivor(real, start, FileRelation.CONTINUED, None, 0, 0, begins)
 
 
 def planned_files(
