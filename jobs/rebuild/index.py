@@ -213,11 +213,6 @@ def list_and_determine_settings(
     return store, files, settings
 
 
-def _build_task(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...]) -> BuildTask:
-    recipe = plan.new_file_recipe(planned.start, planned.end)
-    return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
-
-
 def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's files
     request: RebuildIndexRequest,
     workers: Workers,
@@ -390,13 +385,14 @@ def _name_files(  # noqa: PLR0913 - the inputs of a name
         before = names[after] if after >= 0 else ""
         following = names[after + 1] if after + 1 < len(names) else ""
         replaced = [name for name in damaged if before < name and (not following or name < following)]
-        if replaced and not names_all:
-            if len(replaced) == len(gap):
-                yield from (_build_task(plan, name, one, (name,)) for name, one in zip(replaced, gap, strict=True))
+        is_one_by_one = len(replaced) == len(gap)
+        if replaced and not is_one_by_one and not names_all:
             continue
-        chosen = replaced if len(replaced) == len(gap) else choose_names(gap, before, following)
-        for number, (name, one) in enumerate(zip(chosen, gap, strict=True)):
-            yield _build_task(plan, name, one, tuple(replaced) if number == 0 else ())
+        chosen = replaced if is_one_by_one else choose_names(gap, before, following)
+        replaces = [(name,) for name in replaced] if is_one_by_one else [tuple(replaced), *[()] * (len(gap) - 1)]
+        for name, one, old in zip(chosen, gap, replaces, strict=True):
+            recipe = plan.new_file_recipe(one.start, one.end)
+            yield BuildTask(name, one.kind, recipe, one.start, one.doubt, old)
 
 
 def _choose_names(  # noqa: PLR0913 - the inputs of a name

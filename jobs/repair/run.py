@@ -363,7 +363,6 @@ class _Repair:
         ]
 
     def _verify_planned_log(self, name: str) -> Verdict:
-        """Return the verdict on the planned log."""
         link_planned_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
         return verify(replace(self.asked, commitlog=self.log), self.workers)
@@ -533,7 +532,6 @@ class _Repair:
             self.queues = out
 
     def _make_index(self, *, is_lost: bool) -> None:
-        """Create the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
         out.mkdir()
         names = {} if self.recorded is None else dict(self.recorded.index_names)

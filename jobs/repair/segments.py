@@ -204,7 +204,6 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
 
 
 def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
-    """Copy ranges of bytes, if they exist."""
     with source.open("rb") as stored, target.open("r+b") as made:
         for start, end in ranges:
             position = start

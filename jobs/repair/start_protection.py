@@ -165,7 +165,6 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
 
 
 def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
-    """Return the bytes of one bridge."""
     segment, place = hole.segment, hole.place
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes

@@ -118,7 +118,6 @@ def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | Non
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
-    """Add entries of the real file to *builder*."""
     if recipe.broker_file is None or not part.keys:
         return
     with recipe.storage.open(recipe.broker_file.location) as file:

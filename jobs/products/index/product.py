@@ -119,7 +119,6 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
 
 
 def _collector(output: Output, opening: ContinuationPoint, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
-    """Return the collector of a range's keys, which are passed on in scratch files."""
     name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
     keys = KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 

@@ -329,7 +329,6 @@ class FilePlacer:
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
-        """Return the number of the key in the first entry."""
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
         candidates = [] if before is None or before.relation is FileRelation.BEFORE_LOG else [before.end]
