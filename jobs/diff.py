@@ -23,7 +23,7 @@ from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
+from jobs.restore.plan import Interval, NothingToRestoreError, Plan, merge_and_find_overlaps, plan_log, unchecked_note
 from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
 from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
@@ -76,7 +76,11 @@ class DiffRequest(StoreRequest):
 
 
 class Difference(NamedTuple):
-    """A range of records that only one side has, or that differs, with the cause."""
+    """
+    A range of records that only one side has, or that differs, with the cause.
+
+    The task that finds it sets a preliminary cause, as far as its segment shows one, and no severity.
+    """
 
     severity: Severity
     what: str
@@ -136,14 +140,6 @@ class DiffSummary(RatedOutcome):
             yield f"  and {len(worst_first) - limit:,} more; --json has all"
 
 
-class _Run(NamedTuple):
-    what: str
-    start: int
-    end: int
-    records: int
-    why: str = ""
-
-
 @dataclass(slots=True)
 class SegmentDiff:
     """One segment: its sources, of which one may be missing, and the result of their comparison."""
@@ -152,7 +148,7 @@ class SegmentDiff:
     store: Range | None
     until: int  # the lake's rows end here
     choices: TopicChoices  # of the runs that wrote the lake's rows
-    runs: list[_Run] = field(default_factory=list)
+    runs: list[Difference] = field(default_factory=list)
     equal: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
     incomplete: int = 0  # rows without a body, from which no record can be assembled
@@ -224,7 +220,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             is_before_log = run.what == ONLY_IN_LAKE and (
                 result.is_gone or (result.store is None and run.end <= store.start_offset)
             )
-            damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.why)
+            damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.cause)
             if run.what == ONLY_IN_STORE:
                 severity, cause = _classify_lacking_in_lake(run, plan, until)
             elif damage:
@@ -234,15 +230,20 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             elif is_before_log:
                 severity = Severity.HEALTHY
                 cause = "expired: retention deleted the segment; nothing in the store shows that it was lost"
+            elif run.cause == _UNWRITTEN or run.start >= store.end_offset:
+                severity = Severity.GAP
+                cause = "the store's log ends earlier: it was truncated, or the store is a lagging replica"
+            elif result.store is None:
+                severity, cause = Severity.GAP, "lost: no file of the store has these offsets"
             else:
-                severity, cause = _classify_lacking_in_store(run, store, has_file=result.store is not None)
+                severity, cause = Severity.CONTRADICTION, _OTHERS
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
                 severity, cause = Severity.CONTRADICTION, _OTHERS
             is_rewritten |= severity is Severity.CONTRADICTION
-            yield Difference(severity, run.what, run.start, run.end, run.records, cause, is_before_log)
+            yield run._replace(severity=severity, cause=cause, is_before_log=is_before_log)
 
 
-def _classify_by_later_segments(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
+def _classify_by_later_segments(run: Difference, result: SegmentDiff, last_equal: int) -> Difference:
     """
     Classify ranges that differ up to a segment's end by later segments, in which the log may continue unchanged.
 
@@ -250,21 +251,13 @@ def _classify_by_later_segments(run: _Run, result: SegmentDiff, last_equal: int)
     """
     if run.what != DIFFERENT or result.last_equal < 0 or run.start > last_equal:
         return run
-    return run._replace(why={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.why, run.why))
+    return run._replace(cause={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.cause, run.cause))
 
 
-def _classify_lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
-    if run.why == _UNWRITTEN or run.start >= store.end_offset:
-        return Severity.GAP, "the store's log ends earlier: it was truncated, or the store is a lagging replica"
-    if not has_file:
-        return Severity.GAP, "lost: no file of the store has these offsets"
-    return Severity.CONTRADICTION, _OTHERS
-
-
-def _classify_lacking_in_lake(run: _Run, plan: Plan | None, until: int) -> tuple[Severity, str]:
+def _classify_lacking_in_lake(run: Difference, plan: Plan | None, until: int) -> tuple[Severity, str]:
     if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
-    is_unchosen = run.why == _UNCHOSEN
+    is_unchosen = run.cause == _UNCHOSEN
     cause = plan.cause_of(run.start, run.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
     return (Severity.NOT_VERIFIED if is_unchosen else Severity.GAP), cause
 
@@ -289,7 +282,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
         kinds = {piece.kind for piece in pieces if piece.offset < run.end and run.start < piece.end}
         is_unwritten = not kinds.isdisjoint({PieceKind.UNWRITTEN, PieceKind.WAITING})
         why = _DAMAGED if PieceKind.DAMAGE in kinds else _UNWRITTEN if is_unwritten else ""
-        work.runs.append(run._replace(why=why))
+        work.runs.append(run._replace(cause=why))
     work.runs += _find_different_records(work.store, lake, is_there & ~equal & ~changed)
     work.runs += _find_runs(_TWICE, starts[is_again], ends[is_again], is_again[is_again])
     work.equal = int(np.count_nonzero(equal & ~is_again & ~changed))
@@ -297,7 +290,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     return work
 
 
-def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[_Run]:
+def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[Difference]:
     """
     Yield the records that both sides have, with different bytes.
 
@@ -368,7 +361,7 @@ def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
 
     For each record: start, end, and whether it equals the store's bytes, was changed, or has no CRC.
     """
-    places, incomplete, unchecked = list[_Columns](), list[Integers](), Coverage()
+    places, incomplete, unchecked = list[_Columns](), list[Integers](), list[tuple[Integers, Integers]]()
     for batch in read_segment_rows(work.lake, work.unreadable) if work.lake else ():
         made = assemble_records(batch)
         none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
@@ -379,12 +372,12 @@ def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
         no, yes = np.zeros(broken.size, np.bool_), np.ones(broken.size, np.bool_)
         places.append((broken, broken + 1, no, yes, no))
         is_changed, is_unchecked = check_crcs(batch, made)
-        unchecked.add(*made.select(is_unchecked).offset_bounds)
+        unchecked.append(made.select(is_unchecked).offset_bounds)
         if made.offsets.size:
             places.append((*made.offset_bounds, _compare_with_store(made, work.store), is_changed, is_unchecked))
     work.incomplete = sum(some.size for some in incomplete)
     work.unreadable = list(dict.fromkeys(work.unreadable))
-    work.unchecked = unchecked.merge_and_find_overlaps()[0]
+    work.unchecked = merge_and_find_overlaps(unchecked)[0]
     return _join_and_sort(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
 
 
@@ -414,11 +407,11 @@ def _compare_with_store(made: AssembledRecords, range_: Range | None) -> RowMask
     return equal
 
 
-def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[_Run]:
+def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[Difference]:
     """Yield the contiguous ranges of selected records; if there are too many, one range from the first to the last."""
     places = np.flatnonzero(chosen)
     cuts = np.diff(places) != 1
     cuts &= np.count_nonzero(cuts) < _MOST_RUNS
     for some in slices_between_cuts(places.size, cuts):
         run = places[some]
-        yield _Run(what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)
+        yield Difference(Severity.NOT_VERIFIED, what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)

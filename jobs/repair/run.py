@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -89,7 +89,6 @@ from jobs.store.store import (
     read_checkpoint,
     read_index_header,
 )
-from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_AFTER_LOG, CHECKPOINT_INDEX_TIME, REPEATED_INDEX_FILE, SHORT_CHECKPOINT
 from jobs.verify.log import lost_end_finding, undecided_lost_end
@@ -222,19 +221,19 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
         folder = stack.enter_context(scratch_below_output(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
-        in_lake, notes = None, []
+        known, topics, notes = None, None, []
         if request.lake is not None:
             try:
                 known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
-                in_lake = _InLake(request.lake, known, read_recorded_topics(request.lake, known.store_id))
+                topics = read_recorded_topics(request.lake, known.store_id)
             except NothingToRestoreError as error:
                 notes.append(str(error))
         asked = VerifyRequest(
             request.store, request.wanted, commitlog=request.commitlog, read_limits=request.read_limits,
-            options=request.options, scratch=scratch, recorded_topics=in_lake and in_lake.topics,
+            options=request.options, scratch=scratch, recorded_topics=topics,
         )  # fmt: skip
         summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
-        _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), in_lake).run(held)
+        _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), known).run(held)
     remove_empty_folders(work)
     return summary
 
@@ -274,23 +273,18 @@ def _claim_output(request: RepairRequest) -> Path:
     return out
 
 
-class _InLake(NamedTuple):
-    """The store's data in a lake."""
-
-    lake: Lake
-    known: KnownStore
-    topics: tuple[RecordedTopics, ...]
-
-    def units(self, name: QueueName, first: int, end: int) -> dict[int, tuple[int, int, int]]:
-        """Return the units in [first, end) that runs have found to match their records."""
-        wanted = pc.field("store_id") == self.known.store_id
-        wanted &= (pc.field("topic") == name.topic) & (pc.field("queue_id") == name.queue_id)
-        wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
-        units: dict[int, set[tuple[str, int, int, int]]] = {}
-        columns = ("queue_offset", "status", "physical_offset", "size", "tags_code")
-        for at, status, physical_offset, size, tags_code in read_rows(self.lake, CONSUME_QUEUE.name, columns, wanted):
-            units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
-        return {at: one[1:] for at, (one, *others) in units.items() if one[0] == UnitStatus.MATCHED and not others}
+def _read_matched_units(
+    lake: Lake, store_id: str, name: QueueName, first: int, end: int
+) -> dict[int, tuple[int, int, int]]:
+    """Return the units of the lake in [first, end) that runs have found to match their records."""
+    wanted = pc.field("store_id") == store_id
+    wanted &= (pc.field("topic") == name.topic) & (pc.field("queue_id") == name.queue_id)
+    wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
+    units: dict[int, set[tuple[str, int, int, int]]] = {}
+    columns = ("queue_offset", "status", "physical_offset", "size", "tags_code")
+    for at, status, physical_offset, size, tags_code in read_rows(lake, CONSUME_QUEUE.name, columns, wanted):
+        units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
+    return {at: one[1:] for at, (one, *others) in units.items() if one[0] == UnitStatus.MATCHED and not others}
 
 
 @dataclass(slots=True)
@@ -304,7 +298,7 @@ class _Repair:
     summary: RepairSummary
     asked: VerifyRequest  # of the store as it is
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
-    in_lake: _InLake | None
+    known: KnownStore | None  # the store in the lake
     segments: list[RepairedSegment] = field(default_factory=list)
     queues: Path | None = None
     index: Path | None = None
@@ -320,8 +314,8 @@ class _Repair:
     def run(self, held: LockedStore | None) -> None:
         """Plan the repair, and carry it out if the store is *held*."""
         request, verdict = self.request, self.summary.found
-        if self.in_lake is not None:
-            self._make_segments(self.in_lake)
+        if request.lake is not None and self.known is not None:
+            self._make_segments(request.lake, self.known)
         store = self.store
         self.segments += complete_cut_segments(store, {one.base_offset for one in self.segments}, self.work / "log")
         if self.segments:
@@ -397,9 +391,9 @@ class _Repair:
         )
         return self._verify_planned_log("bridged")
 
-    def _make_segments(self, in_lake: _InLake) -> None:
+    def _make_segments(self, lake: Lake, known_store: KnownStore) -> None:
         """Create the segments that the lake has and the store has lost."""
-        request, notes, lake = self.request, self.summary.notes, in_lake.lake
+        request, notes = self.request, self.summary.notes
         store = request.list_store(self.workers.options)
         findings = list(self.summary.found.findings)
         walked = self.summary.found.walked
@@ -409,13 +403,13 @@ class _Repair:
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
             request.store, lake, request.broker, bases=segments_with_findings(findings, store),
-            known_store=in_lake.known, commitlog=request.commitlog, read_limits=request.read_limits,
+            known_store=known_store, commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
         if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
             found = diff(replace(asked, bases=None), self.workers)  # the log may continue unchanged in other segments
-        self.recorded = RebuiltFileSettings.determine(in_lake.known, request.wanted, lake)
-        self._note_messages_of_topics(in_lake, found)
+        self.recorded = RebuiltFileSettings.determine(known_store, request.wanted, lake)
+        self._note_messages_of_topics(lake, known_store.store_id, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -430,7 +424,7 @@ class _Repair:
                 f"{step}"
             )
             return
-        plan = plan_log(lake, in_lake.known)
+        plan = plan_log(lake, known_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
@@ -452,14 +446,13 @@ class _Repair:
                     "original rows"
                 )
 
-    def _note_messages_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
+    def _note_messages_of_topics(self, lake: Lake, store_id: str, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
         said = {DELETED_TOPIC: "was deleted", UNDECIDED_TOPIC: "was deleted or lost its queues"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
-        lake, store_id = in_lake.lake, in_lake.known.store_id
         counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
         for topic, what in sorted(topics.items()):
             added = "additional message"
@@ -510,13 +503,16 @@ class _Repair:
     def _make_queues(self, verdict: Verdict) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes
         out = self.work / "queues"
+        recorded = None
+        if request.lake is not None and self.known is not None:
+            recorded = partial(_read_matched_units, request.lake, self.known.store_id)
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted,
             commitlog=self.log, read_limits=request.read_limits,
             seen=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
-            recorded=self.in_lake and self.in_lake.units, recorded_topics=self.in_lake and self.in_lake.topics,
+            recorded=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):
             built = queue_builder.rebuild_queues(asked, self.workers)

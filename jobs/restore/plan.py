@@ -330,32 +330,20 @@ def count_messages_in_ranges(
     return read_snapshot(lake, MESSAGES.name, count) or Counter()
 
 
-@dataclass(slots=True)
-class Coverage:
-    """Intervals of offsets, in any order."""
-
-    _starts: list[Integers] = field(default_factory=list)
-    _ends: list[Integers] = field(default_factory=list)
-
-    def add(self, starts: Integers, ends: Integers) -> None:
-        """Add intervals."""
-        self._starts.append(starts)
-        self._ends.append(ends)
-
-    def merge_and_find_overlaps(self) -> tuple[list[Interval], list[Interval]]:
-        """Return the covered intervals, in order and merged if they touch, and the parts that are covered twice."""
-        starts, ends = np.concatenate([_NO_OFFSETS, *self._starts]), np.concatenate([_NO_OFFSETS, *self._ends])
-        if not starts.size:
-            return [], []
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-        # The highest end so far. An interval that starts before it overlaps, one that starts at it is merged.
-        reach = np.maximum.accumulate(ends)
-        overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
-        twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
-        first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
-        last = np.concatenate((first[1:] - 1, [starts.size - 1]))
-        return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
+def merge_and_find_overlaps(bounds: Sequence[tuple[Integers, Integers]]) -> tuple[list[Interval], list[Interval]]:
+    """Return the intervals in order, merged if they touch, and the parts that are covered twice."""
+    starts, ends = (np.concatenate(column) for column in zip((_NO_OFFSETS, _NO_OFFSETS), *bounds, strict=True))
+    if not starts.size:
+        return [], []
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    # The highest end so far. An interval that starts before it overlaps, one that starts at it is merged.
+    reach = np.maximum.accumulate(ends)
+    overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
+    twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
+    first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
+    last = np.concatenate((first[1:] - 1, [starts.size - 1]))
+    return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
 
 
 def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:

@@ -22,14 +22,14 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
-from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, uncovered_parts
+from jobs.restore.plan import Interval, Plan, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
-from rmq_formats.kernels.integers import Bytes, Integers, Sizes
+from rmq_formats.kernels.integers import Integers, Sizes
 
 ATTEMPT_PREFIX = ".attempt-"
 _COLUMNS = ("store_id", "segment", *ASSEMBLED_COLUMNS, RECORD_CRC)
@@ -87,7 +87,7 @@ class _Segment:
 
     work: SegmentWork
     descriptor: int
-    coverage: Coverage = field(default_factory=Coverage)
+    covered: list[tuple[Integers, Integers]] = field(default_factory=list)  # starts and ends
     records: int = 0
     incomplete: list[int] = field(default_factory=list)
     flushing: int = 0
@@ -108,7 +108,7 @@ class _Segment:
         for start, end in zip(first.tolist(), last.tolist(), strict=True):
             run = made.buffer[int(positions[start]) : int(positions[end] + sizes[end])]
             self._write(run.data, int(offsets[start]))
-        self.coverage.add(offsets[first], ends[last])
+        self.covered.append((offsets[first], ends[last]))
 
     def _write(self, data: memoryview, offset: int) -> None:
         position = offset - self.work.base_offset
@@ -135,7 +135,7 @@ class _Segment:
                 self._write(memoryview(data), offset)
             elif data is None and row["kind"] in {END, DAMAGE, HEADER} and start < end:
                 known = np.array(list(uncovered_parts(unread, start, end)), np.int64).reshape(-1, 2)
-                self.coverage.add(known[:, 0], known[:, 1])
+                self.covered.append((known[:, 0], known[:, 1]))
 
     def add_entries(self, rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[Integers, Sizes]]) -> None:
         """Write the headers of DLedger's entries before their records."""
@@ -149,17 +149,16 @@ class _Segment:
             some = slice(*np.searchsorted(offsets, [start, end]).tolist())
             headers = entry_headers(offsets[some], sizes[some], row["entry_index"], row["entry_term"])
             at = offsets[some] - ENTRY_HEADER_SIZE
-            self._scatter(np.frombuffer(headers, np.uint8).reshape(-1, ENTRY_HEADER_SIZE), at - self.work.base_offset)
-            self.coverage.add(at, offsets[some])
-
-    def _scatter(self, items: Bytes, positions: Integers) -> None:
-        os.posix_fallocate(self.descriptor, 0, self.work.size)  # else a full disk raises SIGBUS instead of an error
-        with mmap(self.descriptor, self.work.size) as mapped:
-            target = np.frombuffer(mapped, np.uint8)
-            for first in range(0, positions.size, _HEADERS_AT_ONCE):
-                some = slice(first, first + _HEADERS_AT_ONCE)
-                target[positions[some, None] + np.arange(items.shape[1])] = items[some]
-            del target
+            items = np.frombuffer(headers, np.uint8).reshape(-1, ENTRY_HEADER_SIZE)
+            positions = at - self.work.base_offset
+            os.posix_fallocate(self.descriptor, 0, self.work.size)  # else a full disk raises SIGBUS, not an error
+            with mmap(self.descriptor, self.work.size) as mapped:
+                target = np.frombuffer(mapped, np.uint8)
+                for first in range(0, positions.size, _HEADERS_AT_ONCE):
+                    part = slice(first, first + _HEADERS_AT_ONCE)
+                    target[positions[part, None] + np.arange(ENTRY_HEADER_SIZE)] = items[part]
+                del target
+            self.covered.append((at, offsets[some]))
 
     def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
         """Write the blank at the end of a full file, if only its bytes can be missing; return its interval."""
@@ -196,19 +195,19 @@ def restore_segment(
             if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
         ]
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
-        changed, unchecked = list[int](), Coverage()
+        changed, unchecked = list[int](), list[tuple[Integers, Integers]]()
         for batch in read_segment_rows(work, unreadable):
             made = assemble_records(batch)
             is_changed, is_unchecked = check_crcs(batch, made)
             changed += made.offsets[is_changed].tolist()
-            unchecked.add(*made.select(is_unchecked).offset_bounds)
+            unchecked.append(made.select(is_unchecked).offset_bounds)
             made = made.select(~is_changed) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))
         segment.add_pieces(pieces)
         segment.add_entries([row for row in pieces if row["kind"] == ENTRIES], places or [])
-        covered, twice = segment.coverage.merge_and_find_overlaps()
+        covered, twice = merge_and_find_overlaps(segment.covered)
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
         lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
@@ -217,7 +216,7 @@ def restore_segment(
         result = RestoredSegment(
             work.base_offset, work.size, digest, segment.records, lost, tuple(assumed),
             tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
-            tuple(unchecked.merge_and_find_overlaps()[0]),
+            tuple(merge_and_find_overlaps(unchecked)[0]),
         )  # fmt: skip
         note(result, FileState.from_status(os.fstat(descriptor)))
         os.link(attempt, target)

@@ -135,9 +135,8 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
         is_right = is_there & np.logical_and.reduce([units[name] == made[name] for name in _FIELDS])
         matched += int(np.count_nonzero(is_right))
         last = int(expected["queue_offset"].max()) if expected.size else -1
-        may_differ = (units["physical_offset"] < store.start_offset) | (
-            np.arange(start, stop) > last
-        )  # expired, or ahead
+        is_ahead = np.arange(start, stop) > last
+        may_differ = (units["physical_offset"] < store.start_offset) | is_ahead  # expired, or ahead
         wrong = np.flatnonzero(~is_right & ~may_differ)
         if wrong.size:
             findings.append(_differs(stored, start + int(wrong[0]), units[wrong[0]], made[wrong[0]], int(wrong.size)))
