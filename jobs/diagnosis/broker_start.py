@@ -205,8 +205,13 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
     files = [store.path_below_root(one.location) for one in segments]
-    files += [*_queue_files_after(store, cut.offset), *outcome.deletes_files]
-    deleted = tuple(dict.fromkeys(files))
+    for queue in _queues(store):  # from the last file back, those whose first unit is after the cut
+        for file in reversed(queue.files):
+            unit = queue.read_unit(file.base_offset // queue.unit_size)
+            if unit is None or unit.physical_offset < cut.offset:
+                break
+            files.append(_path(queue, file))
+    deleted = tuple(dict.fromkeys([*files, *outcome.deletes_files]))
     return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=deleted)
 
 
@@ -429,16 +434,6 @@ def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> boo
 
 def _segment_of(store: Store, offset: int) -> Segment:
     return next(one for one in reversed(store.segments) if one.base_offset <= offset)
-
-
-def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
-    """Yield the queue files that a truncation deletes: from the last one back, those whose first unit is after it."""
-    for queue in _queues(store):
-        for file in reversed(queue.files):
-            unit = queue.read_unit(file.base_offset // queue.unit_size)
-            if unit is None or unit.physical_offset < cut:
-                break
-            yield _path(queue, file)
 
 
 def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:

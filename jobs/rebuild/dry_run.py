@@ -95,8 +95,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         request.out,
         {**settings.to_dict(), "lost_only": request.lost_only},
         list(settings.lines()),
-        _describe_log(store),
-        _find_gaps(store),
+        *_describe_log(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys per file",
         [name for name, reason in reasons.items() if reason is None],
         [
@@ -119,16 +118,12 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         str(request.out),
         settings.to_dict(),
         [f"  format: RocketMQ {settings.release} ({settings.release_origin})"],
-        _describe_log(store),
-        _find_gaps(store),
+        *_describe_log(store),
         written,
     )
 
 
-def _describe_log(store: Store) -> dict[str, int | None]:
+def _describe_log(store: Store) -> tuple[dict[str, int | None], list[tuple[int, int]]]:
+    """Return the figures of the log, and its gaps."""
     ranges = plan_ranges(store)
-    return describe_plan(ranges, written_size(ranges))
-
-
-def _find_gaps(store: Store) -> list[tuple[int, int]]:
-    return [(start, end) for _, start, end in find_holes(store.segments)]
+    return describe_plan(ranges, written_size(ranges)), [(start, end) for _, start, end in find_holes(store.segments)]

@@ -168,7 +168,10 @@ class _Comparison:
     def findings(self) -> Iterator[Finding]:
         """Yield entries that differ from their messages, keys without an entry, and entries of no message."""
         yield from self._wrong()
-        missing = self._missing()
+        missing = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)  # now, or not copied to the tier yet
+        if self._has_expired:
+            oldest = self._limit(np.minimum, np.flatnonzero(self._key >= 0))
+            missing &= self._keys["physical_offset"] >= oldest[self._queue]
         waits = missing & self._may_wait()
         self.waiting = int(np.count_nonzero(waits))
         lost = np.flatnonzero(missing & ~waits)
@@ -219,14 +222,6 @@ class _Comparison:
         found = str(int(self._entries[entries[0]][field]))
         place = name, index.position_of(number), f"entry {number} {field}"
         return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
-
-    def _missing(self) -> Mask:
-        """Return which keys lack an entry that they should have now or later."""
-        missing: Mask = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)
-        if self._has_expired:
-            first = self._limit(np.minimum, np.flatnonzero(self._key >= 0))
-            missing &= self._keys["physical_offset"] >= first[self._queue]
-        return missing
 
     def _may_wait(self) -> Mask:
         """Return which keys may be in the next file: several threads index the messages of one queue, out of order."""
