@@ -3,33 +3,56 @@ Verifies the tier of a tiered store: each queue's log with itself, and its units
 
 A running broker copies records and their units to the tier with a delay. So a queue whose units end before or after its
 log lags behind, and is not wrong.
+
+A broker copies an index file when it is full, so the keys of the newest messages are only on its own disk. It deletes
+the oldest files independently of the logs; the first file's name shows whether any was deleted. An entry has its
+topic as a number that only the broker can resolve; the hash of its key, which includes the topic's name, shows it.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
 from jobs.diagnosis.log_check import LogCheck
-from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.lake.findings import INDEX, LOG, MISSING_INDEX_ENTRIES, QUEUES, Finding
+from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.storage import AnyStorage
 from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
-from jobs.store.store import Store, Tier, TierQueue
+from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
-from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT_DIFFERS, LostRanges, PartReport
+from jobs.verify.findings import (
+    ENTRIES_OF_LOST_MESSAGES,
+    FOREIGN_RECORD,
+    TIER_ENTRY_DIFFERS,
+    TIER_UNIT_DIFFERS,
+    LostRange,
+    LostRanges,
+    PartReport,
+)
 from jobs.verify.log import UNCHECKED_NOTE, findings_on_records, log_numbers
-from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, tier_index_keys, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueRules
+from rmq_formats.errors import FormatError, NeedMoreData
+from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.indexfile.keys import key_text
+from rmq_formats.properties import index_key_hash
+from rmq_formats.release import Release, make_rules
+from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex, read_tier_index
 
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
@@ -37,6 +60,52 @@ _ONLY_BROKERS_WRITE = RecommendedStep(
     "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
     "a lake may also have them."
 )
+_DAMAGED = FileVerdict.DAMAGED.name.lower()
+_KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
+# No release puts tags into the index of a tier.
+_NO_TAGS = RuleTable.from_rules(make_rules((0, Release.from_version("5.3.3"))))
+_END_AT = HEADER.offset("end_timestamp")
+_NOT_INDEXED = (
+    "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
+)
+_NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
+
+QueueKeys = NDArray[np.void]  # of `_KEY`
+NO_KEYS: QueueKeys = np.zeros(0, _KEY)
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+_NAMED = np.dtype([("topic_id", "<i4"), ("queue_id", "<i4")])
+_MOST_IDS = 1 << 32  # of topics
+_OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # the topic has no such queue; no known topic has the number
+
+
+class IndexedQueue(NamedTuple):
+    """A queue of a tier, and the keys of its records."""
+
+    place: str  # its broker's
+    topic: str
+    queue_id: int
+    start: int  # of its log
+    end: int
+    keys: QueueKeys
+    lost: tuple[LostRange, ...]  # the lost part of its log
+
+
+def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:
+    """Yield the keys of some records as in a tier's index, where a message has each key once."""
+    offsets = records.base_offset + records.positions
+    for packed in pack_keys(records, _NO_TAGS):
+        keys = np.empty(len(packed.keys), _KEY)
+        for name in ("key_hash", "physical_offset", "store_timestamp"):
+            keys[name] = packed.keys[name]
+        keys["size"] = records.sizes[np.searchsorted(offsets, keys["physical_offset"])]
+        columns = [keys["key_hash"], keys["physical_offset"]]
+        order = np.lexsort(columns)
+        yield keys[order[_is_first(columns, order)]]
+
+
+# A file: its segment, its name below the root, its content unless it cannot be read, and findings on it alone.
+_File = tuple[Segment, str, TierIndex | None, tuple[Finding, ...]]
 
 
 def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, PartReport]:
@@ -152,3 +221,243 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
         wanted, cause = "a record", "the tier's log has lost this record, or the unit belongs to another log"
     log_offset = int(unit["physical_offset"])
     return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
+
+
+def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
+    """Return the findings on the index files of a tier's brokers."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    keys = sum(len(queue.keys) for queue in queues)
+    count = sum(map(len, tier.index_files.values()))
+    if not count:
+        reason = "the tier has no index files: no index file has filled up yet, or messageIndexEnable is false"
+        return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
+    for place, segments in tier.index_files.items():
+        read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
+        compared = _Comparison(read, [queue for queue in queues if queue.place == place])
+        findings += (finding for *_, own in read for finding in own)
+        # Each file begins where the one before it ends.
+        for (before, _, _, wrong), (after, name, _, _) in pairwise(read):
+            end = before.base_offset + before.size
+            if end < after.base_offset and not wrong:
+                found = f"no file has bytes {end} to {after.base_offset} of the index"
+                here, cause = (name, None, "before this file"), "index files were deleted or lost"
+                findings.append(Finding(INDEX, MISSING_INDEX_ENTRIES, *here, found, "", cause))
+        findings += compared.findings()
+        if compared.waiting:
+            keys_text = count_text(compared.waiting, "key")
+            notes.append(f"{keys_text} had no entry yet: brokers copy an index file to the tier when it is full")
+    return PartReport(findings, {"files": count, "keys": keys}, notes)
+
+
+def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
+    name = segment.location.removeprefix(f"{root}/")
+    try:
+        index = read_tier_index(storage.read(segment.location, 0, segment.size))
+    except FileNotFoundError:  # expired meanwhile
+        return segment, name, None, ()
+    except FormatError as error:
+        one = Contradiction(error.offset or 0, "", error.reason, "")
+        return segment, name, None, (_damaged(name, one, is_short=isinstance(error, NeedMoreData)),)
+    return segment, name, index, tuple(_damaged(name, one) for one in index.find_contradictions())
+
+
+def _damaged(name: str, one: Contradiction, *, is_short: bool = False) -> Finding:
+    is_short |= one.field == "size" and int(one.found) < int(one.expected)
+    cause = "the copy of the file is incomplete" if is_short else "bits changed after the broker wrote the file"
+    place, cause = (name, one.position, one.field), f"{cause}; lookups miss entries"
+    return Finding(INDEX, _DAMAGED, *place, one.found, one.expected, cause, one.times)
+
+
+class _Comparison:
+    """The entries of one broker's index files, matched with the keys of its records."""
+
+    def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
+        # `_entries` has the entries of all files, `_keys` the keys of all queues; `_file` and `_queue` have the file of
+        # each entry and the queue of each key. `_key` has the key of each entry (-1: of no known message), and
+        # `_is_indexed` whether a key has an entry. They match if queue ID, hash (with the topic) and offset are equal.
+        # Of each readable file, the name, the content, and whether it contradicts itself.
+        self._files = [(name, index, bool(own)) for _, name, index, own in files if index is not None]
+        self._has_expired = bool(files) and files[0][0].base_offset > 0
+        self._queues = queues
+        counts = np.array([len(index.entries) for _, index, _ in self._files], np.int64)
+        self._entries = np.concatenate([np.zeros(0, ENTRY_TYPE), *(index.entries for _, index, _ in self._files)])
+        self._file = np.repeat(np.arange(len(counts)), counts)
+        self._first = np.cumsum([0, *counts])  # the number of each file's first entry
+        self._keys = np.concatenate([NO_KEYS, *(queue.keys for queue in queues)])
+        self._queue = np.repeat(np.arange(len(queues)), np.array([len(queue.keys) for queue in queues], np.int64))
+        queue_ids = np.array([queue.queue_id for queue in queues], np.int64)[self._queue]
+        of_keys, of_entries, count = _numbered(self._keys, queue_ids, self._entries)
+        owner = np.full(count, -1)
+        owner[of_keys] = np.arange(len(self._keys))
+        self._key = owner[of_entries]  # of each entry; -1: of no message that is there
+        is_there = np.zeros(count, np.bool_)
+        is_there[of_entries] = True
+        self._is_indexed = is_there[of_keys]
+        self._topic_ids = self._known_topic_ids()
+        self.waiting = 0  # keys that have no entry yet
+
+    def _known_topic_ids(self) -> Mapping[str, int]:
+        """Return the number of each topic, which most of its entries have."""
+        matched = np.flatnonzero(self._key >= 0)
+        queues, ids = self._queue[self._key[matched]], self._entries["topic_id"][matched].astype(np.int64)
+        # A queue and an id of 32 bits, which may be negative, as one number: pairs would be sorted much more slowly.
+        pairs, times = np.unique(queues * _MOST_IDS + ids % _MOST_IDS, return_counts=True)
+        topics: dict[str, Counter[int]] = {}
+        for pair, count in zip(pairs.tolist(), times.tolist(), strict=True):
+            queue, number = divmod(pair, _MOST_IDS)
+            number -= _MOST_IDS if number >= _MOST_IDS // 2 else 0
+            topics.setdefault(self._queues[queue].topic, Counter())[number] += count
+        return {topic: numbers.most_common(1)[0][0] for topic, numbers in topics.items()}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield entries that differ from their messages, keys without an entry, and entries of no message."""
+        yield from self._wrong()
+        missing = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)  # now, or not copied to the tier yet
+        if self._has_expired:
+            oldest = self._limit(np.minimum, np.flatnonzero(self._key >= 0))
+            missing &= self._keys["physical_offset"] >= oldest[self._queue]
+        waits = missing & self._may_wait()
+        self.waiting = int(np.count_nonzero(waits))
+        lost = np.flatnonzero(missing & ~waits)
+        for number in np.unique(self._queue[lost]).tolist():
+            queue, offsets = self._queues[number], self._keys["physical_offset"][lost[self._queue[lost] == number]]
+            first, last = int(offsets.min()), int(offsets.max())
+            where = f"offset {first}" if first == last else f"offsets {first} to {last}"
+            found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
+            place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
+            yield Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", _NOT_INDEXED, len(offsets))
+        yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
+
+    def _wrong(self) -> Iterator[Finding]:
+        """Yield a finding on the first entry of each file that contradicts its message."""
+        ids = np.array([self._topic_ids.get(queue.topic, 0) for queue in self._queues], np.int64)
+        for index, found in self._by_sound_files(np.flatnonzero(self._key >= 0)):
+            entries, keys = self._entries[found], self._keys[self._key[found]]
+            queues = self._queue[self._key[found]]
+            wanted = {
+                "topic_id": ids[queues],
+                "size": keys["size"].astype(np.int64),
+                "time_diff_s": index.time_diffs_s(keys["store_timestamp"]),
+            }
+            times = keys["store_timestamp"]
+            # A header may have its end from one of its messages, or after a restart from the file's own beginning.
+            may_end = index.end_timestamp == index.begin_timestamp or (times == index.end_timestamp).any()
+            if len(found) == len(index.entries) and not may_end:
+                name, _, _ = self._files[self._file[found[0]]]
+                end = Contradiction(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
+                yield _damaged(name, end)
+            for field, values in wanted.items():
+                odd = np.flatnonzero(entries[field] != values)
+                if odd.size:
+                    queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
+                    cause = f"the entry or its record (offset {offset:,} of {queue.topic}/{queue.queue_id}) changed"
+                    yield self._finding(found[odd], field, str(int(values[odd[0]])), cause)
+
+    def _by_sound_files(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
+        """Yield some entries by files; files that contradict themselves are left out, as their findings name them."""
+        for number, (_, index, is_wrong) in enumerate(self._files):
+            found = entries[self._file[entries] == number]
+            if found.size and not is_wrong:
+                yield index, found
+
+    def _finding(self, entries: Integers, field: str, expected: str, cause: str) -> Finding:
+        name, index, _ = self._files[self._file[entries[0]]]
+        number = int(entries[0] - self._first[self._file[entries[0]]])
+        found = str(int(self._entries[entries[0]][field]))
+        place = name, index.position_of(number), f"entry {number} {field}"
+        return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
+
+    def _may_wait(self) -> Mask:
+        """Return which keys may be in the next file: several threads index the messages of one queue, out of order."""
+        matched = self._key >= 0
+        newest = self._limit(np.minimum, np.flatnonzero(matched & (self._file == len(self._files) - 1)))
+        last = self._limit(np.maximum, np.flatnonzero(matched))
+        since = np.where(newest >= 0, newest, last + 1)
+        may: Mask = self._keys["physical_offset"] >= since[self._queue]
+        return may
+
+    def _limit(self, limit: np.ufunc, entries: Integers) -> Integers:
+        """Return the lowest or the highest offset of the entries of each queue; -1 for none."""
+        keys = self._key[entries]
+        none = np.iinfo(np.int64).max if limit is np.minimum else -1
+        found = np.full(len(self._queues), none, np.int64)
+        limit.at(found, self._queue[keys], self._keys["physical_offset"][keys])
+        return np.where(found == none, -1, found)
+
+    def _of_no_message(self, lacks: Mask) -> Iterator[Finding]:
+        """
+        Yield findings on entries without a record, unless it may have expired, or is not copied yet.
+
+        If a queue *lacks* entries, an entry after the end of its log is probably one of those, with a changed offset.
+        """
+        unmatched = np.flatnonzero(self._key < 0)
+        queues = self._queues_of(unmatched)
+        for _, found in self._by_sound_files(unmatched[queues == _OF_NO_QUEUE]):
+            yield self._finding(found, "queue_id", "a queue of the topic", "the entry changed")
+        unmatched, queues = unmatched[queues >= 0], queues[queues >= 0]
+        offsets, hashes = (self._entries[name][unmatched] for name in ("physical_offset", "key_hash"))
+        starts, ends, of_nothing = (
+            np.array(values, np.int64)[queues]
+            for values in (
+                [queue.start for queue in self._queues],
+                [queue.end for queue in self._queues],
+                [index_key_hash(key_text(queue.topic, "")) for queue in self._queues],  # of two spaces in KEYS
+            )
+        )
+        is_odd = (offsets >= starts) & ((offsets < ends) | lacks[queues]) & (hashes != of_nothing)
+        unmatched, queues = unmatched[is_odd], queues[is_odd]
+        for number in np.unique(queues).tolist():
+            yield from self._of_no_record(self._queues[number], unmatched[queues == number])
+
+    def _queues_of(self, entries: Integers) -> Integers:
+        topics = set(self._topic_ids.values())
+        numbers = {
+            (self._topic_ids.get(queue.topic), queue.queue_id): number for number, queue in enumerate(self._queues)
+        }
+        named = np.empty(len(entries), _NAMED)
+        for name in ("topic_id", "queue_id"):
+            named[name] = self._entries[name][entries]
+        pairs, inverse = np.unique(named, return_inverse=True)
+        found = [
+            numbers.get(pair, _OF_NO_QUEUE if pair[0] in topics else _OF_NO_TOPIC)
+            for pair in map(tuple, pairs.tolist())
+        ]
+        return np.array(found, np.int64)[inverse.reshape(-1)]
+
+    def _of_no_record(self, queue: IndexedQueue, entries: Integers) -> Iterator[Finding]:
+        """Yield findings on entries of a queue, by the cause of their missing records."""
+        lost = LostRanges(queue.lost)
+        wanted = f"a record of {queue.topic}/{queue.queue_id} with this key"
+        for _, found in self._by_sound_files(entries):
+            by_title: dict[str, list[int]] = {}
+            for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
+                by_title.setdefault(lost.find_title(offset), []).append(at)
+            for title, some in by_title.items():
+                cause = "the entry changed, or it belongs to another log"
+                finding = self._finding(np.array(some), "physical_offset", wanted, cause)
+                if title:
+                    finding = lost.mark_consequence(
+                        finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
+                    )
+                yield finding
+
+
+def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
+    """Return a number for each key and entry, which those of one queue ID, hash and offset share, and a bound."""
+    columns = [
+        np.concatenate([keys["physical_offset"], entries["physical_offset"]]).astype(np.int64),
+        np.concatenate([keys["key_hash"], entries["key_hash"]]).astype(np.int64),
+        np.concatenate([queue_ids, entries["queue_id"]]).astype(np.int64),
+    ]
+    order = np.lexsort(columns)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(_is_first(columns, order)) - 1
+    return numbers[: len(keys)], numbers[len(keys) :], len(order)
+
+
+def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
+    """Return which rows of a sorted order differ from the row before."""
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
+    return is_first
