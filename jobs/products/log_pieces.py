@@ -197,7 +197,7 @@ class PieceCollector:
         offsets, ends = starts + group.base_offset, group.positions + group.base_offset + group.sizes
         new = offsets >= self._from_offset
         # A header that follows from its index and term alone needs no row.
-        usual = (headers == _usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
+        usual = (headers == usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
             header = group.buffer[int(starts[at]) : int(starts[at]) + ENTRY_HEADER_SIZE]
             self._write_bytes(HEADER, int(offsets[at]), header.data)
@@ -216,7 +216,7 @@ class PieceCollector:
             self._next_entry = end, own_term, number + some.stop - first
 
 
-def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
+def usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
     """Return the headers that DLedger writes for entries at these *offsets* with records of these *sizes*."""
     headers = np.zeros(offsets.size, _FIELDS)  # the other fields are zero: no channel, no CRC
     headers["magic"] = DLEDGER_MAGIC
@@ -226,8 +226,3 @@ def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integ
     headers["pos"] = offsets
     headers["body_length"] = sizes
     return headers
-
-
-def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
-    """Return the headers of consecutive entries from *index* on, whose records have these offsets and sizes."""
-    return _usual_headers(offsets - ENTRY_HEADER_SIZE, sizes, index + np.arange(offsets.size), term).tobytes()

@@ -9,7 +9,7 @@ last.
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import partial
 from itertools import groupby, pairwise
@@ -21,7 +21,7 @@ from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_m
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
-from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files, files_left_by_retention
+from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files
 from jobs.products.index.file_builder import (
     NOT_RECORDED,
     BrokerIndexFile,
@@ -222,12 +222,10 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     scratch: Scratch,
 ) -> tuple[KeySequence, list[BuildTask], Sequence[ExplainedFile]]:
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
-    store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
-    keys, check = LogKeyCollector(rules, scratch), LogCheck()
+    store, geometry = log.store, settings.geometry.value
+    keys, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
     read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
-    files, start = files_left_by_retention(files, store)
-    row = replace(keys.key_sequence(log, start), doubtful=tuple(check.doubtful_ranges))
-    explanation = explain_files(workers, store, row, files, geometry, rules)
+    explanation = explain_files(workers, log, keys, check.doubtful_ranges, files, settings)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
     proof: _Proof | None = None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
-from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
+from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, usual_headers
 from jobs.restore.plan import Interval, Plan, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
@@ -147,9 +147,9 @@ class _Segment:
         for row in rows:
             start, end = row["physical_offset"], row["physical_offset"] + row["length"]
             some = slice(*np.searchsorted(offsets, [start, end]).tolist())
-            headers = entry_headers(offsets[some], sizes[some], row["entry_index"], row["entry_term"])
             at = offsets[some] - ENTRY_HEADER_SIZE
-            items = np.frombuffer(headers, np.uint8).reshape(-1, ENTRY_HEADER_SIZE)
+            headers = usual_headers(at, sizes[some], row["entry_index"] + np.arange(at.size), row["entry_term"])
+            items = headers.view(np.uint8).reshape(-1, ENTRY_HEADER_SIZE)
             positions = at - self.work.base_offset
             os.posix_fallocate(self.descriptor, 0, self.work.size)  # else a full disk raises SIGBUS, not an error
             with mmap(self.descriptor, self.work.size) as mapped:

@@ -9,7 +9,6 @@ Entries of messages that the log has lost are consequences of the log's damage.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.log_check import LogCheck
@@ -28,7 +27,6 @@ from jobs.products.index.explanation import (
     Explanation,
     FileVerdict,
     explain_files,
-    files_left_by_retention,
 )
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.key_sequence import KeySequence, LogKeyCollector, collect_keys
@@ -94,7 +92,7 @@ class IndexVerification:
 
     def report(self, workers: Workers, log: ListedLog, check: LogCheck) -> PartReport:
         """Return the findings, once *check* and the collectors have seen the log."""
-        store, wanted, scratch = self.store, self._wanted, self._scratch
+        wanted, scratch = self._wanted, self._scratch
         if not self._files:
             in_rocksdb = verify_rocksdb_index(workers, log, wanted.release, scratch)
             return in_rocksdb or _without_files(workers, log, wanted, scratch)
@@ -102,11 +100,9 @@ class IndexVerification:
             missing = _missing_before(workers, log, self._files, wanted, scratch)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
-        files, start = files_left_by_retention(self._files, store)
-        row = replace(self.collectors[0].key_sequence(log, start), doubtful=tuple(check.doubtful_ranges))
-        geometry, rules = self._settings.geometry.value, self._settings.rules.value.rules
-        explanation = explain_files(workers, store, row, files, geometry, rules)
-        return _report(explanation, self._settings, store)
+        keys, doubtful = self.collectors[0], check.doubtful_ranges
+        explanation = explain_files(workers, log, keys, doubtful, self._files, self._settings)
+        return _report(explanation, self._settings, self.store)
 
 
 def _report(explanation: Explanation, settings: Settings, store: Store) -> PartReport:

@@ -22,18 +22,19 @@ from jobs.products.index.file_builder import (
     file_name_for_time,
     is_all_zeros,
 )
-from jobs.products.index.key_sequence import KeySequence
+from jobs.products.index.key_sequence import KeySequence, LogKeyCollector
 from jobs.products.index.plan import IndexPlan, is_covered
+from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
+from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeover_offsets
-from jobs.store.store import Store, relist_store
+from jobs.store.store import relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
-from rmq_formats.release import Rules
 
 FEW_BITS = 64
 
@@ -127,23 +128,23 @@ class Explanation:
         return max(len(self.row) - max(placed, default=0), 0)
 
 
-def files_left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> tuple[list[BrokerIndexFile], int]:
-    """Return those of *files* that still exist, and the offset at which the log begins now."""
-    left = [file for file in files if file_exists(store.storage.open, file.location)]
-    return left, relist_store(
-        store
-    ).start_offset  # listed last: segments are deleted before the files that point to them
-
-
-def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
+def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
-    store: Store,
-    row: KeySequence,
+    log: ListedLog,
+    keys: LogKeyCollector,
+    doubtful: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
-    geometry: Geometry,
-    rules: Rules,
+    settings: Settings,
 ) -> Explanation:
-    """Recompute and classify every file, whose headers were read before the keys of the log in *row*."""
+    """
+    Recompute and classify every file that retention has left.
+
+    The headers of the files were read before the *keys* of the log. *doubtful* are ranges of its changed records.
+    """
+    store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
+    files = [file for file in files if file_exists(store.storage.open, file.location)]
+    start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
+    row = replace(keys.key_sequence(log, start), doubtful=tuple(doubtful))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), row, geometry, store))
@@ -169,10 +170,8 @@ def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         # A broker creates a file before it writes the first entry and the header.
         with store.storage.open(files[-1].location) as file:
             if is_all_zeros(file, files[-1].size):
-                explained = (
-                    *explained[:-1],
-                    ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet"),
-                )
+                newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet")
+                explained = (*explained[:-1], newest)
     return Explanation(row, explained, geometry, tuple(_gaps(explained)))
 
 
@@ -305,17 +304,13 @@ def _is_taken_back(survivor: Survivor, row: KeySequence) -> bool:
 
 
 def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
-    first = (
-        str(compared.differences[0])
-        if compared.differences
-        else f"{compared.nonzero_after_end} bytes after the last entry"
-    )
+    first = f"{compared.nonzero_after_end} bytes after the last entry"
+    if compared.differences:
+        first = str(compared.differences[0])
     fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}
     if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
-        header = survivor.broker_file.header
-        if (
-            compared.slots_in_use <= header.hash_slot_count <= header.entry_count
-        ):  # by either rule, or one after another
+        header = survivor.broker_file.header  # by either rule, or by one after another
+        if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
     damage = _damage(survivor.broker_file.header, compared, geometry)
     if damage:

@@ -54,12 +54,12 @@ def test_segments_deleted_before_the_queues_are_joined_are_not_a_finding(store: 
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
-@pytest.mark.parametrize("step", ["verify.index.explain_files", "products.index.explanation.IndexPlan"])
+@pytest.mark.parametrize("step", ["ranges_cut_by_promotion", "IndexPlan"])
 def test_segments_deleted_before_the_index_is_compared_are_not_a_finding(
     store: Path, step: str, index_files: int
 ) -> None:
-    expires = preceded(resolve_name(f"jobs.{step}"), partial(expire, store, index_files=index_files))
-    with patch(f"jobs.{step}", expires):
+    name = f"jobs.products.index.explanation.{step}"
+    with patch(name, preceded(resolve_name(name), partial(expire, store, index_files=index_files))):
         verdict = verified(store, SerialWorkers())
 
     assert verdict.findings == []
