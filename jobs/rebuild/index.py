@@ -21,7 +21,7 @@ from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_m
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
-from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files
+from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files
 from jobs.products.index.file_builder import (
     NOT_RECORDED,
     BrokerIndexFile,
@@ -50,7 +50,7 @@ from jobs.store.release import ASSUMED, UnknownSettingError
 from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER
 from rmq_formats.layout import Content
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -158,7 +158,8 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     with scratch_for(request.scratch or directory, options) as scratch:
         explained: Sequence[ExplainedFile] = ()
         if request.lost_only:
-            row, builds, explained = _plan_lost(request, workers, log, files, settings, scratch)
+            explanation, builds = _plan_lost(request, workers, log, files, settings, scratch)
+            row, explained = explanation.row, explanation.files
         else:
             row = collect_keys(workers, log, settings.rules.value.rules, scratch)
             builds = plan_index_files(store, settings, row, (), recorded=request.recorded_names)
@@ -220,9 +221,8 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     files: Sequence[BrokerIndexFile],
     settings: Settings,
     scratch: Scratch,
-) -> tuple[KeySequence, list[BuildTask], Sequence[ExplainedFile]]:
-    """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
-    store, geometry = log.store, settings.geometry.value
+) -> tuple[Explanation, list[BuildTask]]:
+    """Return the explanation of the store's files, and the files to build in place of lost ones."""
     keys, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
     read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
     explanation = explain_files(workers, log, keys, check.doubtful_ranges, files, settings)
@@ -230,7 +230,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     held: set[str] = set()
     proof: _Proof | None = None
     if request.proven_only:
-        held = {one.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
+        held = {one.name for one in found if _may_be_right(one, explanation)} - request.accepted
         proof = held, [row.find_first_key(start) for start, _ in check.doubtful_ranges]
     kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
     damaged = [
@@ -240,9 +240,9 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     ]
     completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].broker_file.name == found[-1].name
     builds = plan_index_files(
-        store, settings, row, kept, damaged, complete_last=completes, proof=proof, recorded=request.recorded_names
+        log.store, settings, row, kept, damaged, complete_last=completes, proof=proof, recorded=request.recorded_names
     )
-    return row, builds, found
+    return explanation, builds
 
 
 def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
@@ -266,17 +266,15 @@ def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> b
     return is_after and (after is None or header.end_timestamp <= after)
 
 
-def _may_be_right(
-    explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeySequence, store: Store, geometry: Geometry
-) -> bool:
+def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
     """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
     if explained.survivor is None or explained.verdict.role != "contradicts":
         return False
-    is_foreign = explained.verdict is FileVerdict.FOREIGN
+    store, row, geometry = explanation.store, explanation.row, explanation.settings.geometry.value
     return (
-        not is_foreign
+        explained.verdict is not FileVerdict.FOREIGN
         or has_keys_of_log(explained.broker_file, row, geometry, store)
-        or _fits_between(explained, files)
+        or _fits_between(explained, explanation.files)
     )
 
 

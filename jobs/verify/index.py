@@ -101,21 +101,20 @@ class IndexVerification:
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
         keys, doubtful = self.collectors[0], check.doubtful_ranges
-        explanation = explain_files(workers, log, keys, doubtful, self._files, self._settings)
-        return _report(explanation, self._settings, self.store)
+        return _report(explain_files(workers, log, keys, doubtful, self._files, self._settings))
 
 
-def _report(explanation: Explanation, settings: Settings, store: Store) -> PartReport:
-    behind = list(_behind(explanation, store))
+def _report(explanation: Explanation) -> PartReport:
+    behind = list(_behind(explanation))
     findings = [
         *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
-        *_of_lost_messages(explanation, is_closed=store.is_closed),
+        *_of_lost_messages(explanation),
         *_of_missing_keys(explanation),
         *behind,
     ]
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
-        findings += _checkpoint_findings(explanation, store)
-    notes = list(_notes(explanation, settings, store))
+        findings += _checkpoint_findings(explanation)
+    notes = list(_notes(explanation))
     row = explanation.row
     is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
     verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
@@ -186,7 +185,7 @@ def _finding(explained: ExplainedFile) -> Finding:
     return Finding(INDEX, kind, file, first.position, *values, cause, sum(compared.counts.values()))
 
 
-def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[Finding]:
+def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
     """Yield findings on entries of messages that the log has lost, inside it or at the end of a closed store."""
     for explained in explanation.files:
         survivor = explained.survivor
@@ -207,7 +206,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
-        if survivor.tail and is_closed:
+        if survivor.tail and explanation.store.is_closed:
             offset = header.end_physical_offset
             found = f"{count_text(survivor.tail, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
@@ -247,7 +246,7 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
     for explained in explanation.files:
         survivor = explained.survivor
         for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
-            position = explanation.geometry.entry_position(skip.entry)
+            position = explanation.settings.geometry.value.entry_position(skip.entry)
             inside = f"index/{explained.name}", position, f"entry {skip.entry}"
             yield _without_entries(
                 explanation.row, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
@@ -257,7 +256,7 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
         yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
 
-def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
+def _behind(explanation: Explanation) -> Iterator[Finding]:
     """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
     row, behind, last_file = explanation.row, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
@@ -269,7 +268,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
     (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(len(row) - 1, len(row))
-    may_come = not store.is_closed or find_broker_process(store.root) is not None
+    may_come = not explanation.store.is_closed or find_broker_process(explanation.store.root) is not None
     if (
         finding.kind == NOT_INDEXED_ON_REPLICA
         or not may_come
@@ -278,18 +277,19 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
         yield finding
 
 
-def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
+def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     """
     Compare the checkpoint's index time with the files.
 
     A broker writes the end of a full file when it creates the next one; `restore` writes the end of the newest file.
     Both are right, because after a crash the broker deletes only the newest file.
     """
+    store, capacity = explanation.store, explanation.settings.geometry.value.index_num
     checkpoint = read_checkpoint(store)
     if checkpoint is None:
         return
     *headers, newest = (explained.broker_file.header for explained in explanation.files)
-    full = [header.end_timestamp for header in headers if header.index_count >= explanation.geometry.index_num]
+    full = [header.end_timestamp for header in headers if header.index_count >= capacity]
     last = newest.end_timestamp
     time = checkpoint.index_timestamp
     # The broker may be killed after it has created the next file, and before it writes the time.
@@ -308,7 +308,8 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     yield Finding(INDEX, CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
 
-def _notes(explanation: Explanation, settings: Settings, store: Store) -> Iterator[str]:
+def _notes(explanation: Explanation) -> Iterator[str]:
+    store, settings = explanation.store, explanation.settings
     # An index in RocksDB next to the files shows in its keys: newer brokers always create the folder.
     for file in store.other_files:
         is_candidate = file.about.path.startswith("rocksdbstore/") and file.size

@@ -29,7 +29,7 @@ from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, ra
 from jobs.storage.model import file_exists
 from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeover_offsets
-from jobs.store.store import relist_store
+from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -116,10 +116,11 @@ KeyGap = tuple[str, int, int, bool]
 class Explanation:
     """All index files of a store, explained."""
 
+    store: Store
+    settings: Settings
     row: KeySequence
     files: tuple[ExplainedFile, ...]
-    geometry: Geometry
-    gaps: tuple[KeyGap, ...] = ()
+    gaps: tuple[KeyGap, ...]
 
     @property
     def count_not_indexed(self) -> int:
@@ -172,7 +173,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
             if is_all_zeros(file, files[-1].size):
                 newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet")
                 explained = (*explained[:-1], newest)
-    return Explanation(row, explained, geometry, tuple(_gaps(explained)))
+    return Explanation(store, settings, row, explained, tuple(_gaps(explained)))
 
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
