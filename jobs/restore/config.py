@@ -128,13 +128,8 @@ class RebuiltFileSettings(NamedTuple):
             index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
-            index = Known(
-                value,
-                GIVEN,
-                GIVEN
-                if slots and entries
-                else f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}",
-            )
+            partly = f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}"
+            index = Known(value, GIVEN, GIVEN if slots and entries else partly)
         queues = RecordedQueueFormats.from_state(state.get(QUEUE_FORMATS_KEY, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
@@ -156,9 +151,8 @@ class RebuiltFileSettings(NamedTuple):
             yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
         yield f"index files of {self.index_files.value} ({self.index_files.origin_text})"
         if self.release is not None:
-            allowed = (
-                [release for era in detect_store_eras(restored) for release in era.candidates] if self.is_span else []
-            )
+            eras = detect_store_eras(restored) if self.is_span else ()
+            allowed = [release for era in eras for release in era.candidates]
             rules = rules_text(parse_rules(self.release.value), allowed)
             yield f"format: RocketMQ {rules} ({self.release.origin_text})"
 

@@ -114,16 +114,11 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
     logs, units = [log for log, _, _ in each], [queue for _, queue, _ in each]
     numbers = {name: sum(one.numbers[name] for one in logs) for name in (logs[0].numbers if logs else ())}
     sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in logs]
+    queue_text = count_text(len(tier.queues), "queue")
     log = PartReport(
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
-        [
-            (
-                f"a tier: {count_text(len(tier.queues), 'queue')}, each with its own log; "
-                "the table shows totals of all logs"
-            ),
-            UNCHECKED_NOTE,
-        ],
+        [f"a tier: {queue_text}, each with its own log; the table shows totals of all logs", UNCHECKED_NOTE],
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
     compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}
@@ -437,10 +432,8 @@ class _Comparison:
                 cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
-                    finding = lost.mark_consequence(
-                        finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
-                    )
-                yield finding
+                    finding = finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
+                yield lost.mark_consequence(finding)
 
 
 def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
