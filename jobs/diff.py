@@ -54,8 +54,8 @@ _CHECKED = "the CRCs in the lake match these rows, so the lake has not changed"
 _DAMAGE = {
     _CHANGED_IN_LAKE: "another engine has changed the row since a run wrote it",
     _TWICE: "another engine has inserted the rows a second time",
-    _DAMAGED: "damaged in the store since it was read",
-    _CHANGED: "changed since it was read: damaged in the store, or by another engine in the lake",
+    _DAMAGED: "damaged in the store after it was ingested",
+    _CHANGED: "changed after it was ingested: either the store was damaged, or another engine changed the lake",
 }
 _OTHERS = (
     "the store has different records here: since the last run, its broker truncated the log and wrote new records, or "
@@ -129,7 +129,7 @@ class DiffSummary(RatedOutcome):
         yield f"  broker {self.broker} ({self.store_id}), offsets {self.from_offset:,} to {self.to_offset:,}"
         yield f"  {count_text(self.equal, 'record')} identical on both sides, byte for byte"
         if self.incomplete:
-            yield f"  {count_text(self.incomplete, 'row')} without a body to compare"
+            yield f"  {count_text(self.incomplete, 'row')} without a body, which cannot be compared"
         yield from (f"  NOTE {note}" for note in unchecked_note(self.unchecked))
         yield from (f"  LOST {name}" for name in self.lost)
         worst_first = sorted(self.differences, key=lambda one: (-one.severity.rank, one.start))
@@ -137,7 +137,7 @@ class DiffSummary(RatedOutcome):
             place = f"{one.start:,} to {one.end:,}, {count_text(one.records, 'record')}"
             yield f"  {one.severity.value.upper()} {one.what}: {place}: {one.cause}"
         if len(worst_first) > limit:
-            yield f"  and {len(worst_first) - limit:,} more; --json has all"
+            yield f"  and {len(worst_first) - limit:,} more; --json lists all"
 
 
 @dataclass(slots=True)

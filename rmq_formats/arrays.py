@@ -43,7 +43,7 @@ class BrokenLink(NamedTuple):
     expected: int
 
     def __str__(self) -> str:
-        return f"{self.part} {self.number} points at entry {self.points_at}, not at {self.expected}"
+        return f"{self.part} {self.number} points to entry {self.points_at}, not to {self.expected}"
 
 
 def find_broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:

@@ -21,7 +21,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
-_TIME = re.compile(r"in (?:\d+ min )?[\d.,]+ s\b")
+_TIME = re.compile(r"\((?:\d+ min )?[\d.,]+ s\b")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SECONDS = 900  # of a cell, on a busy machine
 
@@ -72,7 +72,7 @@ def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
 def settled(text: str, work: Path) -> str:
     """Replace the parts of the output that differ between runs."""
     text = _UUID.sub("00000000-…", text.replace(str(work), "/tmp/notebook"))
-    text = _TIME.sub("in … s", text)
+    text = _TIME.sub("(… s", text)
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
 
 

@@ -40,13 +40,13 @@ Examples:
   rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
   rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
 
-Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE. A command
+Options can also be set in the environment (RMQ_LAKE_<VERB>_<OPTION>) and in --config FILE. A command
 with --show-config prints the value and the source of each option instead of running.
 
 SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) come before the verb and are passed to spark-submit unchanged.
 
 \b
-Exit codes: 0 done · 1 failed · 2 usage or configuration
+Exit codes: 0 done · 1 failed · 2 usage or configuration error
             3 damage or a gap found · 4 contradiction · 5 not found
             6 another run of this store is active · 130 interrupted
 """

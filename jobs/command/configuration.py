@@ -57,7 +57,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     except RecursionError as error:
         raise _bad_file("arrays or tables are nested too deeply", ctx) from error
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
-        raise _bad_file(str(error), ctx) from error
+        raise _bad_file(f"not valid TOML: {error}", ctx) from error
     except OSError as error:
         raise _bad_file(str(error.strerror), ctx) from error
     ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, ctx)}

@@ -122,8 +122,8 @@ class Result(NamedTuple):
         size = f", {size_text(self.size)}" if self.size else ""
         once = min(seconds_of_one_time_work(), self.seconds)
         rate = f", {rate_text(self.size, self.seconds - once)}" if self.size >= _LEAST_FOR_A_RATE else ""
-        compiling = f" (including {duration_text(once)} of one-time compilation)" if once >= _LEAST_ONCE_S else ""
-        return f"{self.what}{size} in {duration_text(self.seconds)}{compiling}{rate}"
+        compiling = f", including {duration_text(once)} of one-time compilation" if once >= _LEAST_ONCE_S else ""
+        return f"{self.what}{size} ({duration_text(self.seconds)}{compiling}{rate})"
 
     @property
     def verdict_text(self) -> str:

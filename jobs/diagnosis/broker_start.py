@@ -120,7 +120,7 @@ def predict_store_start(
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"a {outcomes[0].release} broker would not do this; pass --release to state the release of this broker"
+    doubt = f"RocketMQ {outcomes[0].release} would not do this; pass --release to state the release of the broker"
     if worst.after_repair is not None:
         return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)
@@ -219,37 +219,38 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     """Yield warnings to read before the broker is started; none if the start is not known to lose anything."""
     if outcome is None:
         return
-    broker = f"this broker ({outcome.release})"
+    broker = f"RocketMQ {outcome.release}"
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
         is_named = file.rpartition("/")[2].isdigit()
         wrong = "has a name that brokers do not use"
         if is_named:
-            wrong = f"is {count_text(length, 'byte')} long, but this broker's files are {expected:,} bytes long"
-        yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
+            wrong = f"is {count_text(length, 'byte')} long, but the broker's files are {expected:,} bytes long"
+        yield f"{broker} refuses to start on this store, so nothing is lost: {file} {wrong}"
         yield from (f"even after this file is repaired, {line}" for line in start_warning_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
         messages = [count_text(outcome.deletes_messages, "intact message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
         files = (count_text(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
-        deleted = ", ".join((*messages, *files))
+        *others, last = (*messages, *files)
+        deleted = f"{', '.join(others)} and {last}" if others else last
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
         yield (
-            f"do not start {broker}: it would truncate the log at offset {outcome.cuts_at:,} and delete "
-            f"{deleted}{doubt}"
+            f"do not start the broker on this store: {broker} would truncate the log at offset {outcome.cuts_at:,} "
+            f"and delete {deleted}{doubt}"
         )
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         follow = "follows" if queues == 1 else "follow"
         yield (
-            f"when it starts, {broker} deletes {count_text(queues, 'queue file')} that {follow} an invalid unit: "
-            "consumers do not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
+            f"{broker} will delete {count_text(queues, 'queue file')} that {follow} an invalid unit when it starts: "
+            "consumers will not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = count_text(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
         yield (
-            f"when it starts, {broker} deletes {index}: messages at offsets {begin:,} to {end:,} cannot be found by "
+            f"{broker} will delete {index} when it starts: messages at offsets {begin:,} to {end:,} cannot be found by "
             "key until `rebuild-index` has rebuilt the files"
         )
 
@@ -260,7 +261,7 @@ def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:
             index = count_text(len(files), "index file")
-            yield f"when it starts, this broker ({outcome.release}) deletes {index} and reindexes all of their keys"
+            yield f"RocketMQ {outcome.release} will delete {index} when it starts, and then reindex all of their keys"
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
@@ -310,7 +311,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return (
-            f"a {release} broker ignores {lengths[0].file} and all files after it; startup in this state has not been "
+            f"RocketMQ {release} ignores {lengths[0].file} and all files after it; startup in this state has not been "
             "tested"
         )
     if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:

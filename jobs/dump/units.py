@@ -360,7 +360,7 @@ def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Ite
     data = file.read(end, TIMER_UNIT.size)
     with suppress(CorruptData):  # reported as the next item
         if decode_timer_unit(data, end) is None:
-            state = "end of the file" if end >= file.size or any(data) else "nothing is written after this"
+            state = "end of the file" if end >= file.size or any(data) else "no data after this position"
     yield Item(base + end, file.size - end, "end", state or MORE_FOLLOWS, {"end": state})
 
 

@@ -29,7 +29,8 @@ _IN_LIST = re.compile(r", (?:- )?(?:\d\S*|'s') (?=[,)])")  # a value after anoth
 _REFUSED = re.compile("Subquery|Exists|SetComparison|Aggregate|Window|Unnest|Placeholder|Variable|Lambda")
 _VOLATILE = frozenset({"rand", "randn", "random", "shuffle", "uuid"})  # another value at each evaluation
 _ADVICE = re.compile(r"\n+(?:Valid fields|Did you mean|Hint|This issue)")
-_TABLE = re.compile(r'"?\?table\?"?\.')  # DataFusion's name of a batch
+# DataFusion's name of a batch, and the kinds of its errors.
+_RAW = re.compile(r'"?\?table\?"?\.|^(?:(?:DataFusion|Schema|Arrow|Cast) error: )+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ def _explained(before: str = "") -> Iterator[None]:
         is_panic = type(error).__name__ == "PanicException"
         if isinstance(error, UnsupportedFormat) or not (isinstance(error, Exception) or is_panic):
             raise
-        cause = str(error).rpartition("caused by\n")[2].removeprefix("DataFusion error: ")
-        line = textwrap.shorten(_TABLE.sub("", _ADVICE.split(cause)[0]), 200)
+        cause = str(error).rpartition("caused by\n")[2]
+        line = textwrap.shorten(_RAW.sub("", _ADVICE.split(cause)[0]), 200)
         if "RLike {" in str(error):
             line = "RLIKE is not supported; use the operator ~ or regexp_like(TEXT, PATTERN)"
         raise UnsupportedFormat(before + line) from error

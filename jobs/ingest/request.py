@@ -207,7 +207,7 @@ class Summary(RatedOutcome):
 
     def _damage_lines(self) -> Iterator[str]:
         if self.quarantined:
-            yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log in the table quarantine"
+            yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log, stored in the table quarantine"
         if self.superseded:
             yield "SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
 

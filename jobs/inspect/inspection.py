@@ -107,7 +107,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
-        noted = f"the checkpoint says that messages were indexed up to {short_time_text(indexed)}"
+        noted = f"the checkpoint shows that messages were indexed up to {short_time_text(indexed)}"
         report.problems.add_gap(place, f"there are no index files, although {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = find_first_message_with_key(store, store.start_offset, report.log.end_offset)
@@ -234,7 +234,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     for folder in report.log_folders:
         problems.add_note(
             folder,
-            "its files are named like segments; if they are part of the log, name their folders with --commitlog",
+            "its files are named like segments; if they are part of the log, pass their folders with --commitlog",
         )
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):

@@ -98,8 +98,8 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(
-            f"--topics {', '.join(unmatched)}: no topic in this log matches, so nothing was committed. Topic names are "
-            "case-sensitive"
+            f"no topic in this log matches {', '.join(unmatched)} (--topics, --exclude-topics), so nothing was "
+            "committed. Topic names are case-sensitive"
         )
     deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
     confirm_not_rewritten(run.store, deleted)

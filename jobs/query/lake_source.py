@@ -558,7 +558,7 @@ def open_lake_stores(
     named = [store for store in tables.stores if broker is None or broker in store]
     if not named and tables.stores:
         brokers = sorted({store.broker for store in tables.stores})
-        raise OtherBrokerError(f"broker {broker!r} is not in this lake; it has: {', '.join(brokers)}")
+        raise OtherBrokerError(f"broker {broker!r} is not in this lake. Brokers in this lake: {', '.join(brokers)}")
     stores = named or [LakeStore(broker or "", "")]
     return [LakeSource(tables, store, release, through_log=through_log) for store in stores]
 

@@ -50,13 +50,13 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     if not source.has_topic(topic):
         reason = explain_unknown_topic(source, topic)
-        return Reason(reason.kind, f"{reason.text}; {key!r} is in {names}") if seen else reason
+        return Reason(reason.kind, f"{reason.text}; the key {key!r} occurs in {names}") if seen else reason
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
         return _waiting(source, waiting.message, topic, key)
     if seen:
         places = _places(seen, is_part=is_part)
-        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is in {names}, not in {topic} ({places})")
+        return Reason(ReasonKind.OTHER_TOPIC, f"the key {key!r} occurs in {names}, not in {topic} ({places})")
     return explain_no_message_in_any_topic(source, key, wanted.kind)
 
 
@@ -71,31 +71,32 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
         return Reason(ReasonKind.SHADOWED, text)
     if all(one.message.transaction is TransactionType.ROLLBACK for one in seen):
         places = _places(seen, is_part=is_part)
-        return Reason(ReasonKind.ROLLED_BACK, f"the transaction of {key!r} was rolled back ({places})")
+        return Reason(ReasonKind.ROLLED_BACK, f"the message with the key {key!r} was rolled back ({places})")
     times = [one.message.record.store_timestamp for one in seen]
     inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end] or seen
     if not any(one.is_indexed for one in inside):
         text = (
-            f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; `verify` shows why, and "
-            f"--through-log finds it ({_places(inside, is_part=is_part)})"
+            f"the key {key!r} is in the log but not in the index, so mqadmin would have found nothing; `verify` shows "
+            f"why, and --through-log finds the message ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
-    text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the requested time range"
+    stored = f"from {_time(min(times))} to {_time(max(times))}"
+    text = f"the messages with the key {key!r} were stored {stored}, outside the requested time range"
     return Reason(ReasonKind.OUTSIDE_TIMES, text)
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     stored = message.topic
-    kind, text = ReasonKind.OTHER_TOPIC, f"{key!r} is in {stored}, not in {topic}"
+    kind, text = ReasonKind.OTHER_TOPIC, f"the message with the key {key!r} is in {stored}, not in {topic}"
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
         kind = ReasonKind.DELAYED
-        text = f"{key!r} is delayed: it waits in {stored} and has not been delivered to {topic} yet"
+        text = f"the message with the key {key!r} is in {stored}, and has not been delivered to {topic} yet"
     elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
-        text = f"{key!r} is a half message in {stored}: its transaction has not been committed to {topic}"
+        text = f"the key {key!r} has a half message in {stored}: its transaction has not been committed to {topic}"
         if find_half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
-            text = f"the transaction of {key!r} was rolled back; its half message is in {stored}"
+            text = f"the message with the key {key!r} was rolled back; its half message is in {stored}"
     return Reason(kind, f"{text} ({_place(message)})")
 
 
@@ -246,7 +247,7 @@ def explain_empty_page(
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
     if before is not None:
-        return Reason(ReasonKind.NO_MATCH, f"there is no message before {before}{_of(wanted)}{_with(wanted)}")
+        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {before}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)

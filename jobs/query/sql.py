@@ -26,6 +26,10 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
+# Parts of DataFusion's messages that mean nothing to a user: the kind of error, and the names of the default catalog.
+_RAW = re.compile(
+    r'^(?:Error during planning|SQL error|This feature is not implemented): |datafusion\.public\.|ParserError\("|"\)$'
+)
 _Result = TypeVar("_Result")
 
 
@@ -52,7 +56,7 @@ class Batches:
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
             self._reader = self._result(opened)
         except DeltaError as error:
-            raise UnsupportedFormat(" ".join(str(error).split())) from error
+            raise UnsupportedFormat(f"the statement failed: {_RAW.sub('', ' '.join(str(error).split()))}") from error
         # Views and dictionaries are how the engine holds values in memory.
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
         types = [(field.name, views.get(field.type) or plain_type(field.type)) for field in self._reader.schema]

@@ -141,7 +141,7 @@ class StoreSource(Source):
         if physical_offset < store.start_offset:
             place = f"that was deleted from the log (it begins at {store.start_offset:,})"
         elif store.segment_at(physical_offset) is None:
-            place = "that no file of the log has"
+            place = "that no file of the log contains"
         self._lost.setdefault(f"{pointer} points to an offset {place}", []).append(physical_offset)
         return None
 
@@ -289,8 +289,8 @@ class StoreSource(Source):
         left_over = queue.written_end() - end
         if left_over:
             self.note_once(
-                f"units omitted at the end of {queue.name.topic}/{queue.name.queue_id}: {left_over:,}; another replica "
-                f"became the master ({reader.newest_epoch_text}), and their messages were truncated"
+                f"{count_text(left_over, 'unit')} at the end of {queue.name.topic}/{queue.name.queue_id} are not used: "
+                f"their messages were truncated when another replica became the master ({reader.newest_epoch_text})"
             )
         if not queue.is_batch:
             return OffsetRange(first, end)
@@ -342,8 +342,8 @@ class StoreSource(Source):
             return False
         if reader.why_not_in_rocksdb is not None:
             self.note_once(
-                f"{reader.why_not_in_rocksdb}: queue ids and offsets were taken from the log instead; "
-                "queues without messages in the log are not listed"
+                f"{reader.why_not_in_rocksdb}. Queue ids and offsets were taken from the log instead, and queues "
+                "without messages in the log are not listed"
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
@@ -724,7 +724,7 @@ class StoreSource(Source):
             return None
         # The broker uses the modification time of the file, which is about when the next segment began.
         due = first.store_timestamp + _RESERVED_HOURS * _HOUR_MS
-        template = "retention deletes its segment after {time} UTC, assuming a retention of {hours} hours"
+        template = "retention will delete its segment after {time} UTC, assuming a retention of {hours} hours"
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
     def list_unknown_facts(self) -> list[Sentence]:

@@ -63,10 +63,11 @@ _TEMPLATES = {
     Role.COMMITTED: "committed to {topic} queue {queue}, offset {number:,}",
     Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, offset {number:,}",
     Role.ABANDONED: (
-        "abandoned: no check got a definite answer from the producer; moved to {topic} queue {queue}, offset {number:,}"
+        "abandoned: the producer gave no definite answer to any check; moved to {topic} queue {queue}, offset "
+        "{number:,}"
     ),
-    Role.DELAYED: "delayed: waits at level {level} for delivery to {topic} queue {queue}",
-    Role.TIMED: "timed: waits for delivery to {topic} queue {queue}",
+    Role.DELAYED: "delayed: waiting at level {level} for delivery to {topic} queue {queue}",
+    Role.TIMED: "timed: waiting for delivery to {topic} queue {queue}",
     Role.DELIVERED: "delivered to {topic} queue {queue}, offset {number:,}",
     Role.RETRY_WAITING: "not consumed by {group}: retry {tries} is pending",
     Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, offset {number:,}",
@@ -273,7 +274,7 @@ def _text(message: Message, role: Role) -> Sentence:
     elif role is Role.TIMED and rolls:
         template += ", rolled {rolls} times"
     elif role is Role.RETRY_WAITING and topic.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
-        template = "not consumed by {group} after {tries} tries: waits to become a dead letter"
+        template = "not consumed by {group} after {tries} tries: waiting to be moved to the dead-letter queue"
     return Sentence(
         template,
         topic=topic,
@@ -397,7 +398,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
         return Sentence("dead letter of {groups}", groups=", ".join(sorted(dead)))
     if last.role is Role.HALF:
         return _half_state(last, copies)
-    state = Sentence("waits for its delivery time" if last.role in _WAITING else last.role.value.replace("_", " "))
+    state = Sentence("waiting for its delivery time" if last.role in _WAITING else last.role.value.replace("_", " "))
     if last.role not in _READ_BY_CONSUMERS:
         return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]

@@ -46,12 +46,12 @@ def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
     deleted = after.deletes_messages or 0
     if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
         return (
-            f"after this repair, this broker ({after.release}) would start, truncate the log at offset "
+            f"after this repair, RocketMQ {after.release} would start, truncate the log at offset "
             f"{after.cuts_at:,} and delete {count_text(deleted, 'intact message')}"
         )
     cut = _find_possible_cut(found, after)
     return cut and (
-        f"this broker ({after.release}) now refuses to start, so nothing is lost; after this repair, it may start, "
+        f"RocketMQ {after.release} now refuses to start, so nothing is lost; after this repair, it may start, "
         f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
         f"({after.unknown})"
     )

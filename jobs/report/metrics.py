@@ -53,7 +53,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
     """Return each metric of a run with its meaning; with `--follow`, a run is all steps since the start."""
     opened = summary.open
     return {
-        "end_time_seconds": (round(time(), 3), "When the run ended."),
+        "end_time_seconds": (round(time(), 3), "Unix time at which the run ended."),
         "exit_code": (
             int(summary.exit_code),
             "Exit code: 0 clean; until the findings are acknowledged, 3 damage or a gap, 4 queues contradict the log.",
@@ -99,7 +99,7 @@ def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metric
         (f'{topic},reason="{_escaped(reason)}"', count) for topic, one in named for reason, count in one.reasons.items()
     ]
     return {
-        "end_time_seconds": ("When the run ended.", [("", round(time(), 3))]),
+        "end_time_seconds": ("Unix time at which the run ended.", [("", round(time(), 3))]),
         "exit_code": (
             "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found.",
             [("", int(code))],

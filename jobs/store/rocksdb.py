@@ -207,8 +207,8 @@ def _fetch(location: str, storage: Storage, target: Path, limit: int | None = No
 
 def _sentence(error: Exception, copy: Path | None = None) -> str:
     """Return the first line of an error of RocksDB, without the path of the copy."""
-    text = str(error) or type(error).__name__
-    return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())
+    text = str(error).removeprefix("Corruption: ") or type(error).__name__
+    return f"RocksDB reports: {' '.join(text.replace(f'{copy}/', '').split('  The file ')[0].split())}"
 
 
 def has_index_rows(database: Database) -> bool:

@@ -111,7 +111,7 @@ def read_types(path: Path) -> tuple[TopicType, ...]:
         with naming_file_in_errors(str(path)):
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"{path}: {error}") from error
+        raise RequestError(f"{path}: not valid TOML: {error}") from error
     unknown = sorted(content.keys() - {"topic"})
     if unknown:
         raise RequestError(f'{path}: {unknown[0]}: no such key; each topic is a table [topic."NAME"]')

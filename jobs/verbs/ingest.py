@@ -77,18 +77,18 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     exclude_topics: tuple[str, ...] = option(
         "GLOB[,GLOB]",
-        "Leave out these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
+        "Skip these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
         multiple=True,
     ),
     change_topics: bool = flag("Replace the topic selection of earlier runs with this one, or with all topics."),
-    no_body: bool = flag("Leave bodies out."),
+    no_body: bool = flag("Do not store message bodies."),
     inflate: bool = flag(
         "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
     ),
     no_damage: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
     settle_ms: int = option(
         "DURATION",
-        "Skip messages newer than this, for example 5s; a later run ingests them. Plain digits are milliseconds.",
+        "Skip messages newer than this, for example 5s; a later run ingests them. A plain number is in milliseconds.",
         MILLISECONDS,
         names="--settle",
         default=0,
@@ -127,7 +127,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
+    Append the new messages of STORE to the Delta tables of LAKE, each exactly once.
 
     To load several brokers into one LAKE, run the command once per store, with a different --broker each time.
 

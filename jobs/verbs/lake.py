@@ -247,7 +247,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = count_text(saved.vacuumed, "obsolete file")
     merged, before = count_text(saved.merged, "file"), size_text(saved.bytes_before)
     if dry_run:
-        would = f"{merged} of {before} would become {saved.written:,}, final size unknown"
+        would = f"{merged} of {before} would be merged into {saved.written:,} (final size unknown)"
         return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"
     done = f"{merged} merged into {saved.written:,}, {before} into {size_text(saved.bytes_after or 0)}"
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"
@@ -288,7 +288,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
     out: Path = option("DIR", "An empty or new directory.", NEW_STORE, required=True),
     start: int | TimeArgument | None = option(
-        "OFFSET|TIME", "Leave out segments that end before this offset or time.", LOG_PLACE, names="--from"
+        "OFFSET|TIME", "Skip segments that end before this offset or time.", LOG_PLACE, names="--from"
     ),
     until: int | TimeArgument | None = option(
         "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE
@@ -307,9 +307,9 @@ def restore(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Restore a store from LAKE into DIR: log and configuration byte for byte, and rebuilt queues and index files.
+    Restore a store from LAKE into DIR: restore log and configuration byte for byte, and rebuild queues and index files.
 
-    A broker can then start on DIR. A time without a zone is this machine's local time.
+    A broker can then start on DIR. A time without a zone is in this machine's time zone.
     """
     if topics:
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")

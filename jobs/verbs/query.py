@@ -176,7 +176,7 @@ def _not_empty(_context: click.Context, _option: click.Parameter, value: str | N
         "query message -i 7F00000100002A9F00000000000001F4 --lake LAKE",
         'query sql --lake LAKE "select topic, count(*) from messages group by topic"',
         "query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711",
-        exit_codes="0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · "
+        exit_codes="0 found · 1 failed · 2 usage error · 3 a body is damaged, or messages may be missing · "
         "5 nothing found; the output says why",
     ),
 )
@@ -260,7 +260,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     return outcome
 
 
-@verb(of=query, name="by-unique-key", short_help="Find by unique key (queryMsgByUniqueKey).")
+@verb(of=query, name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
 def by_unique_key(
     *,
     topic: str = _topic,
@@ -276,7 +276,7 @@ def by_unique_key(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
 
 
-@verb(of=query, name="by-offset", short_help="Find by queue offset (queryMsgByOffset).")
+@verb(of=query, name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
 def by_offset(
     *,
     topic: str = _topic,
@@ -417,7 +417,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN
 
 
-@verb(of=query, name="decode-id", short_help="Decode a broker's or a producer's id.", is_configured=False)
+@verb(of=query, name="decode-id", short_help="Decode a message id.", is_configured=False)
 def decode_id(
     *,
     message_id: str = argument("ID"),
@@ -450,7 +450,7 @@ def mqadmin_line(
     """
     Run an mqadmin command line unchanged, with the options of the RocketMQ release that wrote the store.
 
-    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
+    Supported commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
     Options of this tool come before the mqadmin command; -n and the cluster option are accepted and ignored.
     """

@@ -46,7 +46,7 @@ _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
     "inspect /data/rocketmq/store",
     "inspect --deep --json /backup/store | jq .problems",
     "inspect --broker-conf broker.conf /data/rocketmq/store",
-    exit_codes="0 no problem found (not verified) · 1 STORE cannot be read · 2 usage, or not a store · "
+    exit_codes="0 no problem found (not verified) · 1 STORE cannot be read · 2 usage error, or not a store · "
     "3 damage or a gap",
 )
 def inspect(
@@ -79,7 +79,7 @@ def inspect(
     """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
     "dump store/index/20251120010000000 --chain 'Orders#4711'",
     "dump store/checkpoint",
-    exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 a file is damaged",
+    exit_codes="0 clean · 1 a file cannot be read · 2 usage error · 3 a file is damaged",
 )
 def dump(  # noqa: PLR0913 - one argument an option
     *,
@@ -98,7 +98,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     as_json: bool = json_option,
 ) -> ExitCode:
     """
-    Print the contents of files of a store, each line with its offset, and report how each file ends.
+    Print the contents of store files, each line with its offset, and report how each file ends.
 
     The file type is detected from the path of the file, or from its first bytes. In log files, which are named after
     the offset of their first byte, offsets are physical; in other files, they are positions in the file.
@@ -151,7 +151,7 @@ def _print(line: str) -> None:
 @verb(
     "browse /data/rocketmq/store",
     "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
-    exit_codes="0 ended by Ctrl-C · 1 failed · 2 usage",
+    exit_codes="0 ended by Ctrl-C · 1 failed · 2 usage error",
 )
 def browse(  # noqa: PLR0913 - one argument an option
     *,

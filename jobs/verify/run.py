@@ -113,7 +113,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         _add_start(start, parts, store)
         if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
             log.notes.append(
-                f"the properties of the record at offset {walked.end:,} end in zeros: this broker ({start.release}) "
+                f"the properties of the record at offset {walked.end:,} end in zeros: RocketMQ {start.release} "
                 "accepts it as the last message of the log, without the properties that the zeros overwrote"
             )
     return Verdict(store.root, parts, start, walked, request.options)
@@ -147,7 +147,7 @@ def _log_and_queues(
     )
     verify_waiting_messages(queues.report, store)
     verify_compacted_logs(queues.report, store, workers, rules)
-    queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
+    queues.report.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
     return check, indexing, queues
 
 

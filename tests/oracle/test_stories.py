@@ -302,7 +302,7 @@ def _state(note: Note) -> str:
         return f"dead letter of {GROUPS[note.topic].group}"
     if not note.pulled:
         ended = {"rolled back": "rolled back", "open": "neither committed nor rolled back yet"}
-        return ended.get(note.way, "waits for its delivery time")
+        return ended.get(note.way, "waiting for its delivery time")
     begun, moved = _FIRST.get(note.way, (Role.SENT, Role.SENT))
     role = begun if begun is Role.SENT else moved
     if note.topic not in GROUPS:

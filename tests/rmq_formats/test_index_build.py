@@ -321,8 +321,8 @@ def test_a_slot_with_a_wrong_link_is_reported() -> None:
     set_int(data, CHAINED.slot_position(5), 3)
 
     assert [str(link) for link in find_broken_links(reading(data), CHAINED)] == [
-        "slot 1 points at entry 1, not at 2",
-        "slot 5 points at entry 3, not at 0",
+        "slot 1 points to entry 1, not to 2",
+        "slot 5 points to entry 3, not to 0",
     ]
 
 

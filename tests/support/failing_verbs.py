@@ -110,7 +110,7 @@ COMMANDS = (
 _CHANGE_LAKES = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
 # What differs from run to run: seconds, rates, ids, times of files, names that a run makes.
 _OF_THE_RUN = re.compile(
-    r"\bin [\d.,]+ (?:s|min [\d.]+ s).*|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
+    r"\([\d.,]+ (?:s|min [\d.]+ s).*|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
 )
 
 

@@ -246,7 +246,7 @@ and {drawn} starts on stores that had one to four random faults and had not been
 with messages deleted). Starts on repaired stores are not counted here: `guarantees.md` lists them. *n lost*: the
 broker deleted n intact messages. A refused store loses nothing. The *early segment* is the fourth one.
 `make test-campaign` repeats all starts and records the results. If messages would be deleted, `verify`, `inspect` and
-`repair` say `do not start this broker`.
+`repair` say `do not start the broker on this store`.
 """
 
 

@@ -59,7 +59,7 @@ _EVERY = [
     pytest.param(text, marks=[pytest.mark.slow] if any(part in text for part in _MINUTES) else [])
     for text in [*COMMANDS, *ANSWERS]
 ]
-_RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?: \(including .+ of one-time compilation\))?(?:, .+/s|, at once)?"
+_RESULT = r"{}: .+ \((?:[\d.,]+ s|\d+ min \d+ s)(?:, including .+ of one-time compilation)?(?:, .+/s|, instantly)?\)"
 _TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
 _AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
 
@@ -325,7 +325,7 @@ def test_the_tour_completes_with_the_expected_results(
     half = "half message of the producer group pg for T1 queue 1, returned to the queue after check 1"
     assert f"2026-11-20 07:43:03,761  {half}" in (capsys.readouterr().out)
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
-    assert "65 messages, 56.2 KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "65 messages, 56.2 KiB (" in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_failed_tour_is_reported(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
     progress.reset_one_time_work()
 
-    assert "done, 100.0 MiB in 1 min 0 s (including 50.0 s of one-time compilation), 10.0 MiB/s" == amount
-    assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
+    assert "done, 100.0 MiB (1 min 0 s, including 50.0 s of one-time compilation, 10.0 MiB/s)" == amount
+    assert "done, 100.0 MiB (1 min 0 s, 1.7 MiB/s)" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
 
 
 def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) -> None:

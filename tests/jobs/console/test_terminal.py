@@ -162,8 +162,8 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
 @pytest.mark.parametrize(
     ("kept", "next_line"),
     [
-        ("ingest: done, no problems found: 65 messages, 56.2 KiB in 1 min 13 s,", "  783 bytes/s"),
-        ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB in 3.87 s"),
+        ("ingest: done, no problems found: 1,065 messages, 56.2 KiB (1 min 13 s,", "  783 bytes/s)"),
+        ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB (3.87 s)"),
         ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
     ],
 )

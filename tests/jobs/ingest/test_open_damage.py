@@ -126,7 +126,7 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
     said = [
         one
         for one in done.err.splitlines()
-        if "run 1: DAMAGE 1 damaged range of the log in the table quarantine" in one
+        if "run 1: DAMAGE 1 damaged range of the log, stored in the table quarantine" in one
     ]
     assert (ExitCode.DAMAGE, 1) == (done.code, len(said))
     assert [(1, 1, 3)] * 2 == [(one["quarantined"], one["open_quarantined"], one["exit_code"]) for one in seen[:2]]

@@ -122,7 +122,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
     elif line.name.startswith("timer"):
         waits = line.name == "timer6"
         assert ([Role.TIMED] if waits else [Role.TIMED, Role.DELIVERED]) == roles(story)
-        assert waits == (story.state == "waits for its delivery time")
+        assert waits == (story.state == "waiting for its delivery time")
     elif line.name.startswith("delay"):
         assert roles(story)[0] is Role.DELAYED
         assert story.copies[0].due is not None
@@ -243,7 +243,7 @@ def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> N
     assert [Role.HALF, Role.ABANDONED] == roles(story)
     assert "abandoned" == story.state
     assert story.copies[0].text.endswith(": abandoned")
-    assert story.copies[1].text.startswith("abandoned: no check got a definite answer from the producer")
+    assert story.copies[1].text.startswith("abandoned: the producer gave no definite answer to any check")
     assert_in_chinese(story)
 
 

@@ -287,7 +287,7 @@ def test_the_report_lists_the_written_and_the_proven_files(store: Path, tmp_path
 
     assert (report.severity, report.verdict) == ("healthy", "done, all proven")
     assert report.headline.startswith("1 index file with 19 of ")
-    assert " KiB in 2.00 s" in report.headline  # and the time of compiling, if it was needed
+    assert " KiB (2.00 s" in report.headline  # and the time of compiling, if it was needed
     assert [part.title for part in report.parts] == ["Files written", "Settings", "Existing files"]
     assert "--lost-only --install" in report.remedies[0].commands[0]
 

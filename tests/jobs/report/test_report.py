@@ -71,7 +71,7 @@ def test_the_report_shows_the_figures_of_its_run(report: Report) -> None:
     assert isinstance(timeline, Timeline)
     assert isinstance(index, Grid)
     assert (report.severity, report.verdict) == ("not verified", "done, no problems found")
-    assert report.headline.startswith("65 messages, 56.2 KiB in ")
+    assert report.headline.startswith("65 messages, 56.2 KiB (")
     assert facts.values["messages"] == 65
     assert topics.values["T1"] == 49
     assert sum(sum(counts) for counts in timeline.series.values()) == 65
@@ -136,7 +136,7 @@ def test_findings_are_listed_below_their_remedies(store: Path) -> None:
     assert [["missing_queue", "missing_index_entries"]] == kinds
     assert [[f"{tool_command()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
     assert (report.severity, report.verdict) == ("contradiction", "contradiction")
-    assert report.headline.startswith("2 problems found in 65 records, 65 queue units and 286 index keys, 56.2 KiB in ")
+    assert report.headline.startswith("2 problems found in 65 records, 65 queue units and 286 index keys, 56.2 KiB (")
     assert render_page(report).index("missing_queue") < render_page(report).index("Parts of the store")
     commands = [command for remedy in report.remedies for command in remedy.commands]
     shown = re.findall(r"<pre>(.*?)</pre>", render_page(report), re.DOTALL)
