@@ -195,7 +195,15 @@ class _TierRun(NextRun):
         noted = {}
         for name, outcomes in of_queues.items():
             before = states[name]
-            noted[name] = _state_after(before, outcomes)
+            # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
+            seen = [one for outcome in outcomes for one in outcome.facts.fingerprints[:-1]]
+            times = [one.facts.store_timestamp for one in outcomes if one.facts.store_timestamp is not None]
+            noted[name] = before._replace(
+                to_offset=max(watermark(outcomes, before.to_offset), before.to_offset),
+                store_timestamp=times[-1] if times else before.store_timestamp,
+                first=before.first or next(iter(seen), None),
+                newest=seen[-1] if seen else before.newest,
+            )
             self.summary.to_offset += noted[name].to_offset - before.to_offset
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
@@ -238,19 +246,6 @@ def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimi
     ]
     ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
     return state, [QueueRange(state.name, state.generation, range_) for range_ in ranges], gaps
-
-
-def _state_after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> QueueState:
-    """Return the state of a queue after these parts of its log are read."""
-    # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
-    seen = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints[:-1]]
-    timestamps = [one.facts.store_timestamp for one in outcomes if one.facts.store_timestamp is not None]
-    return before._replace(
-        to_offset=max(watermark(outcomes, before.to_offset), before.to_offset),
-        store_timestamp=timestamps[-1] if timestamps else before.store_timestamp,
-        first=before.first or next(iter(seen), None),
-        newest=seen[-1] if seen else before.newest,
-    )
 
 
 def _bundle_size(numbered: tuple[int, Bundle]) -> int:

@@ -185,7 +185,11 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
-        new = Commit(table, (transaction,), metadata, data_change=True, appended=added, change=change)
+        # Replacements of nothing would be in the table twice: our own invariant, whatever the lake contains.
+        assert change.removed or not change.added
+        new = Commit(
+            table, (transaction,), metadata, data_change=True, added=(*added, *change.added), removed=change.removed
+        )
         return _replace_table(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
     with explaining_full_disk(lake.locate(table.name)):
@@ -284,7 +288,8 @@ def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) 
     if not change.removed:
         return
     try:
-        _write(lake, snapshot, Commit(table, (), {"layout": "compacted"}, data_change=False, change=change))
+        new = Commit(table, (), {"layout": "compacted"}, data_change=False, added=change.added, removed=change.removed)
+        _write(lake, snapshot, new)
     except (CommitFailedError, OSError) as error:  # it may have been ours that took the version: see `commit`
         now = open_table(lake, table.name)
         if now is None or not change.added or not {action.path for action in change.added} <= file_paths(now):
@@ -312,10 +317,8 @@ def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> N
 
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the new version of the table."""
-    # Replacements of nothing would be in the table twice.
-    assert new.change.removed or not new.change.added  # our own invariant; it does not depend on the lake's content
     _flush(snapshot.table_uri)
-    if not new.change.removed:
+    if not new.removed:
         # `deltalake` retries after concurrent commits that leave protocol and metadata unchanged.
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
     # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments this
@@ -341,7 +344,7 @@ def _may_be_repeated(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     if any(read_newest_transaction(snapshot, app) >= number for app, number in new.transactions):
         return False
     now = {file.path: file.vector_identity for file in list_snapshot_files(lake, snapshot, new.table)}
-    return all(now.get(file.path) == file.vector_identity for file in new.change.removed)
+    return all(now.get(file.path) == file.vector_identity for file in new.removed)
 
 
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:

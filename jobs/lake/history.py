@@ -106,7 +106,7 @@ def chain_leads_to(offset: int, start: int, store: Store) -> bool:
     return False
 
 
-def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 0) -> int | None:
+def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int) -> int | None:
     """
     Return the offset from which the log differs from the lake's rows; None if they agree.
 

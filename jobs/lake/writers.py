@@ -50,14 +50,9 @@ class Commit(NamedTuple):
     transactions: tuple[tuple[str, int], ...]
     metadata: Mapping[str, str]
     data_change: bool
-    appended: tuple[AddedFile, ...] = ()  # files of new rows
-    change: Rewrite = Rewrite()
+    added: tuple[AddedFile, ...] = ()
+    removed: tuple[SnapshotFile, ...] = ()
     mode: Literal["append", "overwrite"] = "append"  # for `deltalake`
-
-    @property
-    def added(self) -> tuple[AddedFile, ...]:
-        """All new files."""
-        return (*self.appended, *self.change.added)
 
     def additions(self) -> list[LogAction]:
         """Return the transactions and the new files as log lines."""
@@ -101,7 +96,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
     if needs_spark(snapshot):
         _write_by_spark(lake, snapshot, new)
         return
-    if any(file.vector is not None for file in new.change.removed):
+    if any(file.vector is not None for file in new.removed):
         _write_removing_vectors(lake, snapshot, new)
         return
     now = int(time.time() * 1000)
@@ -109,7 +104,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
         [
             *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
             # Without size and partitions, Spark's change data feed fails at the commit.
-            *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
+            *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.removed),
         ],
         new.mode,
         new.table.delta_schema,
@@ -163,7 +158,7 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
         *new.additions(),
     ]
-    for file in new.change.removed:
+    for file in new.removed:
         vector = {} if file.vector is None else {"deletionVector": dict(file.vector.descriptor)}
         actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
     version = snapshot.version() + 1
@@ -192,7 +187,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
             transaction.txnVersion(app)
         actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
         actions += _removals(transaction, new)
-        tags = {"delta.rowTracking.preserved": str(not new.change.removed).lower(), **new.metadata}
+        tags = {"delta.rowTracking.preserved": str(not new.removed).lower(), **new.metadata}
         operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
         convert = jvm.org.apache.spark.api.python.PythonUtils
         transaction.commit(convert.toSeq(actions), operation, convert.toScalaMap(tags))
@@ -243,7 +238,7 @@ def _location(snapshot: DeltaTable) -> str:
 
 def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
     """Yield the remove action of each file as in Delta's snapshot, with its vector and row ids."""
-    paths = [file.path for file in new.change.removed]
+    paths = [file.path for file in new.removed]
     if not paths:
         return
     stored = (

@@ -101,7 +101,7 @@ def run_watched(
 def keep_contiguous_outcomes(
     outcomes: Sequence[Outcome[T]],
     read_again: Callable[[Range], Outcome[T]],
-    discard: Callable[[T], object] = keep_payload,
+    discard: Callable[[T], object],
 ) -> list[Outcome[T]]:
     """Return contiguous outcomes; ranges that are not contiguous are read again."""
     # A range that begins inside a segment syncs: it begins at the first valid record, which may be a copy in a body.

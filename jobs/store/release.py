@@ -338,21 +338,20 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             position = near.find_record(position + 1)
 
 
-def _key_hashes(file: IndexReader, offset: int) -> set[int]:
-    """Return the hashes of a record's entries by a search in log order, because a tag's chain may be very long."""
-    count = min(file.header.index_count, file.geometry.index_num)
-    first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
-    own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))
-    return {entry.key_hash for entry in own}
-
-
 def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | None:
     """Look a record's tags up in the index file that covers it."""
-    tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
+    offset, tags = record.physical_offset, parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
     if not tags:
         return None
     with skip_lost_file():
-        for file in readers:
-            if file.header.begin_physical_offset < record.physical_offset < file.header.end_physical_offset:
-                return tag_entry_mark(record, _key_hashes(file, record.physical_offset))
+        covering = (
+            one for one in readers if one.header.begin_physical_offset < offset < one.header.end_physical_offset
+        )
+        file = next(covering, None)
+        if file is not None:
+            # The search is in log order, because a tag's chain may be very long.
+            count = min(file.header.index_count, file.geometry.index_num)
+            first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
+            own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))
+            return tag_entry_mark(record, {entry.key_hash for entry in own})
     return None

@@ -8,7 +8,7 @@ bodies that do not fit are counted, not estimated.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -227,7 +227,9 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
     left_out = []
     for name, member in sorted(shape.members.items(), key=lambda item: -item[1].kinds.total()):
         type_ = member.type()
-        column = _column_name(name, {one.name.lower() for one in columns})
+        taken = {*RESERVED_COLUMNS, *(one.name.lower() for one in columns)}
+        candidates = (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII))
+        column = next((one for one in candidates if _is_declared(one) and one.lower() not in taken), None)
         if type_ is None or column is None or len(columns) == _MOST_COLUMNS or not _is_declared(column, type_):
             left_out.append(f"{name} (always null)" if type_ is None else name)
             continue
@@ -235,11 +237,3 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
         if column != name:
             sources[column] = name
     return (TopicType(topic, JSON_FORMAT, tuple(columns), sources) if columns else None), tuple(left_out)
-
-
-def _column_name(name: str, taken: Iterable[str]) -> str | None:
-    """Return a free column name for a field; None if there is none."""
-    for candidate in (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII)):
-        if _is_declared(candidate) and candidate.lower() not in {*RESERVED_COLUMNS, *taken}:
-            return candidate
-    return None
