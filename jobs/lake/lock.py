@@ -30,11 +30,7 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network fil
 
 @contextmanager
 def hold_lock(lake: Lake, store_id: str) -> Iterator[bool]:
-    """
-    Hold the store's lock; yield whether the previous run was killed.
-
-    `OtherRunActiveError` names the holder of the lock and its start time.
-    """
+    """Hold the store's lock, or raise `OtherRunActiveError`; yield whether the previous run was killed."""
     location = lake.locate(_LOCKS, store_id)
     if location in _kept:
         yield False

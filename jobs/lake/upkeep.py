@@ -46,11 +46,7 @@ from rmq_formats.errors import NotAStore
 
 @cache_snapshots()
 def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Savings]:
-    """
-    Finish prepared runs, merge small files, delete obsolete ones; return the savings by table.
-
-    With *dry_run*, only report what would be merged and deleted.
-    """
+    """Finish prepared runs, merge small files, delete obsolete ones (*dry_run*: only count); return the savings."""
     lake = Lake(normalise_location(location), workers.options)
     if open_table(lake, RUNS.name) is None:
         reason = "not a lake: it has no table `runs`"

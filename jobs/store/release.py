@@ -211,11 +211,7 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
 def detect_store_eras(
     store: Store, effort: ReadEffort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
 ) -> tuple[Era, ...]:
-    """
-    Return the eras of a store, by the marks in its files and records, and those known *besides*.
-
-    *index* are index files to look tags up in.
-    """
+    """Return the eras of a store by its files and records, by tags in *index* files, and by marks known *besides*."""
     marks = MarkCollector()
     marks.add_all(besides)
     marks.add_all(find_file_marks(store))

@@ -55,11 +55,7 @@ class Database:
         self._location = location
 
     def rows(self, family: str, start: bytes = b"", at_once: int = _AT_ONCE) -> Iterator[Rows]:
-        """
-        Yield the rows of a family whose keys are not before *start*, in their order, some at a time.
-
-        Nothing for a missing family. `CorruptData` if the next row cannot be read.
-        """
+        """Yield the rows of a family from the key *start* on, some at a time; `CorruptData` if one cannot be read."""
         found = self.families.get(family)
         if found is None:
             return
@@ -126,11 +122,7 @@ def rocksdb_errors_as_oserror(location: str) -> Iterator[None]:
 
 @contextmanager
 def open_database(location: str, storage: Storage) -> Iterator[Database]:
-    """
-    Open the database in the folder at *location* for reading.
-
-    `UnsupportedFormat` if rocksdict is not installed, `CorruptData` if the folder has no sound database.
-    """
+    """Open a database for reading; `UnsupportedFormat` without rocksdict, `CorruptData` if it is not sound."""
     check_rocksdict_installed(location, "read")
     import rocksdict
 

@@ -198,11 +198,7 @@ class RocksQueues(NamedTuple):
 
 
 def find_rocksdb_queues(store: Store) -> RocksQueues | None:
-    """
-    Return the queues that a store has in RocksDB; None without such a database.
-
-    `FormatError` if the database cannot be read.
-    """
+    """Return the queues that a store has in RocksDB; None without a database, `FormatError` if it cannot be read."""
     name = rocksdb_queue_folder(store)
     if name is None:
         return None
