@@ -135,14 +135,14 @@ def read_batches_for_rewriting(
 
 
 def read_batches(
-    lake: Lake, table: Table, file: SnapshotFile, columns: Sequence[str], wanted: Limits = NO_LIMITS
+    lake: Lake, table: Table, file: SnapshotFile, columns: Sequence[str] = (), wanted: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield columns of a file's rows in the plain schema, in batches of a few MiB.
+    Yield columns of a file's rows (default: all) in the plain schema, in batches of a few MiB.
 
     Row groups are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
     """
-    schema = pa.schema([table.plain_schema.field(name) for name in columns])
+    schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
     yield from _read_file(lake, table, file, schema, wanted)
 
 
