@@ -46,25 +46,11 @@ class StopKind(Enum):
     AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
-class ReadStop(NamedTuple):
-    """The place in a segment at which a broker stops."""
-
-    kind: StopKind
-    position: int
-
-
-class FirstRecord(NamedTuple):
-    """The fields of a segment's first record that a start reads."""
-
-    physical_offset: int
-    store_timestamp: int
-
-
 class SegmentStart(NamedTuple):
-    """A segment of the log; *first* is None where a start of that release does not begin with this segment."""
+    """A segment of the log, and the offset and the store time in its first record (None: no start begins with it)."""
 
     base_offset: int
-    first: FirstRecord | None
+    first: tuple[int, int] | None
 
 
 class WrongLengthFile(NamedTuple):
@@ -168,18 +154,18 @@ def _crc(read: Read, position: int, length: int) -> int:
     return crc & _CRC_MASK
 
 
-def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> ReadStop:
-    """Return the end of a broker's reading of a segment of *size* bytes from *position* on, at most *limit*."""
+def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> tuple[StopKind, int]:
+    """Return why and where a broker stops reading a segment of *size* bytes from *position* on, at most *limit*."""
     while limit is None or position < limit:
         advance = read_message_size(read, position, size - position, release)
         if not advance:
-            return ReadStop(StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position)
+            return StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position
         position += advance
-    return ReadStop(StopKind.AT_LIMIT, position)
+    return StopKind.AT_LIMIT, position
 
 
-def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
-    """Return the record that a segment begins with; None where a start of *release* passes over the segment."""
+def read_first_record(read: Read, size: int, release: Release) -> tuple[int, int] | None:
+    """Return offset and store time of a segment's first record; None where a start passes over the segment."""
     head = bytes(read(0, min(size, _FIXED)))
     if len(head) < _FIXED:
         return None
@@ -190,7 +176,7 @@ def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | 
     layout = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
     values = layout.unpack(head)
     store_timestamp = int(values[layout.index("store_timestamp")])
-    return FirstRecord(int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
+    return (int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
 def find_start_segment(
@@ -221,14 +207,15 @@ def _may_begin(
         return one.base_offset <= queue_reach
     if one.first is None:
         return False
+    physical_offset, store_timestamp = one.first
     if not has_abort:
-        return one.first.physical_offset <= queue_reach
+        return physical_offset <= queue_reach
     if not release.start_asks_dispatched_offset:
         time = min(checkpoint.physical_timestamp, checkpoint.logic_timestamp) - _MARGIN_MS
-        return one.first.store_timestamp <= max(time, 0)
+        return store_timestamp <= max(time, 0)
     if checkpoint.dispatched_offset > 0:
-        return one.first.physical_offset <= checkpoint.dispatched_offset
-    return one.first.store_timestamp <= checkpoint.logic_timestamp
+        return physical_offset <= checkpoint.dispatched_offset
+    return store_timestamp <= checkpoint.logic_timestamp
 
 
 def find_refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:

@@ -83,7 +83,8 @@ def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
         last = eras[-1]
         candidates = _allowed(last.candidates, mark)
         if candidates:
-            eras[-1] = last._replace(candidates=candidates, marks=_with(last.marks, mark))
+            is_known = any((old.switch, old.values) == (mark.switch, mark.values) for old in last.marks)
+            eras[-1] = last._replace(candidates=candidates, marks=last.marks if is_known else (*last.marks, mark))
         elif mark.offset is not None and _allowed(PUBLISHED, mark):
             eras.append(Era(mark.offset, _allowed(PUBLISHED, mark), (mark,)))
     return tuple(eras)
@@ -91,11 +92,6 @@ def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
 
 def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]:
     return tuple(release for release in candidates if mark.allows(release))
-
-
-def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    known = any((old.switch, old.values) == (mark.switch, mark.values) for old in marks)
-    return marks if known else (*marks, mark)
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:

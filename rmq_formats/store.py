@@ -126,7 +126,7 @@ def classify(path: str) -> StoreFile:
 
 def parse_offset_name(name: str) -> int | None:
     """Return the offset in a file's name; None for anything but 20 digits that fit into a signed 64-bit number."""
-    if len(name) != OFFSET_DIGITS or not _is_decimal(name):
+    if len(name) != OFFSET_DIGITS or not (name.isascii() and name.isdigit()):
         return None
     offset = int(name)
     return offset if offset < 1 << 63 else None
@@ -144,16 +144,12 @@ def file_name_of_offset(offset: int) -> str:
 
 def is_index_name(name: str) -> bool:
     """Return whether a broker loads a file of this name from `index`: it skips names that are not numbers."""
-    return _is_decimal(name)
+    return len(name) <= OFFSET_DIGITS and name.isascii() and name.isdigit()
 
 
 def is_rocksdb_name(name: str) -> bool:
     """Return whether this is the name of one of RocksDB's files."""
     return re.fullmatch(_ROCKSDB_NAME, name) is not None
-
-
-def _is_decimal(text: str) -> bool:
-    return len(text) <= OFFSET_DIGITS and text.isascii() and text.isdigit()
 
 
 CHECKPOINT_SIZE = 4096

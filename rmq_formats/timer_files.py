@@ -124,14 +124,11 @@ def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
     """Return the unit at position *at* of the timer log; None where the file ends, or nothing is written."""
     size = int.from_bytes(buffer[:4], "big", signed=True)
     if size != UNIT.size:
-        if not any(buffer) or _is_end(buffer):
+        is_end = len(buffer) >= END.size and END.unpack(buffer)[2] == _END_MAGIC
+        if is_end or not any(buffer):
             return None
         raise CorruptData(f"unit size {size} instead of {UNIT.size}", at)
     unit = TimerUnit(*map(int, UNIT.unpack(buffer, 0, at)))
     if unit.flags not in _FLAGS or not NO_POSITION <= unit.previous < at:
         raise CorruptData(f"not a timer unit: flags {unit.flags}, previous unit at {unit.previous}", at)
     return unit
-
-
-def _is_end(buffer: Buffer) -> bool:
-    return len(buffer) >= END.size and END.unpack(buffer)[2] == _END_MAGIC

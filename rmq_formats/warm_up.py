@@ -55,8 +55,8 @@ def compile_queues_and_index() -> None:
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, make_rules
 
-    record = _record()
-    list(scan(lambda at, size: record[at : at + size], 0, len(record), len(record), 0, final=False))
+    size = len(_RECORD)
+    list(scan(lambda at, length: _RECORD[at : at + length], 0, size, size, 0, final=False))
     list(scan(lambda _, size: bytes(size), 0, 64, 64, 0, final=False))  # an end that is looked for
     records = _records()
     numbers = np.empty(1, np.int64)
@@ -75,18 +75,14 @@ def compile_queues_and_index() -> None:
         FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
 
 
+_RECORD = encode_record(
+    new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties=b"KEYS\x01k\x02TAGS\x01t\x02")
+)
 _HALVES = (compile_messages, compile_queues_and_index)
 
 
-def _record() -> bytes:
-    return encode_record(
-        new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties=b"KEYS\x01k\x02TAGS\x01t\x02")
-    )
-
-
 def _records() -> RawRecords:
-    record = _record()
-    return RawRecords(as_bytes(record), 0, np.zeros(1, np.int64), np.array([len(record)], np.int32))
+    return RawRecords(as_bytes(_RECORD), 0, np.zeros(1, np.int64), np.array([len(_RECORD)], np.int32))
 
 
 if __name__ == "__main__":

@@ -403,14 +403,16 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
         segment = _segment_of(store, place.offset)
         limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
-            stop = find_stop(reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit)
-        passed = segment.base_offset + stop.position
-        if stop.kind is StopKind.BAD_RECORD or (
-            stop.kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
+            kind, position = find_stop(
+                reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit
+            )
+        passed = segment.base_offset + position
+        if kind is StopKind.BAD_RECORD or (
+            kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
         ):
             yield place, passed
             passed = max(passed, place.end)
-        elif stop.kind is StopKind.END_OF_FILE:
+        elif kind is StopKind.END_OF_FILE:
             passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 

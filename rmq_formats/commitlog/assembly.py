@@ -106,7 +106,17 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     missing = [name for name in ASSEMBLED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)
-    rows = _rows(batch)
+    rows = _Rows(
+        np.stack([_numbers(batch, name, np.int32) for name in _NUMBERS]),
+        np.stack([_numbers(batch, name, np.int64) for name in _WIDE_NUMBERS]),
+        _text(batch.column("topic")),
+        _text(batch.column("topic_raw")),
+        _hosts(batch.column("born_host")),
+        _hosts(batch.column("store_host")),
+        _map(batch.column("properties")),
+        _text(batch.column("properties_raw")),
+        _text(batch.column("body")),
+    )
     sizes = np.empty(batch.num_rows, np.int32)
     total = int(_measure(rows, sizes))
     is_whole = sizes >= 0
@@ -117,20 +127,6 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     np.cumsum(kept[:-1], out=positions[1:])
     return AssembledRecords(
         buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole)
-    )
-
-
-def _rows(batch: pa.RecordBatch) -> _Rows:
-    return _Rows(
-        np.stack([_numbers(batch, name, np.int32) for name in _NUMBERS]),
-        np.stack([_numbers(batch, name, np.int64) for name in _WIDE_NUMBERS]),
-        _text(batch.column("topic")),
-        _text(batch.column("topic_raw")),
-        _hosts(batch.column("born_host")),
-        _hosts(batch.column("store_host")),
-        _map(batch.column("properties")),
-        _text(batch.column("properties_raw")),
-        _text(batch.column("body")),
     )
 
 

@@ -57,7 +57,11 @@ def message_batch(
     out, distinct, rows = _filled(buffer, positions, PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
-        **_texts_and_hosts(out, distinct, rows),
+        "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),
+        "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
+        "born_host": _repeated(out.born_hosts[:rows], _host_texts(distinct.born_hosts)),
+        "store_host": _repeated(out.store_hosts[:rows], _host_texts(distinct.store_hosts)),
+        "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
         **_properties(out.properties, distinct.names, rows),
         "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
     }
@@ -84,7 +88,9 @@ def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool)
     sizes = sizes if with_body else sizes._replace(bodies=0)
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
-        out, distinct = _output_room(positions.size, sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
+        out = _output_room(positions.size, sizes, sizes.properties + spare)
+        topics, born_hosts, store_hosts = (new_text_table(slots, heap_size, _SEED) for _ in range(3))
+        distinct = DistinctTexts(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
@@ -124,16 +130,6 @@ def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
         **{name: _array(MESSAGE_SCHEMA.field(name).type, line, present.get(name)) for name, line in by_name.items()},
         "is_compressed": pa.Array.from_buffers(pa.bool_(), rows, [None, _bits(sys_flags & COMPRESSED)]),
         "transaction_type": _repeated(transaction_types, _TRANSACTION_TYPES),
-    }
-
-
-def _texts_and_hosts(out: Output, distinct: DistinctTexts, rows: int) -> dict[str, pa.Array]:
-    return {
-        "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),
-        "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
-        "born_host": _repeated(out.born_hosts[:rows], _host_texts(distinct.born_hosts)),
-        "store_host": _repeated(out.store_hosts[:rows], _host_texts(distinct.store_hosts)),
-        "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
     }
 
 
@@ -184,11 +180,6 @@ def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
         offset_ids=_column_room(rows, _ID_SIZE * rows),
         properties=_property_room(rows, sizes.properties, texts),
     )
-
-
-def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
-    topics, born_hosts, store_hosts = (new_text_table(slots, heap_size, _SEED) for _ in range(3))
-    return DistinctTexts(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
 
 
 def _property_room(rows: int, raw_size: int, size: int) -> Properties:

@@ -56,7 +56,8 @@ class Window:
         There are fewer at the end of the file, or before blocks that cannot be read.
         """
         at = position - self.position
-        if not 0 <= at <= self.filled or (at + wanted > self.filled and not self._is_exhausted):
+        is_exhausted = self.unreadable is not None or self.is_last
+        if not 0 <= at <= self.filled or (at + wanted > self.filled and not is_exhausted):
             self._load(position, wanted)
             return 0
         return at
@@ -69,10 +70,6 @@ class Window:
     def is_last(self) -> bool:
         """Return whether the bytes reach the end of the file."""
         return self.position + self.filled >= self.size
-
-    @property
-    def _is_exhausted(self) -> bool:
-        return self.unreadable is not None or self.is_last
 
     def _load(self, position: int, wanted: int) -> None:
         capacity = max(self._capacity, wanted)
@@ -364,7 +361,8 @@ class _Log(SegmentBytes):
                 position = window.position + found - magic_at
                 if stop is not None and position >= stop:
                     return None
-                if self._proves_itself(position):
+                records, _, _ = self.chain(position, position + 1)
+                if records is not None and kernels.has_right_crc(records.buffer, records.positions[0]):
                     return position
                 position += 1
             elif window.unreadable is not None:
@@ -383,10 +381,6 @@ class _Log(SegmentBytes):
             self._known = window.position, window.filled
             self._known_end = int(kernels.written_end(window.buffer, 0, window.filled))
         return self._known_end
-
-    def _proves_itself(self, position: int) -> bool:
-        records, _, _ = self.chain(position, position + 1)
-        return records is not None and bool(kernels.has_right_crc(records.buffer, records.positions[0]))
 
     def find_end(self, start: int) -> int | None:
         window, position = self._window, start

@@ -152,7 +152,12 @@ class QueueBuilder:
             yield from self._append_batches(units)
             return
         if self.start is None:
-            yield from self._begin(max(logical_offset(int(units["queue_offset"][0])), 0))
+            expected = max(logical_offset(int(units["queue_offset"][0])), 0)
+            self.start = expected // self.file_size * self.file_size
+            self._state[_END] = expected
+            self._state[_FILES_END] = self.start + self.file_size
+            if expected > self.start:
+                yield _blanks(self.start, (expected - self.start) // UNIT.size)
         cuts = np.searchsorted(units["physical_offset"], [since for since, _ in self._releases[1:]]).tolist()
         for (_, release), at, stop in zip(self._releases, [0, *cuts], [*cuts, units.size], strict=True):
             for some in self._losses.cut_at_losses(units[at:stop]):
@@ -170,13 +175,6 @@ class QueueBuilder:
             self._state[_END] += missing * UNIT.size
             self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
             yield _blanks(end, missing)
-
-    def _begin(self, expected: int) -> Iterator[QueueBytes]:
-        self.start = expected // self.file_size * self.file_size
-        self._state[_END] = expected
-        self._state[_FILES_END] = self.start + self.file_size
-        if expected > self.start:
-            yield _blanks(self.start, (expected - self.start) // UNIT.size)
 
     def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         out = np.empty(units.size * UNIT.size, np.uint8)

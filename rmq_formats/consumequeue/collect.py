@@ -26,7 +26,7 @@ from rmq_formats.consumequeue.dispatch import (
     is_left_out_of_multi_dispatch,
 )
 from rmq_formats.consumequeue.kernels import QueueTable, TagTable
-from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, read_i32, read_i64
+from rmq_formats.kernels.integers import Integers, as_bytes, read_i32, read_i64
 from rmq_formats.kernels.text import PARSER_CODES
 from rmq_formats.properties import MAX_LONG, TAGS, java_hash, java_text, parse_properties
 from rmq_formats.release import Release
@@ -117,7 +117,10 @@ class UnitCollector:
             elif reason == kernels.NO_TAG_ROOM:
                 tags.make_room()
             elif reason == kernels.NEW_QUEUE:
-                self._queues.enter_record(records.buffer, int(records.positions[at]))
+                parts = record_parts(records.buffer, records.positions[at])
+                topic = bytes(records.buffer[parts.topic : parts.topic_end])
+                queue_id = int(read_i32(records.buffer, records.positions[at] + QUEUE_ID_AT))
+                self._queues.enter(topic, java_text(topic), queue_id)
             elif reason == kernels.NEEDS_SCALAR:
                 self._add_special(records, at)
                 at += 1
@@ -208,11 +211,6 @@ class _Queues:
         if number == len(self.names):
             self.names.append(name)
         return number
-
-    def enter_record(self, buffer: Bytes, start: int) -> None:
-        parts = record_parts(buffer, start)
-        topic = bytes(buffer[parts.topic : parts.topic_end])
-        self.enter(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))
 
     def enter(self, raw: bytes, topic: str, queue_id: int) -> None:
         """Add a queue, by the bytes of its name, if it is not in the table."""

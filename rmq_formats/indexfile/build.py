@@ -221,18 +221,13 @@ class FileBuilder:
         self._geometry = geometry
         self._rules = rules
         self._write = write
-        self._slots = np.zeros(geometry.hash_slots, np.int32)
+        self.slots: Sizes = np.zeros(geometry.hash_slots, np.int32)  # the newest entry of each so far; 0 for none
         self._state = np.array([time, time, offset, offset, 0, 1], np.int64)
 
     @property
     def header(self) -> IndexHeader:
         """The header so far; a file without entries counts 1."""
         return IndexHeader(*map(int, self._state))
-
-    @property
-    def slots(self) -> Sizes:
-        """The newest entry of each slot so far; 0 for none."""
-        return self._slots
 
     @property
     def free_entries(self) -> int:
@@ -246,13 +241,13 @@ class FileBuilder:
         if not len(keys):
             return
         entries, number = keys.view(np.uint8), int(self._state[5])
-        _chain(entries, self._slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
+        _chain(entries, self.slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
     def resume_file(self, slots: Sizes, header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
-        self._slots = slots
+        self.slots = slots
         self._state = np.array(header, np.int64)
 
     def add_entries(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
@@ -278,7 +273,7 @@ class FileBuilder:
         if (right != offsets).any():
             entries = entries.copy()
             entries.view(PACKED_KEY)["physical_offset"] = right
-        _chain(entries, self._slots, self._state, self._rules, True)  # noqa: FBT003
+        _chain(entries, self.slots, self._state, self._rules, True)  # noqa: FBT003
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
@@ -288,7 +283,7 @@ class FileBuilder:
         if header.index_count <= 1:
             header = header._replace(index_count=empty_index_count)
         if self._write is not None:
-            self._write(self._geometry.slot_position(0), self._slots.astype(">i4").view(np.uint8).data)
+            self._write(self._geometry.slot_position(0), self.slots.astype(">i4").view(np.uint8).data)
             self._write(0, memoryview(HEADER.pack(*header)))
         return header
 

@@ -198,21 +198,17 @@ def decode_index_row(key: bytes, value: Buffer) -> IndexRow:
     text = key[_HOUR_SIZE:-8].decode("utf-8", "replace")
     if len(key) < _SMALLEST or not text.startswith(_SEPARATOR) or not text.endswith(_SEPARATOR):
         raise _no_key(key)
-    topic, kind, name, unique_key = _split(key, text[1:-1])
+    topic, _, rest = text[1:-1].partition(_SEPARATOR)
+    letter, _, named = rest.partition(_SEPARATOR)
+    kind, name, unique_key = KeyKind.UNIQUE, named, named
+    if letter != _UNIQUE or not named:
+        name, separator, unique_key = named.rpartition(_SEPARATOR)
+        if letter not in _KINDS or not separator:
+            raise _no_key(key)
+        kind = _KINDS[letter]
     hour_ms, physical_offset = (int.from_bytes(part, "big", signed=True) for part in (key[:_HOUR_SIZE], key[-8:]))
     (store_timestamp,) = map(int, INDEX_VALUE.unpack(value))
     return IndexRow(hour_ms, topic, kind, name, unique_key, physical_offset, store_timestamp)
-
-
-def _split(key: bytes, text: str) -> tuple[str, KeyKind, str, str]:
-    topic, _, rest = text.partition(_SEPARATOR)
-    letter, _, named = rest.partition(_SEPARATOR)
-    if letter == _UNIQUE and named:
-        return topic, KeyKind.UNIQUE, named, named
-    name, separator, unique_key = named.rpartition(_SEPARATOR)
-    if letter not in _KINDS or not separator:
-        raise _no_key(key)
-    return topic, _KINDS[letter], name, unique_key
 
 
 def _no_key(key: bytes) -> CorruptData:

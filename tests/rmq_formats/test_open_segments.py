@@ -279,7 +279,7 @@ def test_a_bridge_to_the_end_of_a_segment_ends_with_a_blank(size: int) -> None:
     stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"))
 
     assert len(FIRST) + size == len(segment)
-    assert StopKind.END_OF_FILE is stop.kind
+    assert StopKind.END_OF_FILE is stop[0]
 
 
 @pytest.mark.parametrize("field", ["flag", "body", "properties"])

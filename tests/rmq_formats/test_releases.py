@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -291,7 +291,7 @@ def test_ordinary_stores_show_their_release_line(golden: StoreOf, name: str, low
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
-LOG = [SegmentStart(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+LOG = [SegmentStart(base, (base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
 MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queues, which are behind
 
 
