@@ -86,10 +86,8 @@ class Tour:
             "The same query on the lake, which keeps messages after the broker has deleted its files.",
             (*query, "--lake", lake),
         )
-        if are_body_libraries_installed():
-            yield from self._typing()
-
-    def _typing(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
+        if not are_body_libraries_installed():
+            return
         lake = str(self.orders_lake)
         yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(self.orders), "--lake", lake))
         yield ("declare", "A file declares their columns.", self._declare)
@@ -167,17 +165,13 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
         if code is not ExitCode.CLEAN:
             raise TourError(f"step {name!r} ended with exit code {code}")
         if "--engine" in step:
-            click.echo(_what_spark_ran())
+            from jobs.store.spark_workers import pop_task_counts
 
-
-def _what_spark_ran() -> str:
-    from jobs.store.spark_workers import pop_task_counts
-
-    tasks, ranges = pop_task_counts()
-    text = f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log."
-    return (
-        f"{text} A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."
-    )
+            tasks, ranges = pop_task_counts()
+            click.echo(
+                f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log. "
+                "A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."
+            )
 
 
 @verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)

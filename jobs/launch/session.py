@@ -93,14 +93,10 @@ def spark_session(
     *,
     spark_options: Sequence[str] | None = None,
     half: bool = False,
-    lasting: bool = False,
     s3: bool = False,
 ) -> SparkSession:
     """
     Return the session of this process; start one if none is running or starting.
-
-    *lasting*: the JVM itself will process rows for minutes, as in queries and streams. Otherwise it only schedules
-    Python tasks, and its JIT is configured for a fast start; processing rows then takes twice as long.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves half of this
     machine's cores unused, unless the user chose a master. *s3* loads the JARs for S3. A driver that was started by
@@ -114,18 +110,12 @@ def spark_session(
             # Made active in this thread as well: else its queries have none of its settings.
             SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
             return session
-        _start(app_name, spark_options, half=half, lasts=lasting, s3=s3)
+        _start(app_name, spark_options, half=half, s3=s3)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
-def _start(  # noqa: PLR0913 - what a session may be like
-    app_name: str,
-    spark_options: Sequence[str] | None,
-    *,
-    half: bool,
-    warm: str | None = None,
-    lasts: bool = False,
-    s3: bool = False,
+def _start(
+    app_name: str, spark_options: Sequence[str] | None, *, half: bool, warm: str | None = None, s3: bool = False
 ) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # The user's own spark-submit has started this driver, with `jobs/main.py` alone.
@@ -142,7 +132,7 @@ def _start(  # noqa: PLR0913 - what a session may be like
         spark_options = spark.use_half_the_cores(spark_options)
     spark.check_master(spark_options)
     public, secret = split_secrets(spark_options)
-    _start_jvm(app_name, spark.prepare_submission(public, warm=warm, lasts=lasts, s3=s3), secret)
+    _start_jvm(app_name, spark.prepare_submission(public, warm=warm, s3=s3), secret)
 
 
 def close() -> None:

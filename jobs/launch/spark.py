@@ -50,14 +50,11 @@ class Submission(NamedTuple):
     is_local: bool
 
 
-def prepare_submission(
-    spark_options: Sequence[str], *, warm: str | None = None, lasts: bool = False, s3: bool = False
-) -> Submission:
+def prepare_submission(spark_options: Sequence[str], *, warm: str | None = None, s3: bool = False) -> Submission:
     """
     Fetch missing JARs, and return spark-submit's arguments: our options, overridden by the user's.
 
-    *warm* is the module of the tasks, which local workers share. *lasts*: the JVM itself processes rows, for minutes;
-    otherwise it schedules Python tasks, for seconds. *s3*: the run reads or writes a location on S3.
+    *warm* is the module of the tasks, which local workers share. *s3*: the run reads or writes a location on S3.
     """
     java_home = find_java_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -83,8 +80,8 @@ def prepare_submission(
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
         # The JVM logs on standard output, which is reserved for data.
-        flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL]
-        environment["SPARK_SUBMIT_OPTS"] = _appended([*flags, *([] if lasts else [_COMPILED_FAST])], given)
+        flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", _ONE_COLLECTOR, *_SMALL, _COMPILED_FAST]
+        environment["SPARK_SUBMIT_OPTS"] = _appended(flags, given)
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable

@@ -258,21 +258,6 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     return WorkersOnDemand(for_large_steps, SerialWorkers(options))
 
 
-def _say_findings(step: Summary, before: Summary | None) -> None:
-    """Report the findings of a step immediately: with --follow, the result is printed only at the end."""
-    found = {"quarantined": step.quarantined, "gaps": len(step.gaps), "contradictions": step.contradictions}
-    found["superseded"] = int(step.superseded is not None)
-    known = [] if before is None else before.notes
-    if any(found.values()) or [note for note in step.notes if note not in known]:
-        log_message(
-            f"rmq-lake: run {step.run}: {'; '.join(step.finding_lines())}",
-            "warning",
-            run=step.run,
-            severity=step.severity.value,
-            **found,
-        )
-
-
 def _follow(
     request: IngestRequest,
     engine: str,
@@ -293,7 +278,13 @@ def _follow(
 
     def done(step: Summary) -> None:
         nonlocal size, committed, total
-        _say_findings(step, total)
+        found = {"quarantined": step.quarantined, "gaps": len(step.gaps), "contradictions": step.contradictions}
+        found["superseded"] = int(step.superseded is not None)
+        known = [] if total is None else total.notes
+        if any(found.values()) or [note for note in step.notes if note not in known]:
+            # Immediately: the result is printed only at the end.
+            text = f"rmq-lake: run {step.run}: {'; '.join(step.finding_lines())}"
+            log_message(text, "warning", run=step.run, severity=step.severity.value, **found)
         total = step if total is None else total.plus_next_run(step)
         size += step.to_offset - step.from_offset
         age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.messages and step.newest_ms else ""

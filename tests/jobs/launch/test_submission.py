@@ -50,15 +50,7 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
     assert sys.executable == told.environment["PYSPARK_PYTHON"]
     assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
-
-
-def test_a_lasting_session_uses_the_full_jit_compiler() -> None:
-    _, quick, lasting = (
-        set(jvm_flags(prepare_submission([], lasts=is_lasting))) for is_lasting in (False, False, True)
-    )
-
-    assert {"-XX:TieredStopAtLevel=1"} == quick - lasting
-    assert set() == lasting - quick
+    assert "-XX:TieredStopAtLevel=1" in jvm_flags(told)  # it only schedules Python tasks
 
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
