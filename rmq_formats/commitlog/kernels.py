@@ -197,14 +197,6 @@ def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
 
 
-class ChainEnd(NamedTuple):
-    """The end of a chain: the number of its records, its end, and the kind of the next bytes."""
-
-    records: int
-    at: int
-    found: int
-
-
 @compiled
 def follow_chain(
     buffer: Bytes,
@@ -216,25 +208,26 @@ def follow_chain(
     positions: Integers,
     sizes: Sizes,
     term: int,
-) -> ChainEnd:
+) -> tuple[int, int, int]:
     """
     Follow records from *at* until one begins at *stop* or after it, or no record follows.
 
-    *term* is that of the previous entry, or NO_TERM if terms are not checked.
+    Return the number of records, their end, and the kind of the next bytes. *term* is that of the previous entry, or
+    NO_TERM if terms are not checked.
     """
     count = 0
     while at < stop:
         if limit - at < _BLANK_SIZE:
-            return ChainEnd(count, at, SHORT)
+            return count, at, SHORT
         if is_end(buffer, at, header_size):
-            return ChainEnd(count, at, END)
+            return count, at, END
         found = check_framed_record(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
-            return ChainEnd(count, at, found)
+            return count, at, found
         if header_size and term != NO_TERM:
             found_term = read_i64(buffer, at + _ENTRY_TERM_AT)
             if found_term < term:
-                return ChainEnd(count, at, LEFTOVER)
+                return count, at, LEFTOVER
             term = found_term
         record = at + header_size
         size = read_i32(buffer, record + TOTAL_SIZE_AT)
@@ -242,7 +235,7 @@ def follow_chain(
         sizes[count] = size
         count += 1
         at = record + size
-    return ChainEnd(count, at, RANGE_END)
+    return count, at, RANGE_END
 
 
 class RecordParts(NamedTuple):

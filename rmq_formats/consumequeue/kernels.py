@@ -72,15 +72,6 @@ class DispatchSettings(NamedTuple):
     default_delay: int
 
 
-class PassStop(NamedTuple):
-    """The record at which a pass stopped, the reason, and the numbers of units and tags so far."""
-
-    at: int
-    reason: int
-    units: int
-    tags: int
-
-
 class TagTable(NamedTuple):
     """The texts of TAGS by number; all arrays are empty if they are not needed."""
 
@@ -194,25 +185,29 @@ def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagT
 def collect_units(
     records: "RawRecords", at: int, stop: int, reading: DispatchSettings,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
-) -> PassStop:  # fmt: skip
-    """Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are."""
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """
+    Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are.
+
+    Return the record at which the pass stopped, the reason, and the new numbers of units and tags.
+    """
     buffer, keys, ends, text = records.buffer, queues.keys, known_tags.ends, known_tags.text
     while at < stop:
         if count == units.shape[1]:
-            return PassStop(at, NO_UNIT_ROOM, count, tag_count)
+            return at, NO_UNIT_ROOM, count, tag_count
         start = records.positions[at]
         sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
         if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
             at += 1
             continue
         if sys_flag & INNER_BATCH:
-            return PassStop(at, NEEDS_SCALAR, count, tag_count)
+            return at, NEEDS_SCALAR, count, tag_count
         parts = record_parts(buffer, start)
         row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
-            return PassStop(at, NEW_QUEUE, count, tag_count)
+            return at, NEW_QUEUE, count, tag_count
         if keys[row, READING] == BATCHED:
-            return PassStop(at, NEEDS_SCALAR, count, tag_count)
+            return at, NEEDS_SCALAR, count, tag_count
         properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
@@ -237,13 +232,13 @@ def collect_units(
         tag = -1
         if tags_end > tags and ends.size:
             if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
-                return PassStop(at, NO_TAG_ROOM, count, tag_count)
+                return at, NO_TAG_ROOM, count, tag_count
             tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
         stored = store_timestamp(buffer, start)
         if keys[row, READING] == SCHEDULED and delay_end > delay:
             level = _small_number(buffer, delay, delay_end)
             if not 0 <= level <= MAX_INT:
-                return PassStop(at, NEEDS_SCALAR, count, tag_count)
+                return at, NEEDS_SCALAR, count, tag_count
             if level > 0:
                 level = min(level, reading.delays.size)
                 code = stored + (reading.delays[level - 1] if level > 0 else reading.default_delay)
@@ -262,10 +257,10 @@ def collect_units(
             queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), reading.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
-                return PassStop(at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1, tag_count)
+                return at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1, tag_count
             count = after
         at += 1
-    return PassStop(at, DONE, count, tag_count)
+    return at, DONE, count, tag_count
 
 
 @compiled

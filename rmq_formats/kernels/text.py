@@ -228,20 +228,13 @@ def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, i
     return min(seen - _AT_ONCE + _lowest(bits), end), seen, bits & (bits - 1)
 
 
-class Property(NamedTuple):
-    """The slices of a name and a value, the position after them, and the separators that were found on the way."""
-
-    name: int
-    name_end: int
-    value: int
-    value_end: int
-    next_at: int
-    seen: int
-    bits: int  # which of the bytes before *seen* are separators that are still due
+# Start and end of the name and of the value, the position after them, the end of the bytes that were searched for
+# separators, and which of these bytes are separators that are still due.
+_Property = tuple[int, int, int, int, int, int, int]
 
 
 @inlined
-def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> Property:
+def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> _Property:
     """
     Return the next property that *parser* accepts; values are never empty: with an empty one nothing is left.
 
@@ -254,9 +247,9 @@ def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits
         if at < name_end < end and byte_at(buffer, name_end) == NAME_VALUE:
             value_end, seen, bits = _next_control(buffer, end, seen, bits)
             if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == PROPERTY):
-                return Property(at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits)
+                return at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits
     name, name_end, value, value_end, at = _next_unusual(buffer, at, end, parser)
-    return Property(name, name_end, value, value_end, at, at, 0)
+    return name, name_end, value, value_end, at, at, 0
 
 
 @helper
