@@ -19,11 +19,7 @@ _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 
 
 def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes:
-    """
-    Return the body as it was sent.
-
-    Raises `CorruptData` if it is not a valid stream of its type, `LimitExceeded` if it would be larger than *limit*.
-    """
+    """Return the body as sent; `CorruptData` if its stream is invalid, `LimitExceeded` if it would exceed *limit*."""
     if not sys_flag & COMPRESSED or not body:
         return body
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT

@@ -54,11 +54,7 @@ class NotAStore(FormatError):
 
 
 def is_disk_error(error: OSError) -> bool:
-    """
-    Return whether a disk cannot read its bytes, which counts as damage.
-
-    Any other error (no access, no network, no such file) proves nothing about the bytes.
-    """
+    """Return whether a disk cannot read its bytes, which is damage; other errors prove nothing about the bytes."""
     return error.errno in _BAD_SECTOR
 
 

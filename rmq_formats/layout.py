@@ -73,11 +73,7 @@ class Layout:
         return list(self._offsets).index(name)
 
     def unpack(self, buffer: Buffer, position: int = 0, offset: int | None = None) -> tuple[int | bytes, ...]:
-        """
-        Return the values at *position*; `NeedMoreData` when the buffer is shorter than the layout.
-
-        The error contains *offset* instead of the position in the buffer, if it is given.
-        """
+        """Return the values at *position*; `NeedMoreData`, at *offset* if given, if the buffer is too short."""
         if position < 0 or memoryview(buffer).nbytes - position < self.size:
             found = max(memoryview(buffer).nbytes - position, 0)
             reason = f"expected {self.size} bytes, found {found}"

@@ -82,11 +82,7 @@ def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
 
 
 def creation_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
-    """
-    Return the time (ms) that a client reads from an id.
-
-    It is in the current month, or, if that would be in the future, in the last month.
-    """
+    """Return the time (ms) that a client reads from an id: in this month, or else in the last one."""
     # MessageClientIDSetter#getNearlyTimeFromID
     month = _month_start(now_ms, zone)
     time = month + unique_id.time_diff

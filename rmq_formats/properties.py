@@ -87,11 +87,7 @@ class PropertyParser(Enum):
 
 
 def parse_properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
-    """
-    Return the properties as the broker sees them.
-
-    Each name has one entry: the last value wins, at the position of the name's first occurrence.
-    """
+    """Return the properties as the broker sees them: each name once, at its first position, with its last value."""
     return dict(property_items(java_text(raw), parser))
 
 

@@ -107,11 +107,7 @@ _KINDS = tuple(
 
 
 def classify(path: str) -> StoreFile:
-    """
-    Return the kind and the facts of the file at *path* below a store's root.
-
-    A file with a wrong name in the right place is UNKNOWN: a broker does not read it either.
-    """
+    """Return kind and facts of the file at *path* below a store's root; UNKNOWN if no broker reads that name there."""
     normal = PurePosixPath(path)
     base_offset = parse_offset_name(normal.name) if len(normal.parts) > 1 else None
     text = str(normal)

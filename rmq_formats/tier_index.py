@@ -112,11 +112,7 @@ class Contradiction(NamedTuple):
 
 
 def read_tier_index(data: Buffer) -> TierIndex:
-    """
-    Decode a full index file of a tier.
-
-    `CorruptData` for any other file, `NeedMoreData` if the file ends before its slots do.
-    """
+    """Decode a full index file of a tier; `CorruptData` for other files, `NeedMoreData` if it ends before its slots."""
     magic, begin, end, used, entry_count = map(int, HEADER.unpack(data))
     if magic != FULL_MAGIC:
         expected = f"{FULL_MAGIC & 0xFFFFFFFF:08X} (a full index file of a tier)"

@@ -20,11 +20,7 @@ from rmq_formats.kernels.integers import as_bytes
 
 
 def warm_up() -> bool:
-    """
-    Compile both halves in parallel and wait for them; return whether both succeeded.
-
-    Nothing depends on it: missing code is compiled at its first call.
-    """
+    """Compile both halves in parallel; return whether both succeeded. Missing code is compiled at its first call."""
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     commands = ([sys.executable, "-m", "rmq_formats.warm_up", half.__name__] for half in _HALVES)

@@ -64,11 +64,7 @@ class ResultPrinter:
     def print_json_or_lines(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
     ) -> None:
-        """
-        Print *values* as JSON, with the seconds and the engine; or else print *lines* and the result.
-
-        If the values have seconds, these are kept. The engine is omitted if none was chosen.
-        """
+        """Print *values* as JSON, with the seconds unless they have them, and the engine; or *lines* and the result."""
         if self.as_json:
             if isinstance(values, dict):
                 choice = get_chosen_engine()

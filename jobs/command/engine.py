@@ -45,12 +45,7 @@ engine_option = option(
 
 
 class StoreRun:
-    """
-    A command that reads a store: the broker's configuration, the read settings, and the workers.
-
-    If the engine is Spark, its session starts in the background, and `workers` waits for it: import other modules in
-    the meantime.
-    """
+    """A command that reads a store: the broker's configuration, the read settings, and workers (`start_workers`)."""
 
     def __init__(self, place: StorePlace, engine: str, max_rate: int | None, *, warm: str) -> None:
         self.conf = place.read_conf()

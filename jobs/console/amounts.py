@@ -77,11 +77,7 @@ TIME_EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> int:
-    """
-    Return milliseconds since 1970; raise `ValueError` or `OverflowError` if the text is not a valid time.
-
-    A text without a time zone is in *zone*, by default that of this machine.
-    """
+    """Return ms since 1970; *zone* (default: this machine's) is that of a text without one. `ValueError`, `OverflowError`."""
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
         return time.time_ns() // 1_000_000 - round(int(ago[1]) * UNIT_SECONDS[ago[2]] * _MS)

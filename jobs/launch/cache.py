@@ -36,12 +36,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 
 
 def cache_directory() -> Path:
-    """
-    Return the cache directory, creating it if necessary.
-
-    It is RMQ_LAKE_CACHE, or the user's cache directory. If that is not writable (no home, or a read-only one), it is a
-    private temporary directory, and a message on standard error says so.
-    """
+    """Return the cache directory: RMQ_LAKE_CACHE, the user's, or a private temporary one if that cannot be written."""
     named, base = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
     wanted = Path(named or os.path.join(base or os.path.expanduser("~/.cache"), "rocketmq-lake")).absolute()  # noqa: PTH111, PTH118

@@ -45,12 +45,7 @@ _warming: list[threading.Thread] = []  # one at most, until there is work
 
 
 def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> None:
-    """
-    Start the session in the background; `spark_session` waits for it.
-
-    The start of the JVM takes seconds, as do the imports of a run. *half* and *s3* are as for `spark_session`; *warm*
-    names the module of the tasks.
-    """
+    """Start the session in the background; `spark_session` waits for it. *warm* names the module of the tasks."""
     if _starting or _jvms:
         return
     session: Future[SparkSession] = Future()
@@ -136,11 +131,7 @@ def _start(
 
 
 def close() -> None:
-    """
-    End the session at the end of a command: a cluster is told that the application has ended.
-
-    A local JVM is left running for other commands of this process: it ends when its standard input is closed.
-    """
+    """End a cluster's session at the end of a command; a local JVM stays, for later commands, until its input closes."""
     if not _jvms or _jvms[-1][1].is_local:
         return
     process, _ = _jvms.pop()
@@ -255,11 +246,7 @@ def worker_python_advice() -> str:
 
 
 def require_worker_modules(context: SparkContext, *modules: str) -> None:
-    """
-    Raise `SetupError` if a worker lacks a module: otherwise the run would fail a minute later, with a worker's error.
-
-    One small task per core looks for the modules.
-    """
+    """Raise `SetupError` if a worker lacks a module, before the run fails with it; one small task per core looks."""
 
     def look(part: Iterable[int]) -> Iterator[str]:
         import socket

@@ -20,18 +20,14 @@ IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not b
 
 
 def import_task_module() -> None:
-    """
-    Import the module of the tasks, and load compiled functions; the driver compiles missing ones before the first task.
-
-    Errors are ignored, because the task will raise and report them again.
-    """
+    """Import the module of the tasks, and load compiled functions; errors are left to the task, which reports them."""
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         import_module(os.environ[MODULE_VARIABLE])
         if _READS_LOGS in sys.modules:
             from rmq_formats import compiled, warm_up
 
-            if not compiled.CACHE_WAS_EMPTY:
+            if not compiled.CACHE_WAS_EMPTY:  # else the driver compiles before the first task
                 warm_up.compile_messages()
                 warm_up.compile_queues_and_index()
     gc.collect()

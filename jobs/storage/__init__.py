@@ -49,12 +49,7 @@ class AnyStorage(Storage):
 def storage_for(
     location: str, options: Mapping[str, str] | None = None, read_limits: ReadLimits | None = None
 ) -> Storage:
-    """
-    Return the storage for *location*.
-
-    *options* are the session's Hadoop settings (`fs.s3a.…`), with the address and credentials of an object store;
-    *read_limits* says how to read local files if a broker may be running.
-    """
+    """Return the storage for *location*; *options* are the session's Hadoop settings (`fs.s3a.…`)."""
     reason = why_unsupported(location)
     if reason is not None:
         raise OSError(reason)

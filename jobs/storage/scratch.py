@@ -85,11 +85,7 @@ def scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Sc
 
 @contextmanager
 def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> Iterator[Scratch]:
-    """
-    Create a directory for the duration of a run: below *location*, or in the temporary directory.
-
-    A scratch directory of the caller is used as it is, and kept.
-    """
+    """Create a directory for a run, below *location* or in the temporary directory; the caller's `Scratch` is kept."""
     if isinstance(location, Scratch):
         yield location
         return

@@ -181,7 +181,14 @@ def repair(  # noqa: PLR0913 - one argument an option
     from jobs.repair.journal import JOURNAL_FILE
 
     if undoes:
-        return _undone(place.store, out, answer)
+        from jobs.repair.run import undo
+
+        done = undo(place.store, out.absolute())
+        undone = f"{count_text(len(done), 'part')} undone"
+        result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
+        lines = [place.store, *(f"  {line}" for line in done)]
+        answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
+        return ExitCode.CLEAN
     if not (out / JOURNAL_FILE).exists():
         refuse_nonempty_directory(str(out))
     run = StoreRun(place, engine, settings.max_rate, warm="jobs.repair.run")
@@ -272,12 +279,3 @@ def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
     for step, _ in recommend_steps(found, {REPAIR, REPAIR_FROM_LAKE} if has_lake else {REPAIR}):
         if step.commands:
             yield from step.lines()
-
-
-def _undone(store: str, out: Path, answer: ResultPrinter) -> ExitCode:
-    from jobs.repair.run import undo
-
-    done = undo(store, out.absolute())
-    result = Result(Severity.NOT_VERIFIED, f"{count_text(len(done), 'part')} undone", answer.seconds, verdict="done")
-    answer.print_json_or_lines({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
-    return ExitCode.CLEAN

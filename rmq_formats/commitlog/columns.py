@@ -167,6 +167,8 @@ def _column_room(count: int, size: int) -> Column:
 
 def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
     """Return room for records; *texts* is the size of their properties once these are clean."""
+    # With its separator, which the last one lacks, no property is shorter than three bytes.
+    properties = sizes.properties // 3 + rows
     return Output(
         good=_room(np.int64, rows),
         bad=_room(np.int64, rows),
@@ -178,23 +180,16 @@ def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
         born_hosts=_room(np.int32, rows),
         store_hosts=_room(np.int32, rows),
         offset_ids=_column_room(rows, _ID_SIZE * rows),
-        properties=_property_room(rows, sizes.properties, texts),
-    )
-
-
-def _property_room(rows: int, raw_size: int, size: int) -> Properties:
-    """Return room for properties of *raw_size* bytes that may be *size* bytes of clean text."""
-    properties = raw_size // 3 + rows  # with its separator, which the last one lacks, none is shorter than three bytes
-    keys = raw_size // 2 + rows
-    return Properties(
-        lists=_ends_room(rows),
-        names=_room(np.int32, properties),
-        values=_column_room(properties, size),
-        raw=_column_room(rows, raw_size),
-        tags=_column_room(rows, size),
-        uniq_key=_column_room(rows, size),
-        key_lists=_ends_room(rows),
-        keys=_column_room(keys, size),
+        properties=Properties(
+            lists=_ends_room(rows),
+            names=_room(np.int32, properties),
+            values=_column_room(properties, texts),
+            raw=_column_room(rows, sizes.properties),
+            tags=_column_room(rows, texts),
+            uniq_key=_column_room(rows, texts),
+            key_lists=_ends_room(rows),
+            keys=_column_room(sizes.properties // 2 + rows, texts),
+        ),
     )
 
 

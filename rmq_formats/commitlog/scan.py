@@ -50,11 +50,7 @@ class Window:
         self.unreadable: tuple[int, int] | None = None  # blocks after the bytes that are there
 
     def buffer_position_of(self, position: int, wanted: int) -> int:
-        """
-        Return the position in the buffer of the byte at *position*, followed by *wanted* bytes.
-
-        There are fewer at the end of the file, or before blocks that cannot be read.
-        """
+        """Return where *position* is in the buffer; *wanted* bytes follow unless the readable part of the file ends."""
         at = position - self.position
         is_exhausted = self.unreadable is not None or self.is_last
         if not 0 <= at <= self.filled or (at + wanted > self.filled and not is_exhausted):

@@ -236,11 +236,7 @@ class OpenTail:
 
 
 def is_fully_written(record: MessageRecord) -> bool:
-    """
-    Return whether the newest record of a log is written to its last byte.
-
-    The broker copies a record front to back; a stored text never ends in a zero byte.
-    """
+    """Return whether a log's newest record is complete: it is written front to back, and no text ends in a zero."""
     return has_right_body_crc(record) and not record.properties_raw.endswith(b"\0")
 
 

@@ -95,11 +95,7 @@ class PackedKeys(NamedTuple):
 def pack_keys(
     records: RawRecords, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
 ) -> Iterator[PackedKeys]:
-    """
-    Yield the keys of *records* that are at *from_offset* or after it, some at a time.
-
-    What is yielded is valid until the next one.
-    """
+    """Yield the keys of *records* at or after *from_offset*, some at a time; each block is valid until the next one."""
     room = len(records.positions) * 4 + _WIDEST
     keys = np.empty(room, PACKED_KEY)
     places = np.empty(room if with_places else 0, KEY_TEXT_PLACE)

@@ -161,11 +161,7 @@ def _of_full_file(file: Content) -> Geometry | None:
 
 
 def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
-    """
-    Return the geometry of a *full* file: its count of the next free entry is the number of entries it was made for.
-
-    None where the sizes cannot be: then the header is damaged or the file was never full.
-    """
+    """Return the geometry of a *full* file, which has as many entries as its header counts; None if that cannot be."""
     return _with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
 
 
