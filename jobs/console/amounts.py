@@ -77,7 +77,7 @@ TIME_EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> int:
-    """Return ms since 1970; *zone* (default: this machine's) is that of a text without one. `ValueError`, `OverflowError`."""
+    """Parse a time into ms since 1970; *zone* (default: this machine's) is that of a text without one."""
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
         return time.time_ns() // 1_000_000 - round(int(ago[1]) * UNIT_SECONDS[ago[2]] * _MS)

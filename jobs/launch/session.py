@@ -131,7 +131,7 @@ def _start(
 
 
 def close() -> None:
-    """End a cluster's session at the end of a command; a local JVM stays, for later commands, until its input closes."""
+    """End a cluster's session at the end of a command; a local JVM stays for later ones until its input closes."""
     if not _jvms or _jvms[-1][1].is_local:
         return
     process, _ = _jvms.pop()
