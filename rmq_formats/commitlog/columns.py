@@ -8,6 +8,7 @@ again with larger ones.
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, DistinctTexts, Output, Properties, PropertyNames, TextSizes
+from rmq_formats.commitlog.fill import Column, DistinctTexts, Output, Properties, PropertyNames
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
@@ -81,29 +82,30 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
 
 
 def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool) -> tuple[Output, DistinctTexts, int]:
-    sizes = fill.measure_texts(buffer, positions)
-    if max(sizes.bodies, _GROWTH * sizes.properties) > _LARGEST:
-        found = f"{sizes.bodies} bytes of bodies and {sizes.properties} of properties"
+    bodies, topics, properties = fill.measure_texts(buffer, positions)
+    if max(bodies, _GROWTH * properties) > _LARGEST:
+        found = f"{bodies} bytes of bodies and {properties} of properties"
         raise LimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
-    sizes = sizes if with_body else sizes._replace(bodies=0)
+    bodies = bodies if with_body else 0
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
-        out = _output_room(positions.size, sizes, sizes.properties + spare)
-        topics, born_hosts, store_hosts = (new_text_table(slots, heap_size, _SEED) for _ in range(3))
-        distinct = DistinctTexts(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
+        out = _output_room(positions.size, bodies, topics, properties, properties + spare)
+        new_table = partial(new_text_table, slots, heap_size, _SEED)
+        distinct = DistinctTexts(new_table(), new_table(), new_table(), _name_room(slots, heap_size))
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
         if status == fill.MORE_TEXTS:
             slots, heap_size = _MORE * slots, _MORE * heap_size
         else:
-            spare = (_GROWTH - 1) * sizes.properties
+            spare = (_GROWTH - 1) * properties
 
 
 def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
-    numbers, raw = _room(np.int32, count), _column_room(count, fill.measure_texts(buffer, positions).topics)
+    _, topics, _ = fill.measure_texts(buffer, positions)
+    numbers, raw = _room(np.int32, count), _column_room(count, topics)
     scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
@@ -165,30 +167,29 @@ def _column_room(count: int, size: int) -> Column:
     return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
 
 
-def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
-    """Return room for records; *texts* is the size of their properties once these are clean."""
-    # With its separator, which the last one lacks, no property is shorter than three bytes.
-    properties = sizes.properties // 3 + rows
+def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> Output:
+    """Return room for records, by the bytes of their parts; *texts* are the properties once they are clean."""
+    most = properties // 3 + rows  # with its separator, which the last one lacks, none is shorter than three bytes
     return Output(
         good=_room(np.int64, rows),
         bad=_room(np.int64, rows),
-        body=_column_room(rows, sizes.bodies),
+        body=_column_room(rows, bodies),
         numbers=_room(np.int32, len(fill.NUMBERS) * rows).reshape(len(fill.NUMBERS), rows),
         wide_numbers=_room(np.int64, len(fill.WIDE_NUMBERS) * rows).reshape(len(fill.WIDE_NUMBERS), rows),
         topics=_room(np.int32, rows),
-        topic_raw=_column_room(rows, sizes.topics),
+        topic_raw=_column_room(rows, topics),
         born_hosts=_room(np.int32, rows),
         store_hosts=_room(np.int32, rows),
         offset_ids=_column_room(rows, _ID_SIZE * rows),
         properties=Properties(
             lists=_ends_room(rows),
-            names=_room(np.int32, properties),
-            values=_column_room(properties, texts),
-            raw=_column_room(rows, sizes.properties),
+            names=_room(np.int32, most),
+            values=_column_room(most, texts),
+            raw=_column_room(rows, properties),
             tags=_column_room(rows, texts),
             uniq_key=_column_room(rows, texts),
             key_lists=_ends_room(rows),
-            keys=_column_room(sizes.properties // 2 + rows, texts),
+            keys=_column_room(properties // 2 + rows, texts),
         ),
     )
 

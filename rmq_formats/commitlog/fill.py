@@ -149,16 +149,8 @@ def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: i
     column.present[np.uintp(row)] = 1 if end > start else 0
 
 
-class TextSizes(NamedTuple):
-    """The bytes of all bodies, topics and properties of some records."""
-
-    bodies: int
-    topics: int
-    properties: int
-
-
 @compiled
-def measure_texts(buffer: Bytes, positions: Integers) -> TextSizes:
+def measure_texts(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
     """Return the bytes of all bodies, topics and properties."""
     bodies, topics, properties = 0, 0, 0
     for row in range(positions.size):
@@ -166,7 +158,7 @@ def measure_texts(buffer: Bytes, positions: Integers) -> TextSizes:
         bodies += parts.body_end - parts.body
         topics += parts.topic_end - parts.topic
         properties += parts.properties_end - parts.properties
-    return TextSizes(bodies, topics, properties)
+    return bodies, topics, properties
 
 
 @compiled
