@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import types as _types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, config, inlined
+from rmq_formats.compiled import compiled, config, inlined, types
 from rmq_formats.kernels.integers import Bytes, as_int64, byte_at, number_at
 
 cgutils: Any
@@ -37,7 +36,6 @@ _LOW_32 = (1 << 32) - 1
 _STEP = 16  # bytes per step
 _LANES = 4  # independent of each other
 _SHORTEST = _LANES * _STEP  # bytes below which tables are as fast; folded parts have at least so many
-types: Any = _types
 _Emitted: TypeAlias = Any  # a value of the code being made: llvmlite and numba declare no types
 _Word = ir.IntType(64)
 _Pair = ir.VectorType(_Word, 2)

@@ -9,20 +9,19 @@ which numba cannot express.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from llvmlite import ir
-from numba import types as _types
 from numba.core import typing as _typing
 from numba.core.cgutils import get_or_insert_function as _function
 from numba.extending import lower_builtin, type_callable
 
-types: Any = _types
+from rmq_formats.compiled import Function, types
+
 typing: Any = _typing
 function: Any = _function
 _type_callable: Any = type_callable
 _lower_builtin: Any = lower_builtin
-Function = TypeVar("Function", bound=Callable[..., Any])
 _Emitted: TypeAlias = Any  # a value of the code being made, or what makes it: llvmlite and numba declare no types
 _Word = ir.IntType(64)
 
