@@ -9,7 +9,7 @@ store's content at this place.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +172,8 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     except NothingToRestoreError:
         plan = None
     until = known.newest.to_offset
-    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
+    ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
+    of_store = {range_.base_offset: replace(range_, is_read_once=True) for range_ in ranges}
     of_lake = {one.base_offset: SegmentWork.from_plan(plan, one) for one in plan.segments} if plan else {}
     works = [
         SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)

@@ -10,6 +10,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -105,7 +106,8 @@ def repair_segments(
 ) -> tuple[list[RepairedSegment], list[int]]:
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
-    ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
+    every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
+    ranges = {range_.base_offset: replace(range_, is_read_once=True) for range_ in every}
     works = [
         SegmentWork.from_plan(plan, one, str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
@@ -139,21 +141,22 @@ def repair_segment(
     is_whole = stored.stat().st_size >= work.size
     kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.end, limit)), limit)]
     _copy(stored, made, [(a - base, b - base) for a, b in kept])
-    sound = [] if range_ is None else list(_find_sound_parts(work, range_, result.unchecked))
-    _copy(stored, made, [(a - base, b - base) for a, b in sound])
+    sound = [] if range_ is None else list(_keep_sound_parts(work, range_, result.unchecked))
     starts = [start for start, _ in sound]
     holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
     return result._replace(changed=tuple(holes))
 
 
-def _find_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
-    """Yield the parts of the store's segment that no row of the lake proves to be changed: they stay."""
+def _keep_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
+    """Write the parts of the store's segment that no row of the lake proves to be changed, and yield their offsets."""
     at = sound = range_.start_offset
-    with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("rb") as made:
+    with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("r+b", buffering=0) as made:
         for item in pieces:
             if isinstance(item, Piece):
                 # *sound* is where the last sound record ends, *at* the last item: equal if nothing wrong is between.
                 if item.kind is PieceKind.BLANK and sound == at:  # after another log's records it ends that log
+                    blank = item.offset - work.base_offset, item.end - work.base_offset
+                    _copy(Path(local_path(range_.location)), Path(work.path), [blank])
                     yield item.offset, item.end
                 at = item.end
                 continue
@@ -166,9 +169,14 @@ def _find_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Inte
             cuts = np.flatnonzero(np.diff(is_wrong) | (starts[1:] != ends[:-1])) + 1
             for run in np.split(np.arange(places.size), cuts):
                 if not is_wrong[run[0]]:
-                    sound = int(ends[run[-1]])
-                    yield int(starts[run[0]]), sound
+                    start, sound = int(starts[run[0]]), int(ends[run[-1]])
+                    data = item.buffer[start - item.base_offset : sound - item.base_offset].data
+                    with naming_file_in_errors(work.path):
+                        os.pwrite(made.fileno(), data, start - work.base_offset)
+                    yield start, sound
             at = int(ends[-1])
+        with naming_file_in_errors(work.path):
+            os.fsync(made.fileno())
 
 
 def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:

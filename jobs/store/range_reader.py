@@ -107,7 +107,7 @@ class RangeReader:
         A page may have been read before the broker filled it, and the next one afterwards; inside a body, no length
         shows this. Bytes that others follow were complete by then, so a second read returns all of them.
         """
-        if self._range.final or not is_local(self._range.location):
+        if self._range.final or self._range.is_read_once or not is_local(self._range.location):
             return False
         place, times = self._looked
         self._looked = at, times + 1 if at == place else 1

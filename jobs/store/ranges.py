@@ -67,6 +67,7 @@ class Range:
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
+    is_read_once: bool = False  # no second read of records that a broker may be writing: their bytes are compared later
 
     @property
     def start_offset(self) -> int:
