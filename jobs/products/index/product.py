@@ -10,11 +10,13 @@ file gets a newer row in `index_files`.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from tempfile import gettempdir
 from typing import NamedTuple
 
 from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
+from jobs.launch.engine import count_cores
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
 from jobs.products.index.key_sequence import KeyCollector, KeySequence, RangeKeys
@@ -25,9 +27,12 @@ from jobs.products.product import Collector, CollectorResult, FinishedProduct, O
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
+from jobs.store.running_broker import check_disk_space
 from jobs.store.store import Store
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, make_rules
+
+_LEAST_BYTES_OF_KEY = 50  # of the log: small messages have about 100 bytes and two keys
 
 
 class ContinuationPoint(NamedTuple):
@@ -45,6 +50,9 @@ class ContinuationPoint(NamedTuple):
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     """Prepare a run's index entries: continue the open file of the last run, or begin with the broker's files."""
     opening = _first(run) if state is None else _continuation(run, state)
+    size = _estimate_temporary_files(run, opening)
+    if size:
+        check_disk_space(run.store.root, gettempdir(), size)
 
     def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
         output, geometry = run.output, opening.geometry
@@ -73,6 +81,14 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         return finished
 
     return StartedProduct(opening.from_offset, partial(_collector, run.output, opening), finish)
+
+
+def _estimate_temporary_files(run: Run, opening: ContinuationPoint) -> int:
+    """Return the size of the temporary files in which this machine builds full index files at the same time."""
+    geometry = opening.geometry.value
+    entries = opening.header.entry_count if opening.header else 0
+    entries += max(run.store.end_offset - opening.from_offset, 0) // _LEAST_BYTES_OF_KEY
+    return min(entries // geometry.capacity, run.workers.processes, count_cores()) * geometry.file_size
 
 
 def _first(run: Run) -> ContinuationPoint:

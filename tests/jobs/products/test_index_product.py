@@ -5,6 +5,7 @@ import json
 import shutil
 import struct
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, timedelta, timezone
@@ -438,3 +439,18 @@ def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(golde
     assert real_entries(store) == lake_entries(tmp_path / "lake")
     rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
     assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}
+
+
+def test_temporary_files_of_full_index_files_must_fit_next_to_a_broker(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
+    monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with pytest.raises(OSError, match=f"^{temporary}: "):
+        ingest(request_of("b533-base", store, tmp_path / "lake"), SerialWorkers())
+
+    assert [] == rows_of(tmp_path / "lake")

@@ -58,6 +58,8 @@ def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, t
     (row,) = rows_of(tmp_path / "lake", "findings", "kind")
 
     assert ("b0", summary.store_id, "wrong_body_crc") == (row["broker"], row["store_id"], row["kind"])
+    run("verify", tier, "--findings-lake", tmp_path / "lake")
+    assert [1, 2] == [one["verification"] for one in rows_of(tmp_path / "lake", "findings", "verification")]
 
 
 def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
