@@ -124,7 +124,6 @@ class LakeLists:
         return self._rows(sql) if self._tables.has_table("runs") else Rows((), (), note="the lake has no table runs")
 
     def _rows(self, sql: str) -> Rows:
-        """Run a query for a page, and return its rows under its column names."""
         rows = self._tables.rows(sql)
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 

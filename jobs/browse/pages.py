@@ -295,7 +295,6 @@ def find_message_at(source: Source, position: str) -> Message:
 
 
 def _fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
-    """Return each field's offset, name, text and bytes, as `dump --fields` names them."""
     fields = record_fields(message.record)
     base = message.record.physical_offset
     ends = [*(field.offset - base for field in fields[1:]), len(raw)]

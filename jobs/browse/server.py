@@ -143,7 +143,6 @@ class RequestGuard:
     """Accepts only requests that have the token, come from this server's own pages, and only read."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        """Guard *app*, which listens on *port*."""
         self._app = app
         self._token = token
         self._cookie = f"rmq_lake_{port}"

@@ -242,7 +242,12 @@ def record_fields(record: MessageRecord) -> list[Field]:
         ("properties_length", str(record.properties_length), PROPERTIES_LENGTH.size),
     ):
         fields.append(Field(offset, name, text))
-        fields += _inner_fields(record, offset) if name == "body" else ()
+        at = offset
+        for number, inner in enumerate(_inner_messages(record) if name == "body" else ()):
+            fields.append(Field(at, f"inner message {number}", f"flag {inner.flag}, body {_preview(inner.body)}"))
+            at += INNER_MESSAGE.size + len(inner.body) + PROPERTIES_LENGTH.size
+            fields += _property_fields(inner.properties_raw, at)
+            at += len(inner.properties_raw)
         offset += size
     return [*fields, *_property_fields(record.properties_raw, offset)]
 
@@ -253,14 +258,6 @@ def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
         return list(decode_inner_batch(record.body)) if record.sys_flag & INNER_BATCH else []
     except FormatError:
         return []
-
-
-def _inner_fields(record: MessageRecord, offset: int) -> Iterator[Field]:
-    for number, message in enumerate(_inner_messages(record)):
-        yield Field(offset, f"inner message {number}", f"flag {message.flag}, body {_preview(message.body)}")
-        offset += INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size
-        yield from _property_fields(message.properties_raw, offset)
-        offset += len(message.properties_raw)
 
 
 def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:

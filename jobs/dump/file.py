@@ -164,11 +164,7 @@ def open_file(location: str) -> Iterator[DumpFile]:
 
 
 def compare_with_sibling_files(file: DumpFile) -> tuple[int | None, str | None]:
-    """
-    Return the offset of the file that follows, and how *file* was cut short, by the other files in the folder.
-
-    Both are None if nothing shows them, also where the name of *file* is not an offset.
-    """
+    """Return the offset of the next file, and how *file* was truncated, as other files show; None if they do not."""
     base_offset = parse_offset_name(file.name)
     if base_offset is None:
         return None, None

@@ -91,11 +91,7 @@ RowMask = npt.NDArray[np.bool_]
 
 
 def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask:
-    """
-    Return which rows another engine has changed, including rows from which no record can be assembled any more.
-
-    Columns that the engine has *dropped* from the whole table are not compared.
-    """
+    """Return which rows another engine has changed; columns that it has *dropped* from the table are not compared."""
     made = assemble_records(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
     if made.offsets.size:

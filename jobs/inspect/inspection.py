@@ -4,7 +4,8 @@ The inspection of a store: all parts, in an order in which each can use the resu
 This module also has the broker's state (running, closed, how far it had flushed), and the number of files by folder.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from jobs.console.amounts import count_text
@@ -22,7 +23,7 @@ from jobs.inspect.queues import (
     note_unindexed_messages,
     sample_record,
 )
-from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, StoreReport, TimersReport
+from jobs.inspect.report import Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
@@ -168,8 +169,7 @@ def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
 
 def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and check the broker's lock."""
-    report = StateReport(folders=_folders(store))
-    report.epochs = read_epochs(store)
+    report = StateReport(folders=_count_files(store), epochs=read_epochs(store))
     with problems.noting_errors(store.root):
         report.process = find_broker_process(store.root)
     for mark in find_file_marks(store):
@@ -245,9 +245,19 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
             problems.add_note(file.location, text)
 
 
-def _folders(store: Store) -> list[FolderReport]:
-    counted: dict[tuple[str, str], FolderReport] = {}
-    for about, size in _all_files(store):
+def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
+    files: list[tuple[StoreFile, int]] = []
+    for segment in (*store.segments, *store.overlapping):
+        # A log in other folders is shown by the folder it is in.
+        folder = segment.location.rpartition("/")[0]
+        below = folder.removeprefix(f"{store.root}/")
+        log_kind = FileKind.DLEDGER_LOG if below.startswith("dledger-") else FileKind.COMMITLOG
+        files.append((StoreFile(f"{below}/{segment.base_offset:020d}", log_kind), segment.size))
+    named = {segment.location for segment in store.segments}
+    others = (*store.queue_files, *store.index_files, *store.other_files)
+    files += [(file.about, file.size) for file in others if file.location not in named]
+    counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for about, size in files:
         *folders, _ = about.path.split("/")
         depth = 2 if folders[:1] == ["config"] else 1
         is_log = about.kind in {FileKind.COMMITLOG, FileKind.DLEDGER_LOG}
@@ -255,20 +265,6 @@ def _folders(store: Store) -> list[FolderReport]:
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
         kind = _OURS.get(about.path, kind)
         kind = "set aside by repair or --install" if SET_ASIDE_MARK in about.path.partition("/")[0] else kind
-        report = counted.setdefault((folder, kind), FolderReport(folder, kind))
-        report.files += 1
-        report.bytes += size
-    return [counted[name] for name in sorted(counted)]
-
-
-def _all_files(store: Store) -> Iterable[tuple[StoreFile, int]]:
-    for segment in (*store.segments, *store.overlapping):
-        # A log in other folders is shown by the folder it is in.
-        folder = segment.location.rpartition("/")[0]
-        below = folder.removeprefix(f"{store.root}/")
-        kind = FileKind.DLEDGER_LOG if below.startswith("dledger-") else FileKind.COMMITLOG
-        yield StoreFile(f"{below}/{segment.base_offset:020d}", kind), segment.size
-    named = {segment.location for segment in store.segments}
-    for file in (*store.queue_files, *store.index_files, *store.other_files):
-        if file.location not in named:
-            yield file.about, file.size
+        counts[folder, kind] += 1
+        sizes[folder, kind] += size
+    return [(*name, counts[name], sizes[name]) for name in sorted(counts)]

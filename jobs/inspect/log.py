@@ -194,17 +194,11 @@ class LogInspector:
 
     def _sum_up(self) -> None:
         report = self._report
-        columns = [
-            [value for one in report.segments if (value := getattr(one, name)) is not None]
-            for name in ("end_offset", "first_store_timestamp", "last_store_timestamp")
-        ]
-        ends, firsts, lasts = columns
-        report.end_offset = max(ends, default=None)
-        report.first_store_timestamp, report.last_store_timestamp = (
-            next(iter(firsts), None),
-            next(reversed(lasts), None),
-        )
-        counts = [segment.records for segment in report.segments]
-        if None not in counts:
-            report.records = sum(count or 0 for count in counts)
+        firsts = (one.first_store_timestamp for one in report.segments)
+        lasts = (one.last_store_timestamp for one in reversed(report.segments))
+        report.end_offset = max((one.end_offset for one in report.segments if one.end_offset is not None), default=None)
+        report.first_store_timestamp = next((time for time in firsts if time is not None), None)
+        report.last_store_timestamp = next((time for time in lasts if time is not None), None)
+        if all(one.records is not None for one in report.segments):
+            report.records = sum(one.records or 0 for one in report.segments)
             report.topics = dict(self._topics.most_common())

@@ -31,7 +31,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, decode_header
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, decode_header
 from rmq_formats.release import OLDEST
 
 _RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
@@ -201,31 +201,27 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
             report.files.append(IndexFileReport(file.location, file.size, header))
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
-        report.hash_slots, report.index_num = stated.geometry
+        report.geometry = stated.geometry
         shown = f"detected from {count_text(stated.files, 'full file')}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
         report.geometry_origin = "the default, which matches the file size" if is_default else shown
-    geometry = report.geometry
-    _check_sizes(report, geometry, problems)
-    if geometry is not None:
+    _check_sizes(report, problems)
+    if report.geometry is not None:
         for found in report.files:
             with problems.noting_errors(found.file):
-                marks.add_all(find_index_marks(store, found.file, found.header, geometry))
+                marks.add_all(find_index_marks(store, found.file, found.header, report.geometry))
     return report
 
 
-def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Problems) -> None:
-    sizes = Counter(file.size for file in report.files)
+def _check_sizes(report: IndexReport, problems: Problems) -> None:
+    geometry, sizes = report.geometry, Counter(file.size for file in report.files)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for file in report.files:
+        text = f"{count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
         if file.size < usual:
-            problems.add_damage(
-                file.file, f"truncated: {count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
-            )
+            problems.add_damage(file.file, f"truncated: {text}")
         elif file.size > usual:
-            problems.add_note(
-                file.file, f"{count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
-            )
+            problems.add_note(file.file, text)
         if geometry is not None and file.header.index_count > geometry.index_num:
             text = f"index_count is {file.header.index_count:,}, but the file has room for {geometry.index_num:,}"
             problems.add_damage(file.file, text, 36)

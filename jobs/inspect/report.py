@@ -27,7 +27,6 @@ class Problem(NamedTuple):
     offset: int | None = None
 
     def __str__(self) -> str:
-        """Return the place and the fact as one line."""
         place = "" if self.offset is None else f" at offset {self.offset}"
         return f"{self.file}{place}: {self.text}"
 
@@ -151,32 +150,14 @@ class IndexReport:
     """All index files."""
 
     files: list[IndexFileReport] = field(default_factory=list)
-    hash_slots: int | None = None
-    index_num: int | None = None
+    geometry: Geometry | None = None  # None if it is unknown
     geometry_origin: str = "unknown"
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """The numbers of slots and entries, if they are known."""
-        if self.hash_slots is None or self.index_num is None:
-            return None
-        return Geometry(self.hash_slots, self.index_num)
 
     @property
     def last_offset(self) -> int | None:
         """The physical offset of the newest message that the index names."""
         headers = (file.header for file in self.files)
         return max((header.end_physical_offset for header in headers if header.entry_count), default=None)
-
-
-@dataclass(slots=True)
-class FolderReport:
-    """The number and total size of the files of one kind in one folder."""
-
-    folder: str  # below the store's root; "" is the root itself
-    kind: str
-    files: int = 0
-    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -212,7 +193,8 @@ class StateReport:
     unknown_files: int = 0
     replica: str | None = None  # in controller mode: cluster, broker and the replica's number
     epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
-    folders: list[FolderReport] = field(default_factory=list)
+    # The number and total size of the files of one kind in one folder below the root ("" is the root itself).
+    folders: list[tuple[str, str, int, int]] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # folders with files named like segments, which were not given
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
     timers: TimersReport | None = None  # timer messages in files
@@ -276,15 +258,21 @@ class StoreReport:
     def to_dict(self) -> dict[str, object]:
         """Return the report for JSON."""
         units = sum(queue.unit_count for queue in self.queues.queues)
+        folders = [dict(zip(("folder", "kind", "files", "bytes"), one, strict=True)) for one in self.state.folders]
+        hash_slots, index_num = self.index.geometry or (None, None)
         return {
             "store": self.store,
             "health": str(self.health),
             "broker": None if self.start is None else self.start.to_dict(),
-            "state": asdict(self.state),
+            "state": asdict(self.state) | {"folders": folders},
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
-            "index": asdict(self.index)
-            | {"files": [{"file": one.file, "size": one.size, **one.header._asdict()} for one in self.index.files]},
+            "index": {
+                "files": [{"file": one.file, "size": one.size, **one.header._asdict()} for one in self.index.files],
+                "hash_slots": hash_slots,
+                "index_num": index_num,
+                "geometry_origin": self.index.geometry_origin,
+            },
             "releases": [
                 {
                     "from_offset": era.first_offset,

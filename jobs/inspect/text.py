@@ -68,10 +68,10 @@ _SHOWN_ABOVE = frozenset(
 
 
 def _other_folders(report: StoreReport) -> Iterator[str]:
-    for folder in report.state.folders:
-        if folder.kind not in _SHOWN_ABOVE:
-            files = f"{count_text(folder.files, 'file')}, {count_text(folder.bytes, 'byte')}"
-            yield f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}"
+    for folder, kind, files, size in report.state.folders:
+        if kind not in _SHOWN_ABOVE:
+            counts = f"{count_text(files, 'file')}, {count_text(size, 'byte')}"
+            yield f"{printable(folder) or 'root'}: {kind}, {counts}"
 
 
 def _log(report: StoreReport) -> Iterator[str]:

@@ -82,11 +82,7 @@ class LakeSource(Source):
     def __init__(
         self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
     ) -> None:
-        """
-        Answer from *tables*; the release is detected unless it is given.
-
-        *through_log*: search the messages themselves, as if there were no index entries.
-        """
+        """Detect the release unless it is given; with *through_log*, search as if there were no index entries."""
         super().__init__()
         self.tables = tables
         self.store = store
@@ -131,12 +127,7 @@ class LakeSource(Source):
     def _offsets(
         self, table: str, *conditions: str, before: int = MAX_TIME, together: int = _TOGETHER
     ) -> Iterator[int]:
-        """
-        Yield the distinct offsets of rows, descending.
-
-        They are read in parts with limits that storage applies: a caller that needs few reads few, and memory does not
-        grow with the number of rows.
-        """
+        """Yield distinct offsets of rows, descending; they are read in parts, with limits that storage applies."""
         count = together
         while True:
             where = self.restrict_to_store(*conditions, f"physical_offset < {before}")
@@ -148,12 +139,7 @@ class LakeSource(Source):
             before, count = found[-1], min(count * 16, _MOST_OFFSETS)
 
     def _placed(self, offsets: Iterable[int]) -> Iterator[Message]:
-        """
-        Yield the messages at offsets, in their order.
-
-        The statement lists the offsets, so that files and row groups can be skipped; a join with the table of offsets
-        would read all bodies.
-        """
+        """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
             rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), IS_OWN_ROW)
@@ -283,12 +269,7 @@ class LakeSource(Source):
         return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
     def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
-        """
-        Yield messages stored before an offset of the log, newest first.
-
-        A large table is read in parts of the log of increasing size, based on file statistics, so a first page reads
-        only the newest files.
-        """
+        """Read a large table in parts, by the statistics of files: a first page reads only the newest files."""
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
         self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
@@ -549,11 +530,7 @@ class LakeSource(Source):
 def open_lake_stores(
     lake: str, broker: str | None = None, release: Release | None = None, *, through_log: bool = False
 ) -> list[LakeSource]:
-    """
-    Open each store of a lake, or those with the label or id *broker*; an empty lake is one empty store.
-
-    Raises `OtherBrokerError` if the lake only has other stores.
-    """
+    """Open each store of a lake, or those of *broker*; `OtherBrokerError` if it only has other stores."""
     tables = LakeTables(lake, file_system_options())
     named = [store for store in tables.stores if broker is None or broker in store]
     if not named and tables.stores:

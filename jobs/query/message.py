@@ -38,7 +38,6 @@ class Message:
         self.shown = shown
 
     def __repr__(self) -> str:
-        """Return its topic and positions, for interactive sessions."""
         one = self.record
         return f"<Message of {self.topic}, queue {one.queue_id} offset {one.queue_offset}, at {one.physical_offset}>"
 
@@ -159,11 +158,7 @@ class KeyQuery(NamedTuple):
         return of_kind(self.topic, self.key)
 
     def is_kept_by_client(self, message: Message) -> bool:
-        """
-        Return whether a client keeps a message of the broker's answer, regardless of time.
-
-        Brokers do not index rollbacks.
-        """
+        """Return whether a client keeps a message of the broker's answer; brokers do not index rollbacks."""
         is_indexed = message.transaction is not TransactionType.ROLLBACK
         return is_indexed and message.topic == self.topic and has_key(message, self.kind, self.key)
 

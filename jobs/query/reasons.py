@@ -298,11 +298,7 @@ def _with(wanted: ListConditions, verb: str = "has") -> str:
 
 
 def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]:
-    """
-    Find the open half messages among the newest *limit* of each queue: neither committed nor rolled back.
-
-    They are sorted newest first, with a flag if older ones were not read.
-    """
+    """Find open half messages among the newest *limit* of each queue, newest first; True if some were not read."""
     found: dict[str, Message] = {}
     was_cut_short = False
     known = source.topics()
@@ -332,11 +328,7 @@ def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], 
 
 
 def find_half_message_end(source: Source, half: Message) -> tuple[Message | None, bool]:
-    """
-    Find the op message that ends a half message: commits and rollbacks both write one.
-
-    It is returned with a flag if older op messages were not read.
-    """
+    """Find the op message that commits or rolls back a half message; True if older op messages were not read."""
     is_in_rocksdb = half.topic == rocksdb_rows.HALF_TOPIC
     topic, queue_id = (rocksdb_rows.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)

@@ -59,7 +59,6 @@ _Block = tuple[bytes, int, Sequence[int], Sequence[int]]
 
 
 def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers of the records that contain *text*, ascending."""
     needle = text.encode("utf-8", "replace")
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes cannot be searched for
         yield from range(len(positions))
@@ -166,7 +165,6 @@ class StoreIndex:
     """The index of a store; messages in no index file are searched in the log."""
 
     def __init__(self, store: "StoreSource") -> None:
-        """Use *store* to read messages and to keep notes."""
         self._store = store
         self._reader = store.reader
 

@@ -84,11 +84,7 @@ class StoreSource(Source):
         progress: Progress = do_nothing,
         broker: str | None = None,
     ) -> None:
-        """
-        Answer from *reader*'s files, as the newest of the possible *releases* would.
-
-        *through_log*: as if index and queue files were lost.
-        """
+        """Answer as the newest of *releases* would; with *through_log*, as if index and queue files were lost."""
         super().__init__()
         self.reader = reader
         self.possible_releases = releases
@@ -184,11 +180,7 @@ class StoreSource(Source):
         return self._index.find_by_hash(wanted) if is_indexed else self.by_key(wanted)
 
     def occurrences(self, text: str, searched: int = MAX_LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
-        """
-        Yield messages that have *text* as a key of any kind, in any topic; to explain an empty answer.
-
-        If the log has more than *searched* bytes, it is not searched for messages that are in no index file.
-        """
+        """Search the log for messages that are in no index file only if it has at most *searched* bytes."""
         given: set[tuple[int, KeyKind, bool]] = set()
         wanted = (KeyQuery(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
         indexed = (
@@ -415,12 +407,8 @@ class StoreSource(Source):
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
     def part_searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
-        """
-        Return the part of a queue that brokers up to 5.1.0 search for a store time.
-
-        MappedFileQueue#getMappedFileByTime selects the first file that was modified at or after the time, or else the
-        last one.
-        """
+        """Return the part in the first file that was modified at or after the time, or else in the last one."""
+        # MappedFileQueue#getMappedFileByTime of brokers up to 5.1.0
         queue = self._queue(topic, queue_id)
         if queue is None or queue.is_batch:
             return offsets
@@ -548,11 +536,7 @@ class StoreSource(Source):
     # messages by time
 
     def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
-        """
-        Yield messages stored before an offset of the log, newest first.
-
-        The log itself is read if it is short enough: it includes messages of lost queue and index files.
-        """
+        """Read the log itself if it is short enough: it includes messages of lost queue and index files."""
         before = min(before, self.reader.store.end_offset)
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
             yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, before, limit))

@@ -181,25 +181,21 @@ def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
     """Yield the history of each message of which *seeds* are copies, once."""
     seen: set[int] = set()
     for seed in seeds:
-        if seed.record.physical_offset not in seen:
-            story = _story(source, seed)
-            seen |= {copy.offset for copy in story.copies}
-            yield story
-
-
-def _story(source: Source, seed: Message) -> Story:
-    unknown = source.list_unknown_facts()
-    copies: list[Copy] = []
-    for _, message in sorted(_copies(source, seed, unknown).items()):
-        role = _role(message, copies)
-        copies.append(Copy(message, role, _text(message, role), source.origin_of(message)))
-    readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
-    for number, copy in enumerate(copies):
-        _look_around(source, copy, copies, unknown)
-        if not copy.is_superseded:
-            copy.groups = list(_groups(copy, copies[number + 1 :], readers))
-    reports = _reports(source, seed.unique_key) if seed.unique_key else []
-    return Story(seed.unique_key, copies, reports, _state(copies), unknown)
+        if seed.record.physical_offset in seen:
+            continue
+        unknown = source.list_unknown_facts()
+        copies: list[Copy] = []
+        for _, message in sorted(_copies(source, seed, unknown).items()):
+            role = _role(message, copies)
+            copies.append(Copy(message, role, _text(message, role), source.origin_of(message)))
+        readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
+        for number, copy in enumerate(copies):
+            _look_around(source, copy, copies, unknown)
+            if not copy.is_superseded:
+                copy.groups = list(_groups(copy, copies[number + 1 :], readers))
+        reports = _reports(source, seed.unique_key) if seed.unique_key else []
+        yield Story(seed.unique_key, copies, reports, _state(copies), unknown)
+        seen |= {copy.offset for copy in copies}
 
 
 # the copies of a message

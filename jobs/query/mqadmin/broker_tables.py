@@ -245,11 +245,7 @@ class StaticQueueSegment(NamedTuple):
 
 
 def read_static_queues(source: Source, topic: str) -> dict[int, tuple[StaticQueueSegment, StaticQueueSegment]]:
-    """
-    Return the queues of a static topic from a broker's table; none for any other topic.
-
-    For each queue: the part with its first message, and the one to which new messages go.
-    """
+    """Return, for each queue of a static topic, the part with its first message and the one that new messages go to."""
     table = source.config_file(MAPPING_FILE).get("topicQueueMappingInfoMap")
     about = table.get(topic) if isinstance(table, dict) else None
     hosted = about.get("hostedQueues") if isinstance(about, dict) else None

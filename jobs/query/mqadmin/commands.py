@@ -162,11 +162,10 @@ def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
 
 
 def _by_id(line: ParsedLine, context: Context) -> ExitCode:
-    source, printer = context.source, context.printer
+    source, printer, topic = context.source, context.printer, line.options.get("topic")
     printer.charset = line.charset_option("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
-            topic = line.options.get("topic")
             answer = lookups.by_any_id(source, text, topic, any_host=context.any_host)
             answer = _of_topic(answer, topic, text, source.release)
         else:
@@ -278,11 +277,12 @@ def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[st
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one[0].kind is TraceKind.SENT:
-            yield f"{_trace_head('Producer', 'Send')}{_trace_line('Pub', one, context)}\n"
+            yield _trace_columns("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status")
+            yield f"{_trace_line('Pub', one, context)}\n"
         elif one[0].kind is TraceKind.CONSUMED:
             groups.setdefault(one[0].client_group or "", []).append(one)
     for group in hash_set_order(groups):
-        yield _trace_head("Consumer", "Consumer")
+        yield _trace_columns("#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
         for one in groups[group]:
             yield _trace_line("Sub", one, context)
         yield "\n"
@@ -299,10 +299,6 @@ def _trace_line(name: str, reported: _Reported, context: Context) -> str:
     status = "failed" if trace.is_success is False else "success"
     time = time_text_without_ms(timestamp, context.printer.zone)
     return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)
-
-
-def _trace_head(who: str, when: str) -> str:
-    return _trace_columns("#Type", f"#{who}Group", "#ClientHost", f"#{when}Time", "#CostTimes", "#Status")
 
 
 def _trace_columns(*values: str) -> str:

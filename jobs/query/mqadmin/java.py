@@ -16,7 +16,13 @@ from rmq_formats.properties import java_hash, java_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
-_ASCII = 0x80
+# The lead and trail bytes of user-defined zones, and a byte that no trail is.
+_OF_USERS = (
+    (range(0xA1, 0xA8), range(0x40, 0xA1)),
+    (range(0xAA, 0xB0), range(0xA1, 0xFF)),
+    (range(0xF8, 0xFF), range(0xA1, 0xFF)),
+)
+_ASCII, _DELETE = 0x80, 0x7F
 # `undefined`, `idna` and `punycode` are text encodings to Python, and refuse bytes that are none of theirs.
 _PROBES = (bytes(range(256)), b"abc-", b"xn--\xff")
 
@@ -49,20 +55,13 @@ def _as_java(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     pair, begins_nothing = error.object[error.start : error.start + 2], False
     if len(pair) > 1 and pair[0] in _LEADS:
-        if _is_of_users(*pair):
+        if any(pair[0] in leads and pair[1] in trails and pair[1] != _DELETE for leads, trails in _OF_USERS):
             return pair.decode("gb18030"), error.start + 2
         begins_nothing = pair[1] >= _ASCII and pair[1] not in _LEADS
     return _REPLACEMENT, error.start + (2 if begins_nothing else 1)
 
 
 codecs.register_error("java", _as_java)
-
-
-def _is_of_users(lead: int, trail: int) -> bool:
-    """Return whether a pair is in a user-defined zone."""
-    if 0xA1 <= lead <= 0xA7:  # noqa: PLR2004 - as GBK has it
-        return 0x40 <= trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
-    return 0xFF > trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
 
 
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4

@@ -57,19 +57,19 @@ class PulledQueue(NamedTuple):
 
         def limit(name: str, otherwise: int) -> int:
             time = line.time_option(name, -MAX_TIME - 1, context.printer.zone)
-            return self._offset_at(time) if time >= earliest else otherwise
+            if time < earliest:
+                return otherwise
+            if self.source.release.time_search_takes_nearest:
+                part = self.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time)
+                return self._nearest(part, time)
+
+            def stored(offset: int) -> int:
+                found = self._stored(offset)
+                return time if found is None else found
+
+            return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
 
         return OffsetRange(limit("beginTimestamp", self.offsets.minimum), limit("endTimestamp", self.offsets.maximum))
-
-    def _offset_at(self, time: int) -> int:
-        if self.source.release.time_search_takes_nearest:
-            return self._nearest(self.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
-
-        def stored(offset: int) -> int:
-            found = self._stored(offset)
-            return time if found is None else found
-
-        return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
 
     def _nearest(self, searched: OffsetRange, time: int) -> int:
         """Return the message stored nearest to a time, like ConsumeQueue#getOffsetInQueueByTime; the first of two."""
