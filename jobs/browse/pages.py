@@ -207,6 +207,7 @@ class Pages:
             message=message,
             story=told,
             lines=list(timeline_lines(told, None)),
+            damage_templates=stories.DAMAGE_TEMPLATES,
             positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
             shown=format_body(message, question.query.get("body")),

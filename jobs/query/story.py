@@ -467,7 +467,7 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
         yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
     for fact in copy.keys:
         if fact.check is PointerCheck.MISSING:
-            template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
+            template = _NOT_FOUND if fact.place is None else _NOT_FOUND_IN
             kind = "unique key" if fact.kind == KeyKind.UNIQUE else fact.kind
             yield Sentence(template, kind=kind, key=fact.key, place=str(fact.place))
     if any(fact.check is PointerCheck.NOT_KNOWN for fact in copy.keys):
@@ -490,6 +490,12 @@ _QUEUES = {
     PointerCheck.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
     PointerCheck.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",
 }
+_NOT_FOUND, _NOT_FOUND_IN = (
+    "index: NOT FOUND under the {kind} {key}",
+    "index: NOT FOUND under the {kind} {key} in {place}",
+)
+# The sub-lines of a timeline that report damage of a queue or the index, by their templates.
+DAMAGE_TEMPLATES = {_QUEUES[PointerCheck.ELSEWHERE], _QUEUES[PointerCheck.MISSING], _NOT_FOUND, _NOT_FOUND_IN}
 
 
 def story_object(story: Story) -> dict[str, object]:

@@ -39,6 +39,7 @@ from tests.support.broker import Broker
 from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, Pages, rendered, served
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import segments_of, stored_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
@@ -452,6 +453,14 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
     assert bomb == rendered(Place(str(tmp_path)), "/body?at=0").body
+
+
+def test_a_key_with_the_word_of_a_finding_is_not_shown_as_damage(tmp_path: Path) -> None:
+    def count_damage(key: str) -> int:
+        lake = write_lake(write_store(tmp_path / key, stored([Sent(keys=(key,))])), tmp_path / f"{key}-lake")
+        return rendered(Place(lake=str(lake)), "/message?at=0").text.count("severity damage")
+
+    assert count_damage("4711") == count_damage("MISSING")
 
 
 # how it begins and ends
