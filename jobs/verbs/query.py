@@ -389,8 +389,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     Each table and view is available under its name, a typed table as typed_<folder>. Statements are read-only.
     """
     from jobs.launch.arguments import file_system_options
-    from jobs.query.lake_tables import LakeTables
-    from jobs.query.sql import Batches, describe_tables, write_parquet
+    from jobs.query.lake_tables import Batches, LakeTables, describe_tables, write_parquet
 
     if (output == "parquet") is not (out is not None):
         raise click.UsageError("--output parquet requires --out FILE; --out cannot be combined with other formats")
