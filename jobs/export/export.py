@@ -105,16 +105,6 @@ class ExportSummary:
     gaps: list[ExportDefect] = field(default_factory=list)
     file: str = ""  # of a part; not written if there are no messages
 
-    def add_undecoded(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        """Note the bodies of some rows that cannot be decoded."""
-        failed = [row for row, body in enumerate(bodies) if body.error is not None]
-        self.undecoded_bodies += len(failed)
-        for row in failed[: _NAMED - len(self.undecoded)]:
-            broker, offset, size = (
-                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
-            )
-            self.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
-
 
 def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     """Return the items to read."""
@@ -293,7 +283,12 @@ class PartTask:
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
         for batch, bodies in iterate_decoded_slices(rows, self.asked.limit):
-            part.add_undecoded(batch, bodies)
+            failed = [row for row, body in enumerate(bodies) if body.error is not None]
+            part.undecoded_bodies += len(failed)
+            for row in failed[: _NAMED - len(part.undecoded)]:
+                names = ("broker", "physical_offset", "body_length")
+                broker, offset, size = (batch.column(name)[row].as_py() for name in names)
+                part.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
             if condition is None or not condition.uses_bodies:
                 yield batch, bodies
             else:

@@ -76,7 +76,8 @@ def inspect_store(
     state = inspect_state(store, marks, problems)
     queues = inspect_queues(store, problems)
     index = inspect_index(store, marks, problems)
-    known = [*queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))]
+    ends = [end for one in queues.queues for end in (one.first_physical_offset, one.last_physical_offset)]
+    known = [offset for offset in (*ends, index.last_offset) if offset is not None]
     log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
     report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
     if len(state.epochs) > 1:

@@ -130,12 +130,6 @@ class QueuesReport:
         """The topics that have queues."""
         return {queue.topic for queue in self.queues}
 
-    def known_records(self) -> Iterator[int]:
-        """Yield the physical offsets of records that the ends of queues name."""
-        for queue in self.queues:
-            ends = (queue.first_physical_offset, queue.last_physical_offset)
-            yield from (offset for offset in ends if offset is not None)
-
 
 class IndexFileReport(NamedTuple):
     """One index file."""
