@@ -82,20 +82,20 @@ class LakeLists:
 
     def histogram(self, wanted: ListConditions, slots: int, _seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
-        every = self._tables.list_files(MESSAGES, "store_timestamp")
-        of_store = [file for file in every if file.store_id in {None, self.source.store.store_id}]
-        files = [file for file in of_store if file.low is not None and file.high is not None]
-        inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
+        inside = [
+            (low, high, rows or 0)
+            for low, high, rows, store_id in self._tables.list_files(MESSAGES, "store_timestamp")
+            if store_id in {None, self.source.store.store_id} and low is not None and high is not None
+            if high >= wanted.begin and low <= wanted.end
+        ]
         if not inside:
             return None
-        begin = max(min(file.low or 0 for file in inside), wanted.begin)
-        end = min(max(file.high or 0 for file in inside), wanted.end)
+        begin = max(min(low for low, _, _ in inside), wanted.begin)
+        end = min(max(high for _, high, _ in inside), wanted.end)
         start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
-        if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
-            for file in inside:
-                spread_evenly(
-                    counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step
-                )
+        if sum(rows for _, _, rows in inside) > _MOST_COUNTED:
+            for low, high, rows in inside:
+                spread_evenly(counts, rows, (low - start) // step, (high - start) // step)
             return Histogram(start, step, counts, "all topics, estimated from the numbers of rows in the files")
         of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin.text import OffsetRange
@@ -44,14 +44,7 @@ _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 _FEW = 64  # records that are read one by one before a search becomes worthwhile
 
 
-class Span(NamedTuple):
-    """A range of the log between two record boundaries."""
-
-    start: int
-    end: int
-
-
-WHOLE_LOG = Span(0, 1 << 62)  # no log is as long
+WHOLE_LOG = range(1 << 62)  # a part of the log is a range between two record boundaries; no log is as long
 
 
 # Some records of the log: bytes, the physical offset of the first one, and ascending positions and sizes of records.
@@ -73,16 +66,16 @@ def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Seque
 
 
 def search_records(
-    store: StoreReader, text: str, progress: Progress, span: Span = WHOLE_LOG, lose: OnLoss = do_nothing
+    store: StoreReader, text: str, progress: Progress, span: range = WHOLE_LOG, lose: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in find_holes(store.store.segments):
-        if start < span.end and end > span.start:
+        if start < span.stop and end > span.start:
             lose(start, end, f"no segment contains this range; {before.location} ends before it")
     ranges: list[Range] = []
     # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
     for range_ in plan_ranges(store.store, range_size=WHOLE_SEGMENTS):
-        start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.end)
+        start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.stop)
         if start < end:
             base = range_.base_offset
             is_final = range_.final or end < range_.end_offset  # a record begins where the span ends
@@ -214,8 +207,8 @@ class StoreIndex:
                     given[message.record.physical_offset] += 1
                     yield message
             except _DamagedFileError:
-                last = self._store.by_offset(span.end)
-                damaged = Span(span.start, last.record.end_offset if last else span.end)
+                last = self._store.by_offset(span.stop)
+                damaged = range(span.start, last.record.end_offset if last else span.stop)
                 yield from self._find_uncovered(damaged, wanted, given)
             if file.header.begin_timestamp < wanted.begin:
                 return
@@ -292,14 +285,14 @@ class StoreIndex:
             seen[offset] += 1
 
     @cached_property
-    def _parts(self) -> list[tuple[Span, IndexReader | None]]:
+    def _parts(self) -> list[tuple[range, IndexReader | None]]:
         """
         The parts of the log that index files cover, and those before, between and after them, newest first.
 
         The span of a file ends at the beginning of the last entry's message, of which the next file may also have
         entries.
         """
-        store, parts = self._reader.store, list[tuple[Span, IndexReader | None]]()
+        store, parts = self._reader.store, list[tuple[range, IndexReader | None]]()
         newer_first = store.end_offset
         for file in self._reader.index_readers():
             try:
@@ -309,12 +302,12 @@ class StoreIndex:
                 continue
             if span is None:
                 continue
-            if span.end < newer_first:
-                parts.append((Span(max(span.end, store.start_offset), newer_first), None))
+            if span.stop < newer_first:
+                parts.append((range(max(span.stop, store.start_offset), newer_first), None))
             parts.append((span, file))
             newer_first = min(newer_first, span.start)  # a broker that starts after a crash may index messages again
         if store.start_offset < newer_first:
-            parts.append((Span(store.start_offset, newer_first), None))
+            parts.append((range(store.start_offset, newer_first), None))
         return parts
 
     def _hits(self, file: IndexReader, wanted: KeyQuery) -> Iterator[int]:
@@ -342,13 +335,13 @@ class StoreIndex:
             raise _DamagedFileError from damage
         yield from out_of_order
 
-    def _find_uncovered(self, span: Span, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
+    def _find_uncovered(self, span: range, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = read_few_records(self._reader, span)
         records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
         # Places are kept, not messages of any size. The message that the next file begins with may have its first
         # entries in a file that is lost.
-        places = [*(record.physical_offset for record in records), span.end]
+        places = [*(record.physical_offset for record in records), span.stop]
         for message in filter(None, map(self._store.by_offset, reversed(places))):
             offset = message.record.physical_offset
             if wanted.matches(message):
@@ -356,14 +349,14 @@ class StoreIndex:
                 times -= self._entries_later(wanted, span, offset, max(times, 0))
                 if times > 0:
                     self._store.note_once(
-                        f"no index file covers offsets {span.start} to {span.end}: the log itself is searched there"
+                        f"no index file covers offsets {span.start} to {span.stop}: the log itself is searched there"
                     )
                     given[offset] += times
                     yield from [message] * times
 
-    def _entries_later(self, wanted: KeyQuery, span: Span, offset: int, most: int) -> int:
+    def _entries_later(self, wanted: KeyQuery, span: range, offset: int, most: int) -> int:
         """Return how many entries, up to *most*, the first message of *span* has in the previous file, read later."""
-        files = [file for part, file in self._parts if file and part.start <= offset == part.end == span.start]
+        files = [file for part, file in self._parts if file and part.start <= offset == part.stop == span.start]
         count = 0
         for file in files:
             with suppress(_DamagedFileError):  # it has been reported; entries before the damage are read later as well
@@ -381,7 +374,7 @@ class StoreIndex:
             self._store.note_incomplete(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
 
-def _covered(file: IndexReader) -> Span | None:
+def _covered(file: IndexReader) -> range | None:
     """Return a file's range of offsets, None without entries; raise `CorruptData` if header and entries disagree."""
     header = file.header
     if not header.entry_count:
@@ -393,14 +386,14 @@ def _covered(file: IndexReader) -> Span | None:
     if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
         claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
         raise CorruptData(f"the header states offsets {claimed}, but the entries have {first} to {last}", 0, file.file)
-    return Span(first, last)
+    return range(first, last)
 
 
-def read_few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] | None:
+def read_few_records(store: StoreReader, span: range) -> Sequence[MessageRecord] | None:
     """Return the records of a short span; None if it is long, or if its records do not lead to its end."""
     records: list[MessageRecord] = []
     offset = span.start
-    while offset < span.end and len(records) < _FEW:
+    while offset < span.stop and len(records) < _FEW:
         segment = store.store.segment_at(offset)
         if segment is None:
             return records if offset >= store.store.end_offset else None
@@ -421,4 +414,4 @@ def read_few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] 
         if magic != MAGIC_BLANK or size != segment.size - position:
             return None
         offset = segment.base_offset + segment.size
-    return records if offset >= span.end else None
+    return records if offset >= span.stop else None

@@ -37,7 +37,6 @@ from jobs.query.store_index import (
     MAX_LOG_SEARCHED_UNASKED,
     WHOLE_LOG,
     LogQueue,
-    Span,
     StoreIndex,
     search_records,
 )
@@ -150,7 +149,7 @@ class StoreSource(Source):
             *(f"{why} ({count_text(len(found), 'offset')}, the first {found[0]})" for why, found in pointed_at),
         ]
 
-    def search(self, text: str, span: Span = WHOLE_LOG) -> Iterator[Message]:
+    def search(self, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
         """Yield the messages of the log that contain *text*, in log order; note lost parts."""
         for record in search_records(self.reader, text, self._progress, span, self._lose):
             yield Message(record, self.release)
@@ -560,29 +559,29 @@ class StoreSource(Source):
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
 
-    def _offsets_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
+    def _offsets_within(self, queue: StoredQueue, part: range) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""
         first, end = self.reader.unit_range(queue)
         low = bisect_left(range(end), part.start, first, key=partial(_named_offset, queue))
-        for number in reversed(range(low, bisect_left(range(end), part.end, low, key=partial(_named_offset, queue)))):
+        for number in reversed(range(low, bisect_left(range(end), part.stop, low, key=partial(_named_offset, queue)))):
             unit = queue.read_unit(number)
-            if unit is not None and unit.physical_offset < part.end:
+            if unit is not None and unit.physical_offset < part.stop:
                 yield unit.physical_offset
             else:
                 name = f"{queue.name.topic}/{queue.name.queue_id}"
                 self.note_incomplete(f"unit {number} of {name} is missing or points to a later message")
 
-    def _parts(self, wanted: ListConditions, before: int) -> list[Span]:
+    def _parts(self, wanted: ListConditions, before: int) -> list[range]:
         """Return the parts of the log before an offset that may have messages in a time window, newest first."""
         times = self.reader.segment_times
-        parts: list[Span] = []
+        parts: list[range] = []
         is_adjacent = False
         for segment in self.reader.store.segments:
             low, high = times[segment.base_offset]
             is_wanted = (low is None or low <= wanted.end) and (high is None or high >= wanted.begin)
             if is_wanted and segment.base_offset < before:
                 start = parts.pop().start if is_adjacent else segment.base_offset
-                parts.append(Span(start, min(segment.base_offset + segment.size, before)))
+                parts.append(range(start, min(segment.base_offset + segment.size, before)))
             elif not is_wanted:
                 hours = CLOCK_SLACK_MS // _HOUR_MS
                 self.note_once(
@@ -602,11 +601,11 @@ class StoreSource(Source):
         if before >= self.reader.store.end_offset:
             self._lack_lost(is_before=False)
         for part in self._parts(wanted, before):
-            end, size = part.end, _FIRST_SPAN
+            end, size = part.stop, _FIRST_SPAN
             while end > part.start:
                 low = self._boundary_before(max(end - size, part.start))
                 kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-                for record in search_records(self.reader, text, do_nothing, Span(low, end), self._lose):
+                for record in search_records(self.reader, text, do_nothing, range(low, end), self._lose):
                     if record.physical_offset < end and self._is_listed(Message(record, self.release), wanted):
                         kept.append(record.physical_offset)
                 yield from ((offset, self.by_offset(offset)) for offset in reversed(kept))
