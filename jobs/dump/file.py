@@ -53,11 +53,7 @@ class Item(NamedTuple):
 
 
 class DumpRequest(NamedTuple):
-    """
-    The part of a file to dump: at most *limit* items from the offset *start* on.
-
-    For an index file, *chain* selects one slot, by its number or by one of its keys; the geometry may be given.
-    """
+    """The part of a file to dump; of an index file, *chain* selects one slot, by its number or by one of its keys."""
 
     start: int = 0
     limit: int | None = None

@@ -115,11 +115,7 @@ class Answer:
 
 
 class Sentence(str):
-    """
-    A sentence for people with its template and values, for translation.
-
-    The English template is the key of its translations, which have the same values. A value may itself be a sentence.
-    """
+    """A sentence with its English template, by which translations are found, and its values (maybe sentences)."""
 
     __slots__ = ("template", "values")
     template: str

@@ -18,11 +18,7 @@ Metrics = Mapping[str, tuple[str, Sequence[tuple[str, float]]]]
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
-    """
-    Write the metrics of a run, or of all steps since the start of `--follow`.
-
-    The file is replaced atomically. Metrics of other stores in the file stay: several brokers may share one.
-    """
+    """Replace a run's metrics in a file atomically; those of other stores stay: several brokers may share one."""
     own = f'store="{_escaped(summary.store)}"'
     labels = f'broker="{_escaped(summary.broker)}",{own}'
     path.parent.mkdir(parents=True, exist_ok=True)

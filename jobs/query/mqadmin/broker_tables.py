@@ -117,11 +117,7 @@ def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
 
 
 def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
-    """
-    Print each group that has a retry topic, as mqadmin finds groups, with its lag.
-
-    A broker that is down has no connected consumers: count and rate are 0, and type and model are unknown.
-    """
+    """Print each group that has a retry topic, as mqadmin finds groups, with its lag; no consumers are connected."""
     config, printer = _config(context), context.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
 

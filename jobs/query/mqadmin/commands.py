@@ -333,11 +333,7 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
 
 
 def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, OffsetRange, int]]:
-    """
-    Yield the broker's queues, and those of a static topic that are derived from them.
-
-    Each comes with broker, id, offsets, and the time of its newest message (0 without one).
-    """
+    """Yield broker, id, offsets and newest time (0 without one) of a topic's queues, and of static ones with them."""
     source, broker = context.source, context.broker_name
     source.complete_queues(topic)
     queues: dict[int, tuple[OffsetRange, int]] = {}
