@@ -18,7 +18,7 @@ import pytest
 from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
-from jobs.query.mqadmin.arguments import COMMANDS, UNSUPPORTED_COMMANDS, parse_mqadmin_line
+from jobs.query.mqadmin.arguments import UNSUPPORTED_COMMANDS, parse_mqadmin_line
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
@@ -158,17 +158,6 @@ def test_an_unsupported_command_is_a_usage_error_with_the_reason(why: str, names
 
         assert (code, out) == (ExitCode.USAGE, "")
         assert why in err
-
-
-def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
-    docs = Path(__file__).parents[3] / "docs"
-    page = (docs / "query.md").read_text() + (docs / "internals" / "queries.md").read_text()
-    help_page = (docs / "reference.md").read_text()
-    unanswered = [name for names in UNSUPPORTED_COMMANDS.values() for name in names]
-
-    assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
-    assert [name for name in COMMANDS if name not in help_page] == []
-    assert not set(COMMANDS) & set(unanswered)
 
 
 def test_csv_keeps_nested_values() -> None:
