@@ -9,6 +9,7 @@ messages are in RocksDB, which also contains pending transactions and the rows o
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from itertools import starmap
 from typing import NamedTuple
 
 from jobs.storage.locations import join_location
@@ -171,11 +172,9 @@ def _index_rows(database: Database) -> int:
 
 
 def _timers(database: Database) -> tuple[TimerRow, ...]:
-    delivered_to = 0
-    rows = []
-    for key, value in database.items(rows_of.TIMER_FAMILY):
-        if key == rows_of.DELIVERY_PROGRESS_KEY:
-            delivered_to = rows_of.decode_progress(value)
-        elif key != rows_of.SCAN_PROGRESS_KEY:
-            rows.append(decode_timer_row(key, value))
-    return tuple(row for row in rows if row.delivery_ms >= delivered_to)
+    progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
+    # Its row is after those of messages, of which only the pending ones are kept.
+    found = next(database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))
+    delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.DELIVERY_PROGRESS_KEY else 0
+    items = ((key, value) for key, value in database.items(rows_of.TIMER_FAMILY) if key not in progress)
+    return tuple(row for row in starmap(decode_timer_row, items) if row.delivery_ms >= delivered_to)

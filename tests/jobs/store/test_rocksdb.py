@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from jobs.store.queue_files import QueueStorage, StorageFeatures, detect_storage
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import list_store
+from jobs.store.waiting import read_rocksdb_state
 from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
-from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
+from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
 
@@ -169,3 +171,23 @@ def test_rows_are_read_as_a_file_of_units(start: int, stop: int, tmp_path: Path)
 
     assert queue.read(start, stop) == b"".join(expected)
     assert (queue.start, queue.capacity, queue.written_end()) == (0, 64, 64)
+
+
+def test_delivered_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = list_store(str(unpack_feature("b551-timerrocks", tmp_path).root))
+    items = rocksdb.Database.items
+
+    def with_delivered(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        if family == TIMER_FAMILY and not start:
+            yield from ((number.to_bytes(8, "big") + b"id", TIMER_VALUE.pack(1, number)) for number in range(20_000))
+        yield from items(self, family, start)
+
+    pending = read_rocksdb_state(store)
+    monkeypatch.setattr(rocksdb.Database, "items", with_delivered)
+    tracemalloc.start()
+    state = read_rocksdb_state(store)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert pending == state
+    assert peak < 2 << 20
