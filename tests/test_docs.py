@@ -110,3 +110,19 @@ def test_llms_txt_lists_every_page() -> None:
     pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")}
 
     assert pages | {"CONTRIBUTING.md"} == named
+
+
+def test_names_imported_by_examples_exist() -> None:
+    """A renamed function once broke the notebook, which only slow tests run."""
+    texts = [*map(Path.read_text, PAGES), (DOCS / "notebook.ipynb").read_text()]
+    imports = [
+        (module.replace("rocketmq_lake", "jobs"), name)
+        for text in texts
+        for module, names in re.findall(
+            r"^\W*from ((?:jobs|rocketmq_lake|rmq_formats)[\w.]*) import ([\w, ]+)", text, re.MULTILINE
+        )
+        for name in names.split(", ")
+    ]
+
+    assert len(imports) > 10
+    assert [] == [one for one in imports if not hasattr(import_module(one[0]), one[1].strip())]
