@@ -8,7 +8,7 @@ bridges.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,21 +63,13 @@ def _find_possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
-class UnitOfLostMessage(NamedTuple):
-    """A queue unit that points to a lost message."""
-
-    message: LostMessage
-    file: str  # below the store's root
-    position: int  # in the file
-    is_skipped: bool  # a broker passes over a blank in its place
-
-
 class Hole(NamedTuple):
-    """Lost bytes at which a start would truncate the log, and the units that point to them."""
+    """Lost bytes at which a start would truncate the log, and the lost messages to which units of queues point."""
 
     segment: Segment
     place: DoubtfulBytes
-    units: list[UnitOfLostMessage]
+    delivered: list[LostMessage]  # to consumers, from a bridge
+    skipped: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
 
 
 def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
@@ -90,7 +82,8 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
     facts = gather_start_facts(store, Release.from_version(after.release))
     places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
     newest_first = store.segments[::-1]
-    holes = [Hole(next(one for one in newest_first if one.base_offset <= place.offset), place, []) for place in places]
+    segments = [next(one for one in newest_first if one.base_offset <= place.offset) for place in places]
+    holes = [Hole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]
     for queue in queues_of_files(store.queue_files, store.storage):
         if queue.name.kind is not QueueKind.PLAIN:
             continue
@@ -101,7 +94,7 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
             # at the end of a queue would be its newest unit: the broker would take new messages for older ones.
             is_skipped = hole.segment.base_offset > 0 and not is_last_lost
-            hole.units.extend(_units_in(queue, end, hole.place, is_skipped=is_skipped))
+            _add_units(hole, queue, end, is_skipped=is_skipped)
     return holes
 
 
@@ -130,14 +123,14 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
     locations = {file.about.path: file.location for file in store.queue_files}
-    for unit in [unit for hole in holes for unit in hole.units if unit.is_skipped]:
-        copy = folder / unit.file
-        if unit.file not in copies:
+    for path, position in [one for hole in holes for one in hole.skipped]:
+        copy = folder / path
+        if path not in copies:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(local_path(locations[unit.file]), copy)
-            copies[unit.file] = copy
+            shutil.copyfile(local_path(locations[path]), copy)
+            copies[path] = copy
         with copy.open("r+b") as file:
-            file.seek(unit.position)
+            file.seek(position)
             file.write(UNIT.pack(*PRE_BLANK))
     return copies
 
@@ -146,7 +139,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
         return "an all-zero message for each lost message to which a queue in RocksDB points"
-    delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
+    delivered = [message for hole in holes for message in hole.delivered]
     if not delivered:
         return ""
     behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
@@ -169,7 +162,7 @@ def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes
         return BLANK.pack(end - place.offset, MAGIC_BLANK)
-    delivered = sorted({unit.message.offset: unit.message for unit in hole.units if not unit.is_skipped}.values())
+    delivered = sorted({message.offset: message for message in hole.delivered}.values())
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
@@ -181,15 +174,16 @@ def _is_in(unit: Unit, place: DoubtfulBytes) -> bool:
     return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
 
 
-def _units_in(queue: StoredQueue, end: int, place: DoubtfulBytes, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
-    """Yield a queue's units that point into a hole; they ascend and end at *end*."""
-    for position in range(queue.first_unit_pointing_from(place.offset, end), end):
+def _add_units(hole: Hole, queue: StoredQueue, end: int, *, is_skipped: bool) -> None:
+    """Add a queue's units that point into the hole; they ascend and end at *end*."""
+    for position in range(queue.first_unit_pointing_from(hole.place.offset, end), end):
         unit = queue.read_unit(position)
-        if not isinstance(unit, Unit) or not _is_in(unit, place):
+        if not isinstance(unit, Unit) or not _is_in(unit, hole.place):
             return
-        name = queue.name
-        message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
-        at = position * queue.unit_size
-        file = next(one for one in reversed(queue.files) if one.base_offset <= at)
-        path = f"{name.path}/{file.location.rpartition('/')[2]}"
-        yield UnitOfLostMessage(message, path, at - file.base_offset, is_skipped)
+        name, at = queue.name, position * queue.unit_size
+        if is_skipped:
+            file = next(one for one in reversed(queue.files) if one.base_offset <= at)
+            hole.skipped.append((f"{name.path}/{file.location.rpartition('/')[2]}", at - file.base_offset))
+        else:
+            message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
+            hole.delivered.append(message)
