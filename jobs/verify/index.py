@@ -8,7 +8,7 @@ Entries of messages that the log has lost are consequences of the log's damage.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.log_check import LogCheck
@@ -28,7 +28,6 @@ from jobs.products.index.explanation import (
     FileVerdict,
     explain_files,
 )
-from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.key_sequence import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
@@ -92,16 +91,57 @@ class IndexVerification:
 
     def report(self, workers: Workers, log: ListedLog, check: LogCheck) -> PartReport:
         """Return the findings, once *check* and the collectors have seen the log."""
-        wanted, scratch = self._wanted, self._scratch
         if not self._files:
-            in_rocksdb = verify_rocksdb_index(workers, log, wanted.release, scratch)
-            return in_rocksdb or _without_files(workers, log, wanted, scratch)
+            in_rocksdb = verify_rocksdb_index(workers, log, self._wanted.release, self._scratch)
+            return in_rocksdb or self._without_files(workers, log)
         if self._settings is None:
-            missing = _missing_before(workers, log, self._files, wanted, scratch)
+            missing = self._missing_before(workers, log)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
         keys, doubtful = self.collectors[0], check.doubtful_ranges
         return _report(explain_files(workers, log, keys, doubtful, self._files, self._settings))
+
+    def _without_files(self, workers: Workers, log: ListedLog) -> PartReport:
+        """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
+        conf, checkpoint = self._wanted.conf, read_checkpoint(log.store)
+        time = 0 if checkpoint is None else checkpoint.index_timestamp
+        if time > 0:
+            expected = f"files up to store time {time_text(time)}, according to the checkpoint"
+        elif not conf.makes_index_files:
+            return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
+        elif conf.is_given and not self._sure_keys(workers, log):
+            return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
+        elif conf.is_given:
+            expected = "index files, because the broker's configuration enables them"
+        else:
+            reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
+            return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
+        place, cause = ("index", None, "files"), "the index files were deleted or lost"
+        return PartReport([Finding(INDEX, MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
+
+    def _missing_before(self, workers: Workers, log: ListedLog) -> Finding | None:
+        """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""
+        first = next((file for file in self._files if file.header.entry_count), None)
+        begin = 0 if first is None else first.header.begin_physical_offset
+        ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
+        if first is None or not ranges:
+            return None
+        row = self._sure_keys(workers, log._replace(ranges=ranges))
+        keys = row.find_first_key(begin)
+        if not keys:
+            return None
+        place = f"index/{first.name}", None, "before this file"
+        cause = "index files were deleted or lost, or the index was disabled until then"
+        offset = row.read_keys(0, 1)[0].physical_offset
+        return Finding(
+            INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(keys, 'key')}", "", cause, keys, offset
+        )
+
+    def _sure_keys(self, workers: Workers, log: ListedLog) -> KeySequence:
+        """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
+        release = self._wanted.release
+        rules = parse_rules(release) if release else make_rules((0, detect_store_eras(log.store)[0].lowest))
+        return collect_keys(workers, log, rules, self._scratch)
 
 
 def _report(explanation: Explanation) -> PartReport:
@@ -124,52 +164,6 @@ def _report(explanation: Explanation) -> PartReport:
         "damaged_bytes": row.damaged_bytes,
     }  # fmt: skip
     return PartReport(findings, numbers, notes)
-
-
-def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> PartReport:
-    """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
-    conf, checkpoint = wanted.conf, read_checkpoint(log.store)
-    time = 0 if checkpoint is None else checkpoint.index_timestamp
-    if time > 0:
-        expected = f"files up to store time {time_text(time)}, according to the checkpoint"
-    elif not conf.makes_index_files:
-        return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
-    elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
-        return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
-    elif conf.is_given:
-        expected = "index files, because the broker's configuration enables them"
-    else:
-        reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
-        return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
-    place, cause = ("index", None, "files"), "the index files were deleted or lost"
-    return PartReport([Finding(INDEX, MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
-
-
-def _missing_before(
-    workers: Workers, log: ListedLog, files: Sequence[BrokerIndexFile], wanted: GivenSettings, scratch: Scratch
-) -> Finding | None:
-    """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""
-    first = next((file for file in files if file.header.entry_count), None)
-    begin = 0 if first is None else first.header.begin_physical_offset
-    ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
-    if first is None or not ranges:
-        return None
-    row = _sure_keys(workers, log._replace(ranges=ranges), wanted, scratch)
-    keys = row.find_first_key(begin)
-    if not keys:
-        return None
-    place = f"index/{first.name}", None, "before this file"
-    cause = "index files were deleted or lost, or the index was disabled until then"
-    offset = row.read_keys(0, 1)[0].physical_offset
-    return Finding(
-        INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(keys, 'key')}", "", cause, keys, offset
-    )
-
-
-def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeySequence:
-    """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
-    rules = parse_rules(wanted.release) if wanted.release else make_rules((0, detect_store_eras(log.store)[0].lowest))
-    return collect_keys(workers, log, rules, scratch)
 
 
 def _finding(explained: ExplainedFile) -> Finding:
