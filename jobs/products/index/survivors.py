@@ -285,7 +285,10 @@ class FilePlacer:
             count = broker_file.header.entry_count
             head = _first_at_or_after(reader, count, self._row.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
-            begins = self._begins(broker_file.header.begin_physical_offset)
+            begin, begins = broker_file.header.begin_physical_offset, None  # the keys of the file's first message
+            if self._row.start_offset <= begin <= self._row.last_record_offset:
+                numbers = range(self._row.find_first_key(begin), self._row.find_first_key(begin + 1))
+                begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
                 return Survivor(broker_file, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
             lost = self._lost(reader, head, count)
@@ -305,13 +308,6 @@ class FilePlacer:
             found = self._with_previous(found, entries, before)
         missing = 0 if found.discontinuities and found.discontinuities[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), count - head))
-
-    def _begins(self, offset: int) -> range | None:
-        """Return the keys of the message with which a file begins; None if the log does not contain it."""
-        if not self._row.start_offset <= offset <= self._row.last_record_offset:
-            return None
-        numbers = range(self._row.find_first_key(offset), self._row.find_first_key(offset + 1))
-        return numbers if numbers or find_record(self._store, offset) is not None else None
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list[tuple[Discontinuity, int]]:
         """Return where entries of messages that the log has lost begin, and their numbers."""
