@@ -76,13 +76,9 @@ class DiffRequest(StoreRequest):
 
 
 class Difference(NamedTuple):
-    """
-    A range of records that only one side has, or that differs, with the cause.
+    """A range of records that only one side has, or that differs, with the cause."""
 
-    The task that finds it sets a preliminary cause, as far as its segment shows one, and no severity.
-    """
-
-    severity: Severity
+    severity: Severity  # not yet known to the task of the segment, which knows only a part of the causes
     what: str
     start: int
     end: int

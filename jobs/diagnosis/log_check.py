@@ -64,11 +64,7 @@ class StoreTimes:
 
 
 def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
-    """
-    Yield the records whose times are far from both neighbours' times, which are near to each other.
-
-    Their kind is empty if no single changed bit explains the time.
-    """
+    """Yield records whose times are far from both neighbours'; the kind is empty if no changed bit explains that."""
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
     steps = np.abs(np.diff(exact)) > MAX_TIME_STEP_MS
     apart = np.abs(exact[2:] - exact[:-2]) > MAX_TIME_STEP_MS

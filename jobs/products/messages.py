@@ -89,11 +89,7 @@ def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_R
 
 
 def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> FinishedProduct:
-    """
-    Accept missing files if retention deleted them after their records had been read.
-
-    Raises `TopicsError` if a pattern of topics matches nothing.
-    """
+    """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
     matched = frozenset[str]().union(*(outcome.payload[1] for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:

@@ -35,11 +35,7 @@ def predict_start_after_repair(verdict: Verdict) -> StartOutcome | None:
 
 
 def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
-    """
-    Return why a plan must not be carried out; None if a start after it deletes no more messages than one now.
-
-    *planned* is the verdict on the store's log after the plan.
-    """
+    """Return why a plan must not be carried out; None if a start after it (*planned*) deletes no more than one now."""
     after = predict_start_after_repair(planned)
     if after is None:
         return None

@@ -215,11 +215,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
 
 
 def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
-    """
-    Check that the directory is empty, or holds the beginning of the same restore.
-
-    If the restore is complete, return the summary in its manifest, and delete its notes.
-    """
+    """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
     unfinished = request.out / UNFINISHED_MARK
     described = {
         "store_id": known.store_id,

@@ -137,11 +137,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
     files: Sequence[BrokerIndexFile],
     settings: Settings,
 ) -> Explanation:
-    """
-    Recompute and classify every file that retention has left.
-
-    The headers of the files were read before the *keys* of the log. *doubtful* are ranges of its changed records.
-    """
+    """Recompute and classify every file that retention has left; *doubtful* are ranges of the log's changed records."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
