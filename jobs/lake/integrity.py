@@ -68,7 +68,7 @@ def refuse_foreign_files(lake: Lake) -> None:
     if not is_local(lake.location):
         names = {info.name.partition("/")[0] for info in lake.list_files("")}
     else:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # a new lake
             names = {path.name for path in Path(local_path(lake.location)).iterdir()}
     known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
     foreign = sorted(name for name in names - known if not name.startswith("."))
