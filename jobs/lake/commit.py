@@ -58,6 +58,7 @@ TABLE_PROPERTIES = {
 }
 ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
+T = TypeVar("T")
 SnapshotRewrite: TypeAlias = Callable[[DeltaTable], Rewrite]  # which files a commit replaces, and by which
 
 
@@ -192,8 +193,14 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         )
         return _replace_table(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
+    failure: CommitFailedError | None = None
     with explaining_full_disk(lake.locate(table.name)):
-        return _retry_after_conflicts(attempt)
+        for _ in range(_ATTEMPTS):  # after conflicts and server failures, the next snapshot shows whether it succeeded
+            try:
+                return retry_server_failures(attempt)
+            except CommitFailedError as error:
+                failure = error
+        raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure
 
 
 def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its commit
@@ -369,20 +376,6 @@ def _flush(uri: str, versions: Iterable[int] = ()) -> None:
         with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb") as file:
             os.fsync(file.fileno())
     flush_directory(log if versions else root)
-
-
-T = TypeVar("T")
-
-
-def _retry_after_conflicts(attempt: Callable[[], T]) -> T:
-    """Repeat *attempt* after conflicts and server failures; the next snapshot shows whether it has succeeded."""
-    failure: CommitFailedError | None = None
-    for _ in range(_ATTEMPTS):
-        try:
-            return retry_server_failures(attempt)
-        except CommitFailedError as error:
-            failure = error
-    raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure
 
 
 def file_paths(snapshot: DeltaTable) -> set[str]:

@@ -84,13 +84,7 @@ class AbsentTopic(NamedTuple):
     """A declared topic of which the lake has no message."""
 
     is_known: bool  # the broker's configuration has the topic: it is empty so far
-    similar: tuple[str, ...]  # topics of the lake with names like its own
-
-    @property
-    def reason(self) -> str:
-        """Why there is nothing to type."""
-        similar = f" Did you mean {' or '.join(self.similar)}?" if self.similar else ""
-        return "the topic has no message yet" if self.is_known else f"the lake has no such topic.{similar}"
+    reason: str  # why there is nothing to type
 
 
 @dataclass
@@ -367,7 +361,10 @@ def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str
     for file in () if known else list_snapshot_files(lake, messages):
         for batch in read_batches(lake, MESSAGES, file, ("topic",)):
             names.update(filter(None, batch.column("topic").unique().to_pylist()))
-    return {
-        topic: AbsentTopic(topic in known, tuple(get_close_matches(topic, names, _SIMILAR, _SIMILARITY)))
-        for topic in absent
-    }
+    found = {}
+    for topic in absent:
+        similar = " or ".join(get_close_matches(topic, names, _SIMILAR, _SIMILARITY))
+        hint = f" Did you mean {similar}?" if similar else ""
+        reason = "the topic has no message yet" if topic in known else f"the lake has no such topic.{hint}"
+        found[topic] = AbsentTopic(topic in known, reason)
+    return found
