@@ -208,7 +208,7 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
         code = main(["ingest", str(taken.broker.root), "--lake", str(taken.lake), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN
-    assert f"ingest: done: nothing new after offset {taken.broker.offset:,} in " in capsys.readouterr().out
+    assert f"ingest: done: nothing new after offset {taken.broker.offset:,} (" in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (taken.lake / "figures").read_text()
     assert (taken.lake / "report.html").exists()
 
