@@ -13,8 +13,8 @@ from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import TABLES_EXCEPT_MESSAGES
-from jobs.query.lookups import parse_position, read_page
+from jobs.query.lake_tables import TABLES_EXCEPT_MESSAGES, LakeTables
+from jobs.query.lookups import by_key, parse_position, read_page
 from jobs.query.message import MAX_TIME, ListConditions, Message
 from jobs.query.source import Source
 from jobs.query.store_source import StoreSource
@@ -150,6 +150,23 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
 def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
     with pytest.raises(UnsupportedFormat, match="is not a position"):
         parse_position(position)
+
+
+def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k",))] * 300))
+    ingest_store(store, tmp_path / "lake", release="5.5.1", hash_slots=7, index_num=9)
+    read_integers, counts = LakeTables.read_integers, list[int]()
+
+    def counted(self: LakeTables, sql: str) -> list[int]:
+        found = read_integers(self, sql)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(LakeTables, "read_integers", counted)
+    answer = by_key(open_lake(tmp_path / "lake"), "Orders", "k", limit=3)
+
+    assert len(answer.messages) == 3
+    assert max(counts) < 100
 
 
 def test_a_histogram_counts_messages_by_store_time(both: list[Lists], records: list[MessageRecord]) -> None:
