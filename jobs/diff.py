@@ -231,7 +231,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
                 severity = Severity.GAP
                 cause = "the store's log ends earlier: it was truncated, or the store is a lagging replica"
             elif result.store is None:
-                severity, cause = Severity.GAP, "lost: no file of the store has these offsets"
+                severity, cause = Severity.GAP, "lost: no file of the store contains these offsets"
             else:
                 severity, cause = Severity.CONTRADICTION, _OTHERS
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:

@@ -29,7 +29,7 @@ SLOT = Layout(
 ENTRY = Layout(
     ("key_hash", "i", "absolute value of the hash of `topic#key`; the slot is this value modulo the number of slots"),
     ("topic_id", "i", "number of the topic, defined in the broker's tieredStoreMetadata.json"),
-    ("queue_id", "i", "queue of the topic"),
+    ("queue_id", "i", "id of the queue in its topic"),
     ("physical_offset", "q", "offset of the record in the queue's own log"),
     ("size", "i", "the record's total_size"),
     ("time_diff_s", "i", "seconds from begin_timestamp to the store time, rounded towards 0; negative if earlier"),

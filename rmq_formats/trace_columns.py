@@ -42,7 +42,7 @@ SCHEMA = pa.schema((
     column("topic", _TEXT, "topic of the message; NULL in SubBefore and SubAfter"),
     column("tags", _TEXT, "TAGS of the message; the string `null` if it has none"),
     column("keys", _TEXT, "KEYS of the message; the string `null` if it has none"),
-    column("store_host", _TEXT, "the broker that stored the message, address:port"),
+    column("store_host", _TEXT, "address:port of the broker that stored the message"),
     column("client_host", _TEXT, "address that clients of 4.8.0 wrote in a Pub; otherwise see born_host"),
     column("body_length", _INT, "number of bytes of the message's body"),
     column("cost_ms", _INT, "duration of sending or consuming, in ms"),

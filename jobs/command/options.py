@@ -220,8 +220,16 @@ UNTIL = ParsedType("duration or time", seconds_until)
 ZONE = ParsedType("zone", _zone)
 CHARSET = ParsedType("charset", _checked(check_charset))
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-POSITIVE_INTEGER = click.IntRange(min=1)
-NOT_NEGATIVE_INTEGER = click.IntRange(min=0)
+
+
+class IntegerRange(click.IntRange):
+    """An integer within limits; Click's own name for it, `integer range`, makes no sense in an error message."""
+
+    name = "integer"
+
+
+POSITIVE_INTEGER = IntegerRange(min=1)
+NOT_NEGATIVE_INTEGER = IntegerRange(min=0)
 _MOST = (1 << 31) - 1  # of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release, if detection fails."
 
@@ -241,8 +249,8 @@ max_rate_option = option(
     "Read STORE at no more than BYTES per second across all tasks, and do not fill the page cache.",
     POSITIVE_INTEGER,
 )
-hash_slots_option = option("N", "maxHashSlotNum of the index files.", click.IntRange(1, _MOST))
-index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange(2, _MOST))
+hash_slots_option = option("N", "maxHashSlotNum of the index files.", IntegerRange(1, _MOST))
+index_num_option = option("N", "maxIndexNum of the index files.", IntegerRange(2, _MOST))
 
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
@@ -315,7 +323,7 @@ _FORM = {
     "hash_slots": hash_slots_option,
     "index_num": index_num_option,
     "consume_queue_size": option(
-        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", click.IntRange(20, _MOST)
+        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", IntegerRange(20, _MOST)
     ),
     "release": releases_option,
     "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),

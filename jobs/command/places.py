@@ -147,7 +147,9 @@ def _lacks_store(root: Path, location: str) -> str | None:
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
         return f"{location}: not a store root, but a folder of the store {str(root.parent)!r}"
     if _lacks_tables(root, location) is None:
-        return f"{location!r} is a lake, not a store: pass the directory that has commitlog, consumequeue and index"
+        return (
+            f"{location!r} is a lake, not a store: pass the directory that contains commitlog, consumequeue and index"
+        )
     inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
     hint = "" if inner is None else f"; the store is {str(inner)!r}"
     return f"{location}: not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"

@@ -86,7 +86,7 @@ def parse_condition(text: str) -> Condition:
             kind = part.variant_name()
             if _REFUSED.search(kind):
                 raise UnsupportedFormat(
-                    f"{kind} is not supported: the condition must be a boolean expression on the columns of one row"
+                    f"{kind} is not allowed: the condition must be a boolean expression on the columns of one row"
                 )
             pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
         # Errors of types and of constants are found without a row.
@@ -103,7 +103,7 @@ def _context() -> "SessionContext":
         context.enable_spark_functions()  # length(body), json_tuple, hour and others
     except (ImportError, AttributeError) as error:  # missing, damaged or too old
         remedy = "pip install --upgrade 'rocketmq-lake[where]'"
-        raise SetupError(f"--where needs datafusion 55 or newer: {remedy} ({error})") from error
+        raise SetupError(f"--where requires datafusion 55 or newer: {remedy} ({error})") from error
     return context
 
 

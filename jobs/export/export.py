@@ -122,7 +122,7 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
         LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.time_range) for range_ in ranges
     ]
     gaps = [
-        ExportDefect(label, start, end - start, "no file has these offsets")
+        ExportDefect(label, start, end - start, "no file contains these offsets")
         for _, start, end in find_holes(store.segments)
     ]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]

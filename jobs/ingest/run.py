@@ -277,7 +277,7 @@ class _Run(NextRun):
         for before, start, end in find_holes(store.segments):
             # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:
-                summary.add_gap(start, end, f"no file has these offsets; {before.location} ends before them")
+                summary.add_gap(start, end, f"no file contains these offsets; {before.location} ends before them")
         size = sum(range_.size for range_ in ranges)
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:

@@ -240,7 +240,7 @@ def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimi
         gaps.append((start, log.start_offset, f"{name}: deleted before it was read"))
         state = state._replace(to_offset=log.start_offset)
     gaps += [
-        (low, high, f"{name}: no file has these offsets; {before.location} ends before them")
+        (low, high, f"{name}: no file contains these offsets; {before.location} ends before them")
         for before, low, high in find_holes(log.segments)
         if high > start
     ]

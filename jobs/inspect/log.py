@@ -179,7 +179,7 @@ class LogInspector:
             elif segment.size != usual:
                 self.problems.add_note(segment.location, sizes)
         for file in self.store.overlapping:
-            text = "the file lies inside the range of another segment, and has no record at its own offsets"
+            text = "the file is inside the range of another segment, and has no record at its own offsets"
             self.problems.add_damage(file.location, text)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)

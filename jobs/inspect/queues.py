@@ -167,7 +167,7 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         name = f"consumequeue/{topic}/{queue_id}"
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
-            text = "the log has messages of this queue, but its topic was deleted, or the queue was lost"
+            text = "the log has messages of this queue; either its topic was deleted, or the queue was lost"
             add = found.add_note if topics.unsupported else found.add_gap
             add(name, f"{text} (undecided, because {topics.explain_undecided(topic)})", places[0].physical_offset)
         elif places:
@@ -241,7 +241,7 @@ def note_unindexed_messages(store: Store, index: IndexReport, problems: Problems
         if found is not None and nearest is not None:
             which = "the first file" if before is None else "this file"
             until = "to the end of the log" if after is None else f"up to offset {limit:,}, where {which} begins"
-            text = f"no index file has the keys of messages from offset {found:,} {until}"
+            text = f"no index file contains the keys of messages from offset {found:,} {until}"
             problems.add_gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
 
 

@@ -52,7 +52,7 @@ def parse_iceberg_target(text: str) -> str:
     """Return CATALOG.NAMESPACE for such a text or for CATALOG alone; raise `ValueError` if it is not configured."""
     catalog, _, namespace = text.partition(".")
     if find_spec("pyiceberg") is None:
-        raise SetupError("--iceberg needs pyiceberg: pip install 'rocketmq-lake[iceberg]'")
+        raise SetupError("--iceberg requires pyiceberg: pip install 'rocketmq-lake[iceberg]'")
     try:
         from pyiceberg.utils.config import Config
 

@@ -83,7 +83,7 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
     refuse_unreadable(lake, snapshot, paths, table)
     for path in paths:
         if ".." in path.split("/"):
-            raise OSError(f"{snapshot.table_uri}: the Delta log names a file outside the table: {path}")
+            raise OSError(f"{snapshot.table_uri}: the Delta log references a file outside the table: {path}")
     deleted = read_deletion_vectors(lake, snapshot)
     return [
         SnapshotFile(

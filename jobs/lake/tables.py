@@ -127,7 +127,7 @@ _ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has th
 
 TIERED = Table(
     "tiered",
-    "one record of a tier, to which a broker copies its messages; `store_id` names the tier",
+    "one record of a tier, to which a broker copies its messages; `store_id` identifies the tier",
     (
         required(
             "generation",
@@ -149,7 +149,7 @@ CONSUME_QUEUE = Table(
     "one ConsumeQueue unit, joined with its message",
     (
         required("topic", pa.string(), "topic of the queue, from the name of its folder"),
-        required("queue_id", pa.int32(), "queue of the topic, from the name of its folder"),
+        required("queue_id", pa.int32(), "id of the queue, from the name of its folder"),
         required(
             "queue_offset",
             pa.int64(),
@@ -272,7 +272,7 @@ TRACES = Table(
         required("physical_offset", pa.int64(), "offset of the message that holds the line"),
         required("line", pa.int32(), "number of the line in that message, from 0; only lines of known kinds count"),
         required("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
-        required("born_host", pa.string(), "the client that reports, address:port"),
+        required("born_host", pa.string(), "address:port of the client that sent the trace"),
         *TRACE_SCHEMA,
     ),
     statistics=("physical_offset", "store_timestamp", "message_id", "event_timestamp"),
@@ -318,7 +318,7 @@ CONSUMER_OFFSETS = Table(
         ),
         column("consumer_group", pa.string(), "the consumer group; NULL for a delay level"),
         column("topic", pa.string(), "topic of the queue"),
-        column("queue_id", pa.int32(), "queue of the topic; for a delay level, the level - 1"),
+        column("queue_id", pa.int32(), "id of the queue; for a delay level, the level minus 1"),
         column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "run that read it, counted per store"),
@@ -365,7 +365,7 @@ DEAD_LETTERS = Table(
             "the declared type of the message; NULL if the topic has only one, or the message has none",
         ),
         required("reason", pa.string(), "why the body does not fit"),
-        column("place", pa.string(), "location in the body: a path like $.items[0].price, or a byte"),
+        column("place", pa.string(), "location in the body: a path like $.items[0].price, or a byte position"),
         column("properties", pa.map_(pa.string(), pa.string()), "properties of the message"),
         column("body", pa.binary(), "the body as sent, or as stored if it cannot be decompressed"),
     ),
@@ -374,7 +374,7 @@ DEAD_LETTERS = Table(
 
 TYPINGS = Table(
     "typings",
-    "one prepared run of `type`, which will be committed in any case; broker and store_id are empty",
+    "one prepared run of `type`, which will be committed even after an interruption; broker and store_id are empty",
     (
         column("typing", pa.int64(), "number of the run of `type`"),
         column("time", TIMESTAMP, "when this row was written"),
@@ -393,7 +393,8 @@ RUNS = Table(
         column(
             "state",
             pa.string(),
-            "registered: the store is known; prepared: will be committed in any case; done: committed",
+            "registered: the store is known; prepared: the run will be committed, even after an interruption; "
+            "done: committed",
         ),
         column("time", TIMESTAMP, "when this row was written"),
         column("host", pa.string(), "host on which the run's driver ran"),

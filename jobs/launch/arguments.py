@@ -48,7 +48,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
             similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
             hint = f" (did you mean {similar[0]}?)" if similar else ""
             raise click.UsageError(
-                f"{name} is not an option of Spark{hint}. Options of a command follow it: rmq-lake COMMAND {name}"
+                f"{name} is not a Spark option{hint}. Pass options of a command after its name: rmq-lake COMMAND {name}"
             )
     return tuple(spark), tuple(own)
 

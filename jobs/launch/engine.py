@@ -131,7 +131,7 @@ def one_process_limit(verb: str, *, cores: int, is_remote: bool = False) -> int:
 def engine_rule_text(verb: str) -> str:
     """Describe the rule by which *verb* chooses its engine."""
     limit = size_text(one_process_limit(verb, cores=count_cores()))
-    return f"here (in this process) below {limit}, otherwise spark; always spark if an option of Spark is given"
+    return f"here (in this process) below {limit}, otherwise spark; always spark if a Spark option is given"
 
 
 def choose_engine(

@@ -25,7 +25,7 @@ _TAB = "\t"
 _CRC_MASK = 0xFFFFFFFF
 _LONGEST_NAME = 240  # bytes of a body's file, before a number
 _NEW_OR_EMPTY = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-_TRACKS = "consumer-group status is omitted (needs a running broker)"
+_TRACKS = "consumer-group status is omitted (requires a running broker)"
 
 
 @dataclass(slots=True)

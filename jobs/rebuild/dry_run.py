@@ -70,7 +70,7 @@ class DryRun(RatedOutcome):
             f"  would read {size_text(log['bytes'] or 0)} of the log in {count_text(log['segments'] or 0, 'segment')}, "
             f"offsets {log['from_offset'] or 0:,} to {log['to_offset'] or 0:,}"
         )
-        yield from (f"  GAP {start:,} to {end:,}: no file has this part of the log" for start, end in self.gaps)
+        yield from (f"  GAP {start:,} to {end:,}: no file contains this part of the log" for start, end in self.gaps)
         yield from self.setting_lines
         if self.kept:
             kept = count_text(len(self.kept), "file")
@@ -109,8 +109,8 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the queues; the log is not read, and nothing is written."""
     store, settings = queue_run.list_and_determine_settings(request, options)
-    sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
-    written = f"the files of all queues with messages in the log: {sizes}"
+    sizes = ", ".join(f"{size.value:,} bytes each ({kind.value})" for kind, size in settings.file_sizes.items())
+    written = f"the files of all queues that have messages in the log: {sizes}"
     if request.to == ROCKSDB:
         written = "a RocksDB database with one row per unit"
     return DryRun(

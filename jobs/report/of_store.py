@@ -102,8 +102,8 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
-            "Nothing was written: no known release writes such files. `verify` explains them; if you do "
-            "not want to keep them, rebuild all files:",
+            "Nothing was written: no known release writes such files. Run `verify` for details; if you "
+            "do not want to keep them, rebuild all files:",
             (f"{tool_command()} verify {store}", f"{tool_command()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),
         )
@@ -117,7 +117,7 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]
         yield Remedy(
-            "No file has this part of the log. Restore the segment from a replica or a backup, and rebuild again.",
+            "No file contains this part of the log. Restore the segment from a replica or a backup, and rebuild again.",
             (),
             Grid("Gaps", ("severity", "from", "to"), gaps),
         )

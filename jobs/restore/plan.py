@@ -272,7 +272,9 @@ def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None
     for file in find_table_files(lake, MESSAGES, store_id).lost_files:
         is_before = offset is not None and file.minimum("physical_offset", 0) >= offset
         if file.maximum("store_timestamp", MAX_LONG) >= timestamp and not is_before:
-            reason = "is missing or unreadable, and may have the first message of this time: pass an offset instead"
+            reason = (
+                "is missing or unreadable, and may contain the first message of this time range: pass an offset instead"
+            )
             raise OSError(errno.EIO, reason, lake.locate(MESSAGES.name, file.path))
     return offset
 

@@ -58,7 +58,7 @@ def data_loss_error(start: int, end: int, location: str) -> DataLossError:
 def find_missing_files(store: Store) -> Iterator[LostPart]:
     """Yield the offsets inside a log that are in none of its files."""
     for before, start, end in find_holes(store.segments):
-        reason = f"no file of the log has offsets {start} to {end}: a segment is missing or truncated"
+        reason = f"no file of the log contains offsets {start} to {end}: a segment is missing or truncated"
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 

@@ -205,7 +205,7 @@ def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
     while piece := response.read1(_PIECE):
         data += piece
         if len(data) > limit:
-            raise OSError(errno.EMSGSIZE, f"answers with more than {limit} bytes")
+            raise OSError(errno.EMSGSIZE, f"the response has more than {limit} bytes")
         if monotonic() > deadline:
             raise OSError(errno.ETIMEDOUT, f"no complete response within {_SECONDS:g} s")
     if response.length:  # the response is shorter than its stated length

@@ -259,7 +259,7 @@ def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     part = directory.stat() if directory.is_dir() else whole
     if whole.st_uid not in {0, part.st_uid}:
         raise RefusedError(
-            f"the store belongs to user {whole.st_uid}, but its {name} directory to user {part.st_uid}: change "
-            "the owner of one of them"
+            f"the store belongs to user {whole.st_uid}, but its {name} directory belongs to user "
+            f"{part.st_uid}: change the owner of one of them"
         )
     return part.st_uid, part.st_gid

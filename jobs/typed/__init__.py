@@ -15,5 +15,5 @@ def are_body_libraries_installed() -> bool:
 def check_body_libraries(location: str) -> None:
     """Raise `UnsupportedFormat` if one of these libraries is missing."""
     if not are_body_libraries_installed():
-        reason = "reading Avro and Protobuf bodies needs more libraries: pip install 'rocketmq-lake[types]'"
+        reason = "reading Avro and Protobuf bodies requires additional libraries: pip install 'rocketmq-lake[types]'"
         raise UnsupportedFormat(reason, None, location)

@@ -147,7 +147,7 @@ class _Declared:
         for key, value in self._values.items():
             if key not in known:
                 close = "".join(f"; did you mean {one}?" for one in get_close_matches(key, known, 1))
-                raise self._error(key, f"unknown key for the format {kind}, which has ({', '.join(known)}){close}")
+                raise self._error(key, f"unknown key for the format {kind}, whose keys are {', '.join(known)}{close}")
             types, wanted = _KEYS.get(key, _TEXT)
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")

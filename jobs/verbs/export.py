@@ -99,7 +99,7 @@ def export(  # noqa: PLR0913 - one argument an option
     is_streamed = str(out) == "-"
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
         raise click.UsageError(
-            "only ndjson and csv can go to standard output (--out -), and only without --json; otherwise, pass a FILE"
+            "only ndjson and csv can be written to standard output (--out -), and not with --json: pass a FILE"
         )
     if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: already exists")

@@ -114,7 +114,7 @@ class IcebergRegistrations:
             self._thread.join(_LAST_S)
             if self._thread.is_alive():
                 self._failure = OSError(
-                    f"Iceberg catalog {self._target}: no answer for {_LAST_S:.0f} s; the Delta tables of "
+                    f"Iceberg catalog {self._target}: no response for {_LAST_S:.0f} s; the Delta tables of "
                     f"{lake.location} are complete, and the next command with --iceberg registers the missing files"
                 )
                 return

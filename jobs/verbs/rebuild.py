@@ -312,7 +312,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
             yield f"  {entry.verdict.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
         yield "  nothing was written: no known release writes such files"
-        yield "  `verify` explains them; to replace them, rebuild all files (without --lost-only)"
+        yield "  for details, run `verify`; to replace these files, rebuild all files (without --lost-only)"
         return
     for file in result.files:
         proven = "proven" if file.proven else "not proven"
@@ -329,7 +329,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
 def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     yield f"{summary.store} → {summary.out}"
     units, records = count_text(summary.units, "unit"), count_text(summary.records, "record")
-    yield f"  {units} of {records} in {count_text(summary.queues, 'queue')}"
+    yield f"  {units} in {count_text(summary.queues, 'queue')}, from {records}"
     files = count_text(summary.files, "file")
     if summary.to == _ROCKSDB:
         yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
@@ -349,4 +349,4 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
 
 
 def _gap_lines(gaps: "Sequence[tuple[int, int]]") -> Iterator[str]:
-    yield from (f"  GAP {start:,} to {end:,}: no file has these offsets" for start, end in gaps)
+    yield from (f"  GAP {start:,} to {end:,}: no file contains these offsets" for start, end in gaps)

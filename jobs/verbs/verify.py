@@ -184,7 +184,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         from jobs.repair.run import undo
 
         done = undo(place.store, out.absolute())
-        undone = f"{count_text(len(done), 'part')} undone"
+        undone = f"undid the changes to {count_text(len(done), 'part')}"
         result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
         lines = [place.store, *(f"  {line}" for line in done)]
         answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
@@ -245,7 +245,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
-        words = "rebuild these files, so that consumers receive the messages that blank units in a queue hide"
+        words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
         yield from _again(words, *(word for name in summary.blanks for word in ("--accept", name)))
 
 
@@ -254,8 +254,8 @@ def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
         yield from _again("accept that consumers receive all-zero messages", "--deliver-empty")
     elif summary.at_risk:
         messages = count_text(summary.at_risk, "intact message")
-        words = f"write bridge records over the lost bytes, to keep {messages} after them"
-        yield from _again(f"{words} that the broker would delete at its next start", "--bridge")
+        words = f"write bridge records over the lost bytes, to keep the {messages} after them"
+        yield from _again(f"{words}, which the broker would delete at its next start", "--bridge")
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:

@@ -169,7 +169,7 @@ def browse(  # noqa: PLR0913 - one argument an option
     The command prints the address, which includes a token. Ctrl-C ends the server.
     """
     if not all(map(find_spec, _NEEDED)):
-        raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
+        raise SetupError(f"`browse` requires {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
     from jobs.query.lake_tables import is_lake
     from jobs.query.place import Place

@@ -255,7 +255,7 @@ def _behind(explanation: Explanation) -> Iterator[Finding]:
     row, behind, last_file = explanation.row, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
         return
-    doubt = f"{UNDECIDED}the last file could not be verified and may have them, or "
+    doubt = f"{UNDECIDED}the last file could not be verified and may contain these entries, or "
     doubt = "" if last_file.verdict.is_explained else doubt
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.name}", None, "after the last file"), len(row) - behind

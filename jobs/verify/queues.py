@@ -109,7 +109,7 @@ _CAUSES = {
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
     DifferenceKind.DROPPED: "the broker dropped the record silently, because its queue offset is below the queue's end",
-    DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted one",
+    DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted topic",
     DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted it at 0: the topic was not "
     "deleted, and consumers receive none of these messages",
 }

@@ -118,7 +118,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
     log = PartReport(
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
-        [f"a tier: {queue_text}, each with its own log; the table shows totals of all logs", UNCHECKED_NOTE],
+        [f"tiered storage: {queue_text}, each with its own log; the table shows the totals", UNCHECKED_NOTE],
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
     compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}
@@ -235,7 +235,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
         for (before, _, _, wrong), (after, name, _, _) in pairwise(read):
             end = before.base_offset + before.size
             if end < after.base_offset and not wrong:
-                found = f"no file has bytes {end} to {after.base_offset} of the index"
+                found = f"no file contains bytes {end} to {after.base_offset} of the index"
                 here, cause = (name, None, "before this file"), "index files were deleted or lost"
                 findings.append(Finding(INDEX, MISSING_INDEX_ENTRIES, *here, found, "", cause))
         findings += compared.findings()

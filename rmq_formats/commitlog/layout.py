@@ -57,11 +57,11 @@ _HEAD = (
     ("total_size", "i", "the full record, these four bytes included"),
     ("magic_code", "i", "version of the record: V1 or V2"),
     ("body_crc", "i", "CRC-32 of the stored body, with the top bit of the CRC cleared; 0 if there is no body"),
-    ("queue_id", "i", "queue of the topic"),
+    ("queue_id", "i", "id of the queue in its topic"),
     ("flag", "i", "set by the producer; not interpreted"),
     ("queue_offset", "q", "number of the message in its queue"),
     ("physical_offset", "q", "offset of this record's first byte in the log"),
-    ("sys_flag", "i", "compression, transaction state, host lengths"),
+    ("sys_flag", "i", "bits for compression, transaction state and host lengths"),
     ("born_timestamp", "q", "ms, the producer's clock"),
 )
 _MIDDLE = (("store_timestamp", "q", "ms, the broker's clock"),)

@@ -71,7 +71,7 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
     size, tags_code, store_timestamp, bitmap_size = map(int, EXT_UNIT.unpack(buffer, position))
     bitmap_at = position + EXT_UNIT.size
     if bitmap_size < 0 or size != EXT_UNIT.size + bitmap_size:
-        raise CorruptData(f"extension unit of {size} bytes with a bitmap of {bitmap_size}", position)
+        raise CorruptData(f"invalid extension unit: {size} bytes, with a bitmap of {bitmap_size} bytes", position)
     if bitmap_at + bitmap_size > memoryview(buffer).nbytes:
         raise NeedMoreData(f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} left", position)
     return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))

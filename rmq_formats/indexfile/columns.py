@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         ),
         column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL if topic is NULL"),
         column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
-        column("store_timestamp", pa.int64(), "ms, of the message; NULL if topic is NULL"),
+        column("store_timestamp", pa.int64(), "store time of the message, in ms; NULL if topic is NULL"),
     ]
 )
 _KINDS = pa.array([kind.value for kind in KEY_KINDS])

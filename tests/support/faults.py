@@ -238,15 +238,15 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
 _STARTS = """## The broker's next start
 
 Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
-nine segments), after a clean stop and after a kill. In the *killed* columns, the checkpoint covers only the first
-40% of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
-the log, and how many messages and which files it deletes. Every prediction was correct, including those for the
-starts that the table leaves out: {others} starts with chosen combinations of faults, or after a kill without damage,
-and {drawn} starts on stores that had one to four random faults and had not been repaired ({refused} refused, {lost}
-with messages deleted). Starts on repaired stores are not counted here: `guarantees.md` lists them. *n lost*: the
-broker deleted n intact messages. A refused store loses nothing. The *early segment* is the fourth one.
-`make test-campaign` repeats all starts and records the results. If messages would be deleted, `verify`, `inspect` and
-`repair` say `do not start the broker on this store`.
+nine segments), after a clean stop (*closed*) and after a kill (*killed*). In the *killed* columns, the checkpoint
+covers only the first 40% of the messages. Before each start `verify` had predicted whether the broker refuses the
+store, where it truncates the log, and how many messages and which files it deletes. Every prediction was correct,
+including those for the starts that the table leaves out: {others} starts with chosen combinations of faults, or after
+a kill without damage, and {drawn} starts on stores that had one to four random faults and had not been repaired
+({refused} refused, {lost} with messages deleted). Starts on repaired stores are not counted here: `guarantees.md`
+lists them. *n lost*: the broker deleted n intact messages. A store that the broker refuses loses nothing. The *early
+segment* is the fourth one. `make test-campaign` repeats all starts and records the results. If messages would be
+deleted, `verify`, `inspect` and `repair` say `do not start the broker on this store`.
 """
 
 

@@ -55,7 +55,7 @@ class FileVerdict(StrEnum):
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
     MISNAMED = "under the name of another file"
-    OUT_OF_ORDER = "names are not in the order of messages"
+    OUT_OF_ORDER = "the file names are not in the order of their messages"
     REPEATED = "copy of an earlier file"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
@@ -278,12 +278,12 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
     if survivor.head:
         return FileVerdict.HISTORY, f"{count_text(survivor.head, 'entry')} of older messages"
     if survivor.tail and survivor.broker_file.header.end_physical_offset <= row.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} with keys that no record has"
+        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} whose keys are in no record"
     if survivor.tail:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
-        return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes keys that it already has"
+        return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"
     if survivor.relation is FileRelation.RESTARTED:
         offset = survivor.broker_file.header.begin_physical_offset
         return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"

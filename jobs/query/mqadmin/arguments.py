@@ -132,7 +132,7 @@ class ParsedLine(NamedTuple):
         try:
             return TimeArgument(text).milliseconds(zone)
         except (ValueError, OverflowError) as error:
-            reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {TIME_EXAMPLES})"
+            reason = f"{text!r} is not a valid time (examples: yyyy-MM-dd#HH:mm:ss:SSS, {TIME_EXAMPLES})"
             raise UnsupportedFormat(reason) from error
 
     def is_true(self, name: str, default: str = "false") -> bool:
@@ -217,5 +217,5 @@ def _options(command: str, words: list[str], letters: Sequence[Sequence[str]], r
     options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
     for letter, name, mark in letters:
         if mark == "!" and name not in options:
-            raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} needs -{letter} ({name})")
+            raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} requires -{letter} ({name})")
     return options

@@ -50,7 +50,7 @@ def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser])
     pages, page = opened
     _enter(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
-    assert [True] * len(gaps) == ["no index file has the keys" in one for one in gaps]
+    assert [True] * len(gaps) == ["no index file contains the keys" in one for one in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
 
     page.open(f"{pages.base}/messages")

@@ -142,8 +142,8 @@ def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf
 
 
 LONG = (
-    "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4,999, "
-    "where this file begins"
+    "  GAP        index/20261120073946545: no index file contains the keys of messages from offset 952 up to offset "
+    "4,999, where this file begins"
 )
 
 

@@ -293,5 +293,5 @@ def test_a_missing_or_old_datafusion_is_named_with_the_remedy(
         monkeypatch.setattr(module, name, lambda *_: object(), raising=False)
     monkeypatch.setitem(sys.modules, "datafusion", module)
     conditions._context.cache_clear()  # noqa: SLF001 - the context of earlier tests
-    with pytest.raises(SetupError, match=r"^--where needs datafusion 55 or newer: pip install .*\[where\]'"):
+    with pytest.raises(SetupError, match=r"^--where requires datafusion 55 or newer: pip install .*\[where\]'"):
         parse_condition("topic = 'T1'")

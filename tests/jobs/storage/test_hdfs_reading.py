@@ -143,7 +143,7 @@ ANSWERS = {
         "the server is not an HDFS name node: ",
     ),
     "deep refusal": (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
-    "endless": (endless, "HDFS does not answer: {node}: answers with more than 1000000 bytes"),
+    "endless": (endless, "HDFS does not answer: {node}: the response has more than 1000000 bytes"),
     "dripping": (dripping, "HDFS does not answer: {node}: no complete response within 0.5 s"),
 }
 
