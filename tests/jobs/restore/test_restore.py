@@ -198,7 +198,7 @@ def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_
 
     assert find_offset_at_time(lake_, store_id, before) is not None
     assert find_offset_at_time(lake_, store_id, later) == later
-    with pytest.raises(OSError, match="may have the first message of this time") as caught:
+    with pytest.raises(OSError, match="may contain the first message of this time range") as caught:
         find_offset_at_time(lake_, store_id, later + 5)
     assert str(newest) == caught.value.filename
 
