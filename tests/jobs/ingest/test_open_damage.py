@@ -63,6 +63,20 @@ def test_a_lake_of_an_earlier_version_has_only_the_damage_of_its_newest_run(dama
     assert ExitCode.DAMAGE == ingest_beside(damaged.root).exit_code
 
 
+def test_a_gap_is_reported_by_every_later_run_until_it_is_acknowledged(tmp_path: Path) -> None:
+    """A scheduler that retries a failed run must not turn it into a successful one."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(2))
+    ingest_beside(broker.root)
+    for number in range(2):
+        broker.seal()
+        broker.append(some_records(2, seed=number))
+    broker.expire()
+    codes = [ingest_beside(broker.root, acknowledge=number == 2).exit_code for number in range(4)]
+
+    assert [ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
+
+
 def test_a_gap_is_counted_only_once() -> None:
     gap = {"broker": "b", "from": 0, "to": 5, "why": "deleted before it was read"}
     twice = OpenDamage().after_run(1, [gap], 0, 0).after_run(2, [gap], 0, 0)  # type: ignore[list-item]

@@ -321,7 +321,10 @@ def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None
         ingest_store(broker.root, tmp_path / "lake", f"broker-{number}")
     opened = commits.open_table
 
-    with patch("jobs.lake.commit.open_table", side_effect=opened) as opening:
+    with (
+        patch("jobs.lake.commit.open_table", side_effect=opened) as opening,
+        patch("jobs.lake.runs.open_table", opening),
+    ):
         stores = list_known_stores(Lake(str(tmp_path / "lake")))
 
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
