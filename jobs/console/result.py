@@ -111,7 +111,7 @@ class Result(NamedTuple):
     """What a command did, its amount and speed, and the severity of the findings."""
 
     severity: Severity
-    what: str  # done: `65 messages, 168 index entries`
+    work_done: str  # such as `65 messages, 168 index entries`
     seconds: float
     size: int = 0  # bytes of the log that were read, or 0
     verdict: str = ""  # replaces the word of the severity if it is not accurate
@@ -123,7 +123,7 @@ class Result(NamedTuple):
         once = min(seconds_of_one_time_work(), self.seconds)
         rate = f", {rate_text(self.size, self.seconds - once)}" if self.size >= _LEAST_FOR_A_RATE else ""
         compiling = f", including {duration_text(once)} of one-time compilation" if once >= _LEAST_ONCE_S else ""
-        return f"{self.what}{size} ({duration_text(self.seconds)}{compiling}{rate})"
+        return f"{self.work_done}{size} ({duration_text(self.seconds)}{compiling}{rate})"
 
     @property
     def verdict_text(self) -> str:

@@ -272,7 +272,7 @@ class PartTask:
         condition = self.asked.condition
         if condition is None or condition.uses_bodies or not condition.is_repeatable:
             return True
-        if not isinstance(item, LakeItem) or item.dropped is not None:
+        if not isinstance(item, LakeItem) or item.dropped_columns is not None:
             return True
         rows = _without_damage(read_rows(item, condition.columns), [])
         return any(condition.find_matches(batch).true_count for batch in rows)

@@ -208,7 +208,7 @@ class LogItem:
     parser: PropertyParser
     broker: str
     topics: tuple[str, ...] = ()
-    times: KnownTimes = (None, None)
+    store_times: KnownTimes = (None, None)
     time_range: TimeRange = ANY_TIME
 
     @property
@@ -262,7 +262,7 @@ class LakeItem:
     file: SnapshotFile
     broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
-    dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
+    dropped_columns: frozenset[str] | None = None  # of the table, where rows are to be verified
     stores: pa.Table | None = None  # all of the lake, where rows are to be verified
     time_range: TimeRange = ANY_TIME
 
@@ -272,7 +272,7 @@ class LakeItem:
         return self.file.size
 
     @property
-    def times(self) -> KnownTimes:
+    def store_times(self) -> KnownTimes:
         """The store times of its rows, from Delta's log."""
         return self.file.minimum(STORE_TIME_COLUMN, None), self.file.maximum(STORE_TIME_COLUMN, None)
 
@@ -281,13 +281,13 @@ class LakeItem:
         needed = {*columns, "total_size", *(["topic"] if self.topics else [])}
         if self.broker:
             needed |= {"broker", "store_id"}
-        if self.dropped is not None:
+        if self.dropped_columns is not None:
             needed |= {*VERIFIED_COLUMNS}
         names = [name for name in MESSAGES.plain_schema.names if name in needed]
         for batch in read_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
-            if self.dropped is not None:
-                changed = mask_changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
+            if self.dropped_columns is not None:
+                changed = mask_changed_rows(wanted, self.dropped_columns) | self._is_elsewhere(wanted)
                 for row in wanted.select(["physical_offset", "total_size"]).filter(pa.array(changed)).to_pylist():
                     offset, size = row["physical_offset"] or 0, row["total_size"]
                     yield Piece(PieceKind.DAMAGE, offset, size, "another engine has changed this row")
@@ -328,7 +328,7 @@ Item = LogItem | LakeItem
 
 def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
-    (since, until), (low, high) = item.time_range, item.times
+    (since, until), (low, high) = item.time_range, item.store_times
     if item.time_range == ANY_TIME:
         return item.read(columns)
     if (low is not None and low > until) or (high is not None and high < since):

@@ -21,7 +21,7 @@ from jobs.inspect.queues import (
     inspect_index,
     inspect_queues,
     note_unindexed_messages,
-    sample_record,
+    widen_sampled_ranges,
 )
 from jobs.inspect.report import Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
@@ -71,7 +71,7 @@ def inspect_store(
 
     def see(record: MessageRecord) -> None:
         marks.add_all(record_marks(record))
-        sample_record(record, sampled)
+        widen_sampled_ranges(record, sampled)
 
     state = inspect_state(store, marks, problems)
     queues = inspect_queues(store, problems)
@@ -215,7 +215,7 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
     try:
         return collect_topic_evidence(store)
     except PermissionError:  # of that file: noted already
-        return TopicEvidence(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
+        return TopicEvidence(doubt_reason=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:

@@ -142,7 +142,7 @@ Sampled = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
 """The places of records that were looked at: the first and the last of each queue, by its topic and number."""
 
 
-def sample_record(record: MessageRecord, sampled: Sampled) -> None:
+def widen_sampled_ranges(record: MessageRecord, sampled: Sampled) -> None:
     """Take note of a record."""
     if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
         place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
@@ -168,7 +168,7 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
             text = "the log has messages of this queue; either its topic was deleted, or the queue was lost"
-            add = found.add_note if topics.unsupported else found.add_gap
+            add = found.add_note if topics.unsupported_reason else found.add_gap
             add(name, f"{text} (undecided, because {topics.explain_undecided(topic)})", places[0].physical_offset)
         elif places:
             queue = known.get((topic, queue_id))

@@ -159,7 +159,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         explained: Sequence[ExplainedFile] = ()
         if request.lost_only:
             explanation, builds = _plan_lost(request, workers, log, files, settings, scratch)
-            row, explained = explanation.row, explanation.files
+            row, explained = explanation.key_sequence, explanation.files
         else:
             row = collect_keys(workers, log, settings.rules.value.rules, scratch)
             builds = plan_index_files(store, settings, row, (), recorded=request.recorded_names)
@@ -226,7 +226,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
     keys, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
     read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
     explanation = explain_files(workers, log, keys, check.doubtful_ranges, files, settings)
-    row, found = explanation.row, explanation.files
+    row, found = explanation.key_sequence, explanation.files
     held: set[str] = set()
     proof: _Proof | None = None
     if request.proven_only:
@@ -270,7 +270,7 @@ def _may_be_right(explained: ExplainedFile, explanation: Explanation) -> bool:
     """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
     if explained.survivor is None or explained.verdict.role != "contradicts":
         return False
-    store, row, geometry = explanation.store, explanation.row, explanation.settings.geometry.value
+    store, row, geometry = explanation.store, explanation.key_sequence, explanation.settings.geometry.value
     return (
         explained.verdict is not FileVerdict.FOREIGN
         or has_keys_of_log(explained.broker_file, row, geometry, store)

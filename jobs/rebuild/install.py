@@ -33,7 +33,7 @@ from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
     UNFINISHED_MARK,
     FileState,
-    RefusedError,
+    NotInstalledError,
     acting_as_root,
     list_file_states,
     owner_of,
@@ -76,11 +76,11 @@ class Installation:
     folder: Path  # the target, if the store's folder is a link
     new: Mapping[str, NewFile]  # by path below the folder
     set_aside: tuple[str, ...]
-    status: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode
+    folder_stat: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode
     file_mode: int
     aside: Path  # gets the replaced files
     is_exchange: bool = True  # of the folder; False: each file takes its name by itself
-    kept: tuple[str, ...] = ()
+    kept_files: tuple[str, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)  # of the files that are there, as they were planned
     obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
@@ -103,10 +103,10 @@ class Installation:
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
             )
             return
-        yield f"into {self.folder} (user {self.status.st_uid}, group {self.status.st_gid})"
+        yield f"into {self.folder} (user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid})"
         yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
-        if self.kept:
-            yield f"kept: {count_text(len(self.kept), 'file')}"
+        if self.kept_files:
+            yield f"kept: {count_text(len(self.kept_files), 'file')}"
         yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
 
 
@@ -114,7 +114,7 @@ def plan_index_installation(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> list[Installation]:
     """
-    Check all conditions and plan the installation of index files; raise `RefusedError` if it must not be done.
+    Check all conditions and plan the installation of index files; raise `NotInstalledError` if it must not be done.
 
     A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
     unless the checkpoint is advanced, or unless they may be deleted, as the broker would have done. A store that was
@@ -122,7 +122,7 @@ def plan_index_installation(
     files do not count there, because nothing proves their times: they may be damaged, or belong to another store.
     """
     if not is_local(out):
-        raise RefusedError(f"{out}: files can only be installed from a local directory")
+        raise NotInstalledError(f"{out}: files can only be installed from a local directory")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _read_manifest(source)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
@@ -136,11 +136,11 @@ def plan_index_installation(
         if manifest["lost_only"]:  # the files must be the same as when they were compared
             changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
             if changed:
-                raise RefusedError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
+                raise NotInstalledError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
             kept = [name for name in present if name not in manifest["replaced"]]
         stray = sorted(set(new) & set(kept))
         if stray:
-            raise RefusedError(f"{', '.join(stray)}: the plan would both keep and replace these files")
+            raise NotInstalledError(f"{', '.join(stray)}: the plan would both keep and replace these files")
         headers |= {name: read_header_as_broker(index / name) for name in kept}
         checkpoint, is_closed = _read_checkpoint(root), not (root / "abort").exists()
         capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
@@ -148,7 +148,7 @@ def plan_index_installation(
         covered = sorted(full - {newest_name} if is_closed else headers)
         deleted = [name for name in covered if headers[name].end_timestamp > checkpoint.index_timestamp]
         if deleted and refuses_deletion and not is_closed and not advance_checkpoint:
-            raise RefusedError(
+            raise NotInstalledError(
                 f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
                 "Pass --advance-checkpoint, or start and stop the broker first"
             )
@@ -171,7 +171,7 @@ def plan_queue_installation(
     store: str, out: Path | None, changed: Mapping[str, Path] | None = None
 ) -> list[Installation]:
     """
-    Check all conditions and plan the installations, one per folder; raise `RefusedError` if they must not be done.
+    Check all conditions and plan the installations, one per folder; raise `NotInstalledError` if they must not be done.
 
     *out* has the queues of a rebuild, if there was one; *changed* are single queue files by their path below the store.
     """
@@ -206,7 +206,7 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         status,
         _mode_of(status, [folder / name for name in present]),
         _new_aside_name(folder),
-        kept=tuple(kept),
+        kept_files=tuple(kept),
         states={str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=tuple(_find_obstacles(folder.parent, status.st_uid, new)),
     )
@@ -255,7 +255,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST_FILE))
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{source}: does not contain a complete rebuild: {MANIFEST_FILE}: {error}") from error
+        raise NotInstalledError(f"{source}: does not contain a complete rebuild: {MANIFEST_FILE}: {error}") from error
     return manifest
 
 
@@ -284,13 +284,13 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
     """
     Install the planned files; *step* is called before each step, and each leaves a complete set of files.
 
-    Raises `RefusedError`, and leaves all files unchanged, if the plan cannot be carried out, or if a file that it
+    Raises `NotInstalledError`, and leaves all files unchanged, if the plan cannot be carried out, or if a file that it
     replaces or keeps has changed since.
     """
     if plan.obstacles:
-        raise RefusedError("; ".join(plan.obstacles))
+        raise NotInstalledError("; ".join(plan.obstacles))
     base_path = plan.base_path
-    with run_as_user(plan.status.st_uid, plan.status.st_gid):
+    with run_as_user(plan.folder_stat.st_uid, plan.folder_stat.st_gid):
         delete_killed_attempts(base_path)
         staging = base_path.with_name(f"{base_path.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
@@ -323,7 +323,7 @@ def delete_killed_attempts(base_path: Path) -> None:
 
 def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
     """
-    Rename a file into place, and keep the replaced file under *aside*; `RefusedError` if that is not as *expected*.
+    Rename a file into place, and keep the replaced file under *aside*; `NotInstalledError` if that is not *expected*.
 
     Until both files are exchanged, *aside* is the new one.
     """
@@ -347,8 +347,8 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
         raise _changed_error(place)
 
 
-def _changed_error(place: Path) -> RefusedError:
-    return RefusedError(
+def _changed_error(place: Path) -> NotInstalledError:
+    return NotInstalledError(
         f"{place}: another process changed this file while this command ran; it was left unchanged. Find out which "
         "process writes to the store, stop it, and run this command again"
     )
@@ -356,7 +356,7 @@ def _changed_error(place: Path) -> RefusedError:
 
 def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep) -> None:
     """Complete the new set in an open directory, and exchange it with the folder."""
-    for name in plan.kept:
+    for name in plan.kept_files:
         step(f"keep {name}")
         try:
             os.link(plan.folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
@@ -365,7 +365,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             raise _changed_error(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
-    _set_owner_and_mode(made, plan, plan.status.st_mode & 0o7777)
+    _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
     os.fsync(made)
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
@@ -385,7 +385,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             shutil.rmtree(plan.folder)
         raise _changed_error(plan.folder / min(changed))
     if plan.aside.exists():
-        for name in plan.kept:  # they are linked into the new set
+        for name in plan.kept_files:  # they are linked into the new set
             (plan.aside / name).unlink()
         remove_empty_folders(plan.aside)
 
@@ -422,8 +422,8 @@ def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
     for folder in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
         if not folder.exists():
             folder.mkdir()
-            os.chown(folder, -1, plan.status.st_gid)
-            folder.chmod(plan.status.st_mode & 0o7777)
+            os.chown(folder, -1, plan.folder_stat.st_gid)
+            folder.chmod(plan.folder_stat.st_mode & 0o7777)
     return target
 
 
@@ -445,8 +445,8 @@ def _copy(file: NewFile, target: Path, plan: Installation) -> None:
 
 def _set_owner_and_mode(descriptor: int, plan: Installation, mode: int) -> None:
     """Set the group and mode of an open file; its user is the user as whom this process acts."""
-    if os.fstat(descriptor).st_gid != plan.status.st_gid:
-        os.fchown(descriptor, -1, plan.status.st_gid)
+    if os.fstat(descriptor).st_gid != plan.folder_stat.st_gid:
+        os.fchown(descriptor, -1, plan.folder_stat.st_gid)
     os.fchmod(descriptor, mode)
 
 

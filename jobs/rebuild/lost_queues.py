@@ -93,7 +93,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             decided = [path for path in verdicts if path_in_store(path) in request.accepted and verdicts[path] in _OPEN]
-            decided += comparison.recorded_files(queue, real, request.recorded)
+            decided += comparison.recorded_files(queue, real, request.recorded_units)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not comparison.has_own_units(queue) and comparison.lacks_extension(queue):

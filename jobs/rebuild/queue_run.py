@@ -52,10 +52,10 @@ class RebuildQueuesRequest(StoreRequest):
     lost_only: bool = False
     proven_only: bool = False  # no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
-    recorded: RecordedUnits | None = None  # of the lake, which decides as well
+    recorded_units: RecordedUnits | None = None  # of the lake, which decides as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
-    seen: RecordedQueueFormats = NOTHING_SEEN
+    recorded_formats: RecordedQueueFormats = NOTHING_SEEN
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
@@ -122,7 +122,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )  # fmt: skip
-    if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
+    if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
     every: Sequence[BuiltQueue | BuiltQueueRows]
     needed: Sequence[BuiltQueue | BuiltQueueRows]
@@ -208,7 +208,7 @@ def list_and_determine_settings(
     store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    settings = determine_queue_settings(store, request.conf, request.release, request.seen)
+    settings = determine_queue_settings(store, request.conf, request.release, request.recorded_formats)
     if request.proven_only:
         settings.require_known_size()
     return store, settings

@@ -79,7 +79,14 @@ from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
-from jobs.store.running_broker import LockedStore, RefusedError, find_broker_process, lock_store, owner_of, run_as_user
+from jobs.store.running_broker import (
+    LockedStore,
+    NotInstalledError,
+    find_broker_process,
+    lock_store,
+    owner_of,
+    run_as_user,
+)
 from jobs.store.store import (
     Store,
     StoreRequest,
@@ -510,9 +517,9 @@ class _Repair:
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted,
             commitlog=self.log, read_limits=request.read_limits,
-            seen=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
+            recorded_formats=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
-            recorded=recorded, recorded_topics=self.asked.recorded_topics,
+            recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):
             built = queue_builder.rebuild_queues(asked, self.workers)
@@ -648,7 +655,7 @@ def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, 
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedStore) -> None:
-    """Carry out the plans, recording each step first; `RefusedError` if the store has changed since it was locked."""
+    """Carry out the plans, recording each step first; `NotInstalledError` if the store has changed since the lock."""
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     journal.resolve_killed_step()
@@ -657,13 +664,13 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
             held.refuse_changes()
             with journal.record_step(plan):
                 install(plan)
-        except RefusedError as error:
+        except NotInstalledError as error:
             if not number:
                 raise
             done = f"{number} of {count_text(len(plans), 'step')} were completed; --undo reverts them"
-            raise RefusedError(f"{error}. {done}") from error
+            raise NotInstalledError(f"{error}. {done}") from error
         finally:  # an error after the exchange must not be explained by the files that this command has put there
             held.installed |= plan.changed_paths
 
 
-__all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]
+__all__ = ["NotInstalledError", "NotRepairableError", "RepairRequest", "RepairSummary", "repair", "undo"]

@@ -108,7 +108,7 @@ class Plan:
     """The segments of a log, and what the lake lacks of it."""
 
     lake: Lake
-    known: KnownStore
+    known_store: KnownStore
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     start: int  # of the requested part

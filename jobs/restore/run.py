@@ -344,7 +344,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
-                    seen=forms.queues, scratch=scratch,
+                    recorded_formats=forms.queues, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes

@@ -58,7 +58,7 @@ class SegmentWork:
     def from_plan(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
         """Return the sources of one segment of a plan, to be made at *path* if anywhere."""
         return cls(
-            plan.lake, plan.known.store_id, segment.base_offset, plan.size.value, path, plan.end,
+            plan.lake, plan.known_store.store_id, segment.base_offset, plan.size.value, path, plan.end,
             is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces,
             unread=tuple(sorted(plan.unread)),
             proven_only=proven_only,

@@ -246,15 +246,15 @@ def read_beginning(segment: Segment, store: Store) -> bytes | None:
 class Hole(NamedTuple):
     """Offsets inside the log that no file contains: the file before them was truncated, or the next file is missing."""
 
-    before: Segment
+    segment_before: Segment
     start: int
     end: int
 
     def locate(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
         """Return the file that was cut short, and where it ends; or the file that is missing."""
-        if self.before.size < usual_size(segments).size:
-            return self.before.location, self.before.size
-        return f"{self.before.location.rpartition('/')[0]}/{file_name_of_offset(self.start)}", None
+        if self.segment_before.size < usual_size(segments).size:
+            return self.segment_before.location, self.segment_before.size
+        return f"{self.segment_before.location.rpartition('/')[0]}/{file_name_of_offset(self.start)}", None
 
 
 def find_holes(segments: Sequence[Segment]) -> Iterator[Hole]:

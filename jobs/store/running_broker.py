@@ -74,8 +74,8 @@ UNFINISHED_MARK = ".attempt-"  # in the name of an unfinished folder or file of 
 _SHOWN = 4
 
 
-class RefusedError(RequestError):
-    """The store was left unchanged."""
+class NotInstalledError(RequestError):
+    """An installation of files in a store was refused; the store was left unchanged."""
 
 
 class FileState(NamedTuple):
@@ -111,23 +111,23 @@ class LockedStore:
 
     @contextmanager
     def checking_changes_on_error(self) -> Iterator[Self]:
-        """Raise `RefusedError` in place of any other error if a file has changed, which explains that error."""
+        """Raise `NotInstalledError` in place of any other error if a file has changed, which explains that error."""
         try:
             yield self
-        except RefusedError:
+        except NotInstalledError:
             raise
         except Exception as error:
             self.refuse_changes(error)
             raise
 
     def refuse_changes(self, cause: Exception | None = None) -> None:
-        """Raise `RefusedError` if any file, except installed ones, has changed since the lock was taken."""
+        """Raise `NotInstalledError` if any file, except installed ones, has changed since the lock was taken."""
         before, now = self._states, self._list()
         changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
         names = sorted({*changed} - self.installed)
         if names:
             shown = ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
-            raise RefusedError(
+            raise NotInstalledError(
                 f"{count_text(len(names), 'file')} of the store changed while this command ran: {shown}. Find out "
                 "which process writes to the store, stop it, and run this command again"
             ) from cause
@@ -170,18 +170,18 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
 @contextmanager
 def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator[LockedStore]:
     """
-    Hold the broker's own lock; `RefusedError` where another process holds it.
+    Hold the broker's own lock; `NotInstalledError` where another process holds it.
 
     *out* is where the command writes meanwhile, *commitlog* the directories of a log that is not below the store's
     root. A store without a lock file (a copy, or of a broker before 4.2.0) is only checked for changes: a broker that
     starts on it creates the file, which is a change.
     """
     if not is_local(store):
-        raise RefusedError(f"{store}: files can be installed only in stores on this machine")
+        raise NotInstalledError(f"{store}: files can be installed only in stores on this machine")
     root = Path(local_path(store))
     folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
     if any(out.resolve().is_relative_to(folder.resolve()) for folder in folders):
-        raise RefusedError(f"{out}: this directory is inside the store; choose one outside it")
+        raise NotInstalledError(f"{out}: this directory is inside the store; choose one outside it")
     owner = owner_of(root)
     descriptor = None
     try:
@@ -196,7 +196,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
                     reason = (
                         f"a broker is running on this store (it holds {LOCK_FILE}), or another command is writing to it"
                     )
-                    raise RefusedError(f"{store}: {reason}; stop it first") from error
+                    raise NotInstalledError(f"{store}: {reason}; stop it first") from error
             held = LockedStore(folders)
         yield held
     finally:
@@ -258,7 +258,7 @@ def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     directory = root / name
     part = directory.stat() if directory.is_dir() else whole
     if whole.st_uid not in {0, part.st_uid}:
-        raise RefusedError(
+        raise NotInstalledError(
             f"the store belongs to user {whole.st_uid}, but its {name} directory belongs to user "
             f"{part.st_uid}: change the owner of one of them"
         )

@@ -50,8 +50,8 @@ class TopicEvidence(NamedTuple):
     absent: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
     is_recorded: bool = False  # from the lake: the broker may have changed its table since
     asked: str = ""  # added if a lake does not help either
-    doubt: str = ""  # why the table does not show which topics were deleted
-    unsupported: str = ""  # why the table cannot be read here, although a broker could
+    doubt_reason: str = ""  # why the table does not show which topics were deleted
+    unsupported_reason: str = ""  # why the table cannot be read here, although a broker could
 
     def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
@@ -82,7 +82,7 @@ class TopicEvidence(NamedTuple):
     def explain_undecided(self, topic: str) -> str:
         """Return why it is undecided whether a topic was deleted."""
         if self.listed is None:
-            reason = self.doubt
+            reason = self.doubt_reason
         elif topic in self.listed:
             reason = (
                 "the topic table was changed after these messages were stored, and does not show which topics changed"
@@ -139,9 +139,9 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     try:
         stored = read_rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:
-        return TopicEvidence(None, with_queues, doubt=error.reason, unsupported=error.reason)
+        return TopicEvidence(None, with_queues, doubt_reason=error.reason, unsupported_reason=error.reason)
     except FormatError as error:
-        return TopicEvidence(None, with_queues, doubt=f"the topic table cannot be read: {error.reason}")
+        return TopicEvidence(None, with_queues, doubt_reason=f"the topic table cannot be read: {error.reason}")
     config = read_json(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.overrides_json_file(config):
@@ -154,11 +154,11 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
-        return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
+        return TopicEvidence(None, with_queues, asked=asked, doubt_reason=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:
         doubt = f"the topic table is incomplete: it lacks {unlisted[0]!r}, which has queues"
-        return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
+        return TopicEvidence(None, with_queues, asked=asked, doubt_reason=doubt)
     absent: dict[str, int] = {}
     backup = _table_of(read_json(store, TOPICS_FILE + BACKUP))
     for before in (*(recorded or ()), *([backup] if backup else ())):

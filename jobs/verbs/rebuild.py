@@ -32,7 +32,7 @@ from jobs.console.result import ExitCode, RecommendedStep, Result
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.storage.locations import is_local, local_path
 from jobs.store.rocksdb import check_rocksdict_installed
-from jobs.store.running_broker import LockedStore, RefusedError, find_broker_process, lock_store
+from jobs.store.running_broker import LockedStore, NotInstalledError, find_broker_process, lock_store
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
@@ -217,7 +217,7 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
         yield None
         return
     with (
-        raise_as_usage_errors(RefusedError, before="not installed: "),
+        raise_as_usage_errors(NotInstalledError, before="not installed: "),
         lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.read_conf())) as held,
         held.checking_changes_on_error(),
     ):
@@ -230,7 +230,7 @@ def _put_in_place(
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
 
-    with raise_as_usage_errors(RefusedError, before="not installed: "):
+    with raise_as_usage_errors(NotInstalledError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
         answer.print_lines(

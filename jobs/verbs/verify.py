@@ -216,7 +216,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 
-def _again(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
+def _repeat_lines(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
     """Return the lines of a step that repeats this command with *more* words."""
     return RecommendedStep(words, (typed_command_text(*more, besides=besides),)).lines(title)
 
@@ -226,39 +226,39 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from (
             _about_bridges(summary)
             if summary.delivered
-            else _to_safety(store, summary.found.options, has_lake=has_lake)
+            else _save_messages_lines(store, summary.found.options, has_lake=has_lake)
         )
         return
     if summary.asks_for_sizes:
         words = "repeat with the configuration file of the broker, which states its file sizes"
         if summary.defaults:
             words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
-        yield from _again(words, *(summary.defaults or ("--broker-conf", "BROKER.CONF")))
+        yield from _repeat_lines(words, *(summary.defaults or ("--broker-conf", "BROKER.CONF")))
         return
     if summary.asks_for_release:
-        yield from _again("repeat with the release of the broker", "--release", "X.Y.Z")
+        yield from _repeat_lines("repeat with the release of the broker", "--release", "X.Y.Z")
     if summary.files and applies:
-        yield from _again("undo the repair, if it does not help", "--undo", besides="--apply")
+        yield from _repeat_lines("undo the repair, if it does not help", "--undo", besides="--apply")
     elif summary.files:
-        yield from _again("install the new files in the store, with the broker stopped", "--apply")
+        yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
         words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
-        yield from _again(words, *(word for name in summary.blanks for word in ("--accept", name)))
+        yield from _repeat_lines(words, *(word for name in summary.blanks for word in ("--accept", name)))
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
-        yield from _again("accept that consumers receive all-zero messages", "--deliver-empty")
+        yield from _repeat_lines("accept that consumers receive all-zero messages", "--deliver-empty")
     elif summary.at_risk:
         messages = count_text(summary.at_risk, "intact message")
         words = f"write bridge records over the lost bytes, to keep the {messages} after them"
-        yield from _again(f"{words}, which the broker would delete at its next start", "--bridge")
+        yield from _repeat_lines(f"{words}, which the broker would delete at its next start", "--bridge")
 
 
-def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
+def _save_messages_lines(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
     keep = RecommendedStep(
         "restore the lost messages from another lake, or from a new lake into which you have ingested a replica"
     )
@@ -270,7 +270,7 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
             words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),)
         )
     words = "or write bridge records over the lost ranges, so that the broker keeps the messages after them"
-    return [*keep.lines(), *_again(words, "--bridge", title="")]
+    return [*keep.lines(), *_repeat_lines(words, "--bridge", title="")]
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:

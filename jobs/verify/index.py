@@ -155,7 +155,7 @@ def _report(explanation: Explanation) -> PartReport:
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
         findings += _checkpoint_findings(explanation)
     notes = list(_notes(explanation))
-    row = explanation.row
+    row = explanation.key_sequence
     is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
     verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
     numbers = {
@@ -190,13 +190,13 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             lost = count_text(survivor.lost_entry_count, "entry")
             found = f"{lost} of messages that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
-            offset = explanation.row.cut_by_promotion[0][0]
+            offset = explanation.key_sequence.cut_by_promotion[0][0]
             yield Finding(
                 INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
             )
         elif survivor.lost_entry_count:
             begin = header.begin_physical_offset
-            offset = next(max(start, begin) for start, end in explanation.row.lost_ranges if end > begin)
+            offset = next(max(start, begin) for start, end in explanation.key_sequence.lost_ranges if end > begin)
             found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
@@ -243,16 +243,16 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
             position = explanation.settings.geometry.value.entry_position(skip.entry)
             inside = f"index/{explained.name}", position, f"entry {skip.entry}"
             yield _without_entries(
-                explanation.row, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
+                explanation.key_sequence, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
             )
     for name, keys, start, is_in_later_files in explanation.gaps:
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
-        yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
+        yield _without_entries(explanation.key_sequence, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
 
 def _behind(explanation: Explanation) -> Iterator[Finding]:
     """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
-    row, behind, last_file = explanation.row, explanation.count_not_indexed, explanation.files[-1]
+    row, behind, last_file = explanation.key_sequence, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
         return
     doubt = f"{UNDECIDED}the last file could not be verified and may contain these entries, or "

@@ -185,7 +185,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
-    facts = {DELETED_TOPIC, UNDECIDED_TOPIC} if joined.topics.unsupported else {DELETED_TOPIC}
+    facts = {DELETED_TOPIC, UNDECIDED_TOPIC} if joined.topics.unsupported_reason else {DELETED_TOPIC}
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
     is_unknown = any(finding.kind == UNDECIDED_TOPIC for finding in deleted)
     report = PartReport(
@@ -209,7 +209,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         },
         notes,
         deleted,
-        doubts=[f"it is unknown which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
+        doubts=[f"it is unknown which topics were deleted: {joined.topics.unsupported_reason}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
     stops = tuple(

@@ -222,11 +222,13 @@ def fits_geometry(file: Content, geometry: Geometry) -> bool:
             return False
         first = range(1, min(count, _LOOKED_AT) + 1)
         newest = range(max(count - _LOOKED_AT, 0) + 1, count + 1)
-        return not count or any(2 * sum(_hangs(reader, at) for at in some) > len(some) for some in (newest, first))
+        return not count or any(
+            2 * sum(_is_in_its_chain(reader, at) for at in some) > len(some) for some in (newest, first)
+        )
     return False
 
 
-def _hangs(reader: IndexReader, number: int) -> bool:
+def _is_in_its_chain(reader: IndexReader, number: int) -> bool:
     entry = reader.entry(number)
     if entry.key_hash < 0 or not any(entry):
         return False

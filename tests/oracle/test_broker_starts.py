@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
+from jobs.repair.run import NotInstalledError, NotRepairableError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -355,7 +355,7 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     store = planted(draw, folder).root
     wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
     request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
-    with suppress(NotRepairableError, RefusedError, UndecidedError):
+    with suppress(NotRepairableError, NotInstalledError, UndecidedError):
         repair(request, SerialWorkers())
     said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
     log = records(healthy)

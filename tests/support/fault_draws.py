@@ -33,7 +33,7 @@ from jobs.query.source import do_nothing
 from jobs.repair.journal import NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
-from jobs.store.running_broker import RefusedError
+from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
@@ -166,7 +166,7 @@ Check = Callable[[Planted], Iterator[Violation]]
 
 def find_violations(draw: Draw, check: Check) -> list[Violation]:
     """Return the violations that *check* finds in a draw; a timeout or a traceback is also a violation."""
-    signal.signal(signal.SIGVTALRM, _hangs)
+    signal.signal(signal.SIGVTALRM, _is_in_its_chain)
     with tempfile.TemporaryDirectory() as name:
         one = planted(draw, Path(name))
         signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
@@ -182,7 +182,7 @@ def find_violations(draw: Draw, check: Check) -> list[Violation]:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _hangs(_number: int, _frame: object) -> NoReturn:
+def _is_in_its_chain(_number: int, _frame: object) -> NoReturn:
     raise HangError
 
 
@@ -206,7 +206,7 @@ def of_faults(one: Planted) -> Iterator[Violation]:
         done = repair(RepairRequest(store, one.root.parent / "repair", apply=True), SerialWorkers())
     except UndecidedError:
         return
-    except (NotRepairableError, RefusedError) as error:
+    except (NotRepairableError, NotInstalledError) as error:
         yield Violation("refused", f"{type(error).__name__}: {error}")
         return
     if plan.found.severity is not found.severity:

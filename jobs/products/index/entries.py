@@ -71,7 +71,7 @@ class EntryWork:
     open_rows_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
     open_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
     left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
-    known_until: int = 0  # messages before it get rows only if the lake has them
+    earlier_runs_end: int = 0  # messages before it get rows only if the lake has them
 
 
 class EntryRows(NamedTuple):
@@ -106,7 +106,7 @@ class _FileWriter:
         self._rows_written = 0  # into it
         self._actions: list[AddedFile] = []
         self._left_out = 0
-        self._known_until = work.known_until
+        self._needs_lake_until = work.earlier_runs_end
         self._looked_up = 0, 0, np.empty(0, np.int64)  # a part of the log, and its messages in the lake
         self._is_whole = True  # every entry of the file is known
         self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: which rows exist
@@ -181,8 +181,8 @@ class _FileWriter:
                 more += int(np.count_nonzero(block.keys["physical_offset"] < end))
         if more < 0:
             return False
-        self._left_out, self._found, known_until = 0, found, self._known_until
-        self._known_until = end
+        self._left_out, self._found, earlier_runs_end = 0, found, self._needs_lake_until
+        self._needs_lake_until = end
         builder.resume_file(builder.slots, read_previous_header(self._output, self._work.ordinal))
         for records in self._records_of(begin, end):
             for block in pack_keys(records, table, begin, with_places=True):
@@ -192,7 +192,7 @@ class _FileWriter:
                 builder.add(entries)
                 texts = key_texts(block.places[first:last], records.buffer)
                 self._note(number, entries, (block.keys[first:last], texts))
-        self._found, self._known_until = None, known_until
+        self._found, self._needs_lake_until = None, earlier_runs_end
         builder.resume_file(builder.slots, opened)
         return True
 
@@ -214,7 +214,7 @@ class _FileWriter:
             times = keys["store_timestamp"].astype(np.int64)
             batch = entry_batch(self._work.ordinal, first, geometry, stored, times, texts)
         offsets = stored["physical_offset"].astype(np.int64)
-        wanted = offsets >= self._known_until
+        wanted = offsets >= self._needs_lake_until
         if not wanted.all():
             wanted |= self._are_in_lake(offsets)
             self._left_out += int(np.count_nonzero(~wanted))

@@ -118,7 +118,7 @@ class Explanation:
 
     store: Store
     settings: Settings
-    row: KeySequence
+    key_sequence: KeySequence
     files: tuple[ExplainedFile, ...]
     gaps: tuple[KeyGap, ...]
 
@@ -126,7 +126,7 @@ class Explanation:
     def count_not_indexed(self) -> int:
         """Number of keys at the log's end that are in no file: a running broker has not indexed them yet."""
         placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
-        return max(len(self.row) - max(placed, default=0), 0)
+        return max(len(self.key_sequence) - max(placed, default=0), 0)
 
 
 def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them

@@ -69,7 +69,7 @@ class IndexPlan:
     """The index files of a log according to the rules of its broker."""
 
     storage: Storage
-    row: KeySequence
+    key_sequence: KeySequence
     geometry: Geometry
     rules: Rules
     empty_index_count: int = 1
@@ -80,7 +80,7 @@ class IndexPlan:
 
         *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
-        row, keys, capacity = self.row, len(self.row), self.geometry.capacity
+        row, keys, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
         ends, counts = [one.end for one in kept], [one.broker_file.header.entry_count for one in kept]
         if completes:
             ends[-1] = self.end_after_filling(kept[-1])
@@ -109,22 +109,23 @@ class IndexPlan:
     def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""
         room = self.geometry.capacity - survivor.broker_file.header.entry_count
-        return min(survivor.end + room, len(self.row))
+        return min(survivor.end + room, len(self.key_sequence))
 
     def new_file_recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
         """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key precedes it."""
-        parts, before = tuple(self.row.list_parts(start, end)), header_of_file_before(self.row, start) or previous
-        count, scratch = self.empty_index_count, self.row.scratch
+        parts = tuple(self.key_sequence.list_parts(start, end))
+        before = header_of_file_before(self.key_sequence, start) or previous
+        count, scratch = self.empty_index_count, self.key_sequence.scratch
         return IndexRecipe(self.geometry, self.rules, scratch, parts, before, count, storage=self.storage)
 
     def survivor_recipe(self, survivor: Survivor, end: int | None = None) -> IndexRecipe:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
-        count, parts, tail = self.empty_index_count, survivor.list_parts(self.row), 0
+        count, parts, tail = self.empty_index_count, survivor.list_parts(self.key_sequence), 0
         if end is None:
             count, tail = min(survivor.broker_file.header.index_count, 1), survivor.tail  # 0 or 1 before the first put
         else:
-            parts += self.row.list_parts(survivor.end, end)
+            parts += self.key_sequence.list_parts(survivor.end, end)
         return IndexRecipe(
-            self.geometry, self.rules, self.row.scratch, tuple(parts), survivor.previous, count, survivor.broker_file,
-            survivor.head, tail, self.storage,
+            self.geometry, self.rules, self.key_sequence.scratch, tuple(parts), survivor.previous, count,
+            survivor.broker_file, survivor.head, tail, self.storage,
         )  # fmt: skip

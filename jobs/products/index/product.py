@@ -149,13 +149,13 @@ def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> l
     """Return the plan of each file to write."""
     index = IndexPlan(run.store.storage, row, opening.geometry.value, opening.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
-    known_until = run.from_offset if opening.from_offset < run.from_offset else 0
+    earlier_runs_end = run.from_offset if opening.from_offset < run.from_offset else 0
     if not opening.files:
-        return list(_continued(opening, run, index, known_until))
+        return list(_continued(opening, run, index, earlier_runs_end))
     found = FilePlacer(row, index.geometry, run.store).place_all(opening.files)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, row)])
-    return [EntryWork(ordinal, recipe, known_until=known_until) for ordinal, recipe in enumerate(recipes)]
+    return [EntryWork(ordinal, recipe, earlier_runs_end=earlier_runs_end) for ordinal, recipe in enumerate(recipes)]
 
 
 def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
@@ -168,9 +168,9 @@ def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
     )
 
 
-def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, known_until: int) -> Iterator[EntryWork]:
+def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, earlier_runs_end: int) -> Iterator[EntryWork]:
     """Continue the open file, then start new ones."""
-    opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.row), index.geometry.capacity
+    opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.key_sequence), index.geometry.capacity
     end = min(capacity - opened.entry_count, keys) if opened else 0
     if opened and end:
         output, recipe, ranges = run.output, index.new_file_recipe(0, end), _ranges_of(opened, run.store)
@@ -178,11 +178,11 @@ def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, known_unt
         files = () if snapshot is None else list_snapshot_files(output.lake, snapshot)
         own = (file for file in files if file.may_have("store_id", output.naming.store_id))
         opened_in = tuple(file for file in own if file.may_have("index_file", ordinal))
-        yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, known_until)
+        yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, earlier_runs_end)
     ordinal += opened is not None
     for number, start in enumerate(range(end, keys, capacity)):
         recipe = index.new_file_recipe(start, min(start + capacity, keys), opened)
-        yield EntryWork(ordinal + number, recipe, known_until=known_until)
+        yield EntryWork(ordinal + number, recipe, earlier_runs_end=earlier_runs_end)
 
 
 def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:

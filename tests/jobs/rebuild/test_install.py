@@ -15,7 +15,7 @@ from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import Installation, install, plan_index_installation, plan_queue_installation
-from jobs.store.running_broker import RefusedError, find_broker_process, lock_store
+from jobs.store.running_broker import NotInstalledError, find_broker_process, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
@@ -138,9 +138,12 @@ def kill_at(number: int, plan: Installation) -> None:
 
 def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: Path) -> None:
     out = store.parent / "out"
-    with held(store), pytest.raises(RefusedError, match="a broker is running"), lock_store(str(store), out):
+    with held(store), pytest.raises(NotInstalledError, match="a broker is running"), lock_store(str(store), out):
         pytest.fail("the broker holds the lock")
-    with pytest.raises(RefusedError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
+    with (
+        pytest.raises(NotInstalledError, match="inside the store"),
+        lock_store(str(store), store / "new" / "out"),
+    ):
         pytest.fail("our own files would be changes of the store")
     (store / "lock").unlink()  # a copy, or a release before 4.2.0
     with lock_store(str(store), out):
@@ -161,10 +164,10 @@ def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path)
     lose(store, INDEX)
     out = rebuilt(store)
     min((store / INDEX).iterdir()).unlink()
-    with pytest.raises(RefusedError, match="has changed since the rebuild"):
+    with pytest.raises(NotInstalledError, match="has changed since the rebuild"):
         plan_of(store, out)
     (out / "MANIFEST.json").unlink()
-    with pytest.raises(RefusedError, match="complete rebuild"):
+    with pytest.raises(NotInstalledError, match="complete rebuild"):
         plan_of(store, out)
 
 
@@ -189,12 +192,12 @@ def test_too_little_room_and_another_user_are_refused(
     out = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
     plan, before = plan_of(store, out, folder), state_of(store)
-    with pytest.raises(RefusedError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
+    with pytest.raises(NotInstalledError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
         install(plan)
     assert state_of(store) == before
     monkeypatch.undo()
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
-    with pytest.raises(RefusedError, match="run as that user"):
+    with pytest.raises(NotInstalledError, match="run as that user"):
         install(plan_of(store, out, folder))
 
 
@@ -282,5 +285,5 @@ def test_a_folder_that_is_another_users_is_refused(theirs: Path, folder: str) ->
     out = rebuilt(theirs, folder, lost_only=False)
     link_to_victim(theirs, folder)()
 
-    with pytest.raises(RefusedError, match="belongs to user"):
+    with pytest.raises(NotInstalledError, match="belongs to user"):
         plan_of(theirs, out, folder)

@@ -27,7 +27,7 @@ from jobs.rebuild.install import install, plan_index_installation, plan_queue_in
 from jobs.repair.journal import JOURNAL_FILE, Journal
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.running_broker import RefusedError, lock_store
+from jobs.store.running_broker import NotInstalledError, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
@@ -278,7 +278,7 @@ def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene
     installed = next(n for n, effect in enumerate(seen) if ".attempt-" in effect and effect.startswith("os.mkdir"))
     for number in (installed // 2, installed, installed + 3):
         scene.again()
-        with pytest.raises(RefusedError, match="changed"), effects(store.parent, number, accept):
+        with pytest.raises(NotInstalledError, match="changed"), effects(store.parent, number, accept):
             repair(scene.request, SerialWorkers())
         assert b"accepted" in segment.read_bytes()
 

@@ -15,7 +15,7 @@ from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
-from jobs.store.running_broker import RefusedError
+from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import RECORD
 from rmq_formats.commitlog.record import decode_record
@@ -187,7 +187,7 @@ def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
         before = tree_state(store)
         plan = repaired(store, lake, apply=False)
         assert before == tree_state(store)
-        with pytest.raises(RefusedError, match="a broker is running"):
+        with pytest.raises(NotInstalledError, match="a broker is running"):
             repaired(store, lake)
 
     assert plan.left is None
