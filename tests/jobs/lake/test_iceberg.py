@@ -314,7 +314,7 @@ def test_a_catalog_that_hangs_does_not_delay_commits(
         ended.set()
 
     assert ExitCode.FAILED == outcome.code
-    assert "no answer" in outcome.err
+    assert "no response" in outcome.err
     assert 60 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
 
 
