@@ -54,7 +54,7 @@ _CHECKED = "the CRCs in the lake match these rows, so the lake has not changed"
 _DAMAGE = {
     _CHANGED_IN_LAKE: "another engine has changed the row since a run wrote it",
     _TWICE: "another engine has inserted the rows a second time",
-    _DAMAGED: "damaged in the store after it was ingested",
+    _DAMAGED: "damaged in the store after ingestion",
     _CHANGED: "changed after it was ingested: either the store was damaged, or another engine changed the lake",
 }
 _OTHERS = (

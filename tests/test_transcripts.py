@@ -40,7 +40,7 @@ bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
 findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|NOT(E | [A-Z]+)) |^●|^[a-z-]+: '; }
 """
 _VOLATILE = (  # what differs from run to run, and what stands for it
-    (re.compile(r"\(user \d+, group \d+\)"), "(user UID, group GID)"),
+    (re.compile(r"\buser \d+, group \d+"), "user UID, group GID"),
     (re.compile(r"(?<=belong to user )\d+"), "UID"),
     (re.compile(r"^rmq-lake: compiling .*\n|(?<= s) \([^()]* of one-time compilation\)", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),

@@ -247,7 +247,8 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         text = "No such option '--store': pass STORE without an option name."
     elif stores and "unexpected extra argument" in error.message:
         is_option = isinstance(stores[0], click.Option)
-        text = f"{error.message}: {'pass the store as --store STORE' if is_option else 'a command reads one STORE'}"
+        takes = f"`{context.command.name}` takes exactly one STORE"
+        text = f"{error.message}: {'pass the store as --store STORE' if is_option else takes}"
     return click.UsageError(text, context) if text else error
 
 

@@ -52,7 +52,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
         with path.open("rb") as file:
             raw = file.read(_MOST + 1)
         if len(raw) > _MOST:
-            raise _bad_file(f"larger than {_MOST:,} bytes, so not a configuration file", ctx)
+            raise _bad_file(f"too large for a configuration file (limit: {_MOST:,} bytes)", ctx)
         values = tomllib.loads(raw.decode())
     except RecursionError as error:
         raise _bad_file("arrays or tables are nested too deeply", ctx) from error

@@ -255,7 +255,7 @@ index_num_option = option("N", "maxIndexNum of the index files.", IntegerRange(2
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
     """Return the option for the earliest time."""
-    text = "Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago)."
+    text = "Only messages stored at or after TIME: milliseconds, ISO 8601, or an age such as `2h` (two hours ago)."
     return option("TIME", text, TIME, names=names)
 
 

@@ -151,7 +151,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
             f"{location!r} is a lake, not a store: pass the directory that contains commitlog, consumequeue and index"
         )
     inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
-    hint = "" if inner is None else f"; the store is {str(inner)!r}"
+    hint = "" if inner is None else f". Did you mean {str(inner)!r}?"
     return f"{location}: not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
 
 

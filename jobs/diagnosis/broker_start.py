@@ -120,7 +120,7 @@ def predict_store_start(
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"RocketMQ {outcomes[0].release} would not do this; pass --release to state the release of the broker"
+    doubt = f"RocketMQ {outcomes[0].release} would not do this; pass --release to specify the broker's release"
     if worst.after_repair is not None:
         return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)
@@ -241,9 +241,8 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
         )
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
-        follow = "follows" if queues == 1 else "follow"
         yield (
-            f"{broker} will delete {count_text(queues, 'queue file')} that {follow} an invalid unit when it starts: "
+            f"{broker} will delete, when it starts, {count_text(queues, 'queue file')} after an invalid unit: "
             "consumers will not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:

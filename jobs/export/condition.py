@@ -86,7 +86,8 @@ def parse_condition(text: str) -> Condition:
             kind = part.variant_name()
             if _REFUSED.search(kind):
                 raise UnsupportedFormat(
-                    f"{kind} is not allowed: the condition must be a boolean expression on the columns of one row"
+                    "the condition must be a boolean expression on the columns of one row, without subqueries, "
+                    "aggregates, window functions, UNNEST, parameters or lambdas"
                 )
             pending += () if kind in {"Column", "Literal"} else part.rex_call_operands()
         # Errors of types and of constants are found without a row.

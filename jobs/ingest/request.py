@@ -173,7 +173,8 @@ class Summary(RatedOutcome):
             where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
             yield f"  {count_text(self.messages, 'message')}, {where}"
             if self.topics:
-                without = "; no index tables, which require all topics" if self.tier_queues is None else ""
+                reason = "; the index tables were not written, because they require all topics"
+                without = reason if self.tier_queues is None else ""
                 yield f"  topics: {self.topics}{without}"
             if self.release:
                 yield f"  written by RocketMQ {self.release}"

@@ -219,7 +219,8 @@ class _Run(NextRun):
         if request.broker is not None and request.broker != self.known_store.broker:
             log_message(
                 f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known_store.broker!r}. "
-                f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known_store.broker!r}",
+                f"--broker {request.broker!r} is ignored: the rows of this store keep the label "
+                f"{self.known_store.broker!r}",
                 "warning",
             )
 

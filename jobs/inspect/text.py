@@ -37,7 +37,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
         ("TIMERS", _timers(report)),
         ("CHECKPOINT", flushed or ["none"]),
         ("RELEASE", _releases(report, verbose=verbose)),
-        ("ALSO", _other_folders(report)),
+        ("OTHER", _other_folders(report)),
     )
 
     def titled(title: str, texts: Iterable[str]) -> Iterator[str]:
@@ -148,7 +148,7 @@ def _index(report: StoreReport) -> Iterator[str]:
         slots, entry_number = index.geometry
         yield f"sized for {slots:,} slots and {entry_number:,} entries per file ({index.geometry_origin})"
         up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"
-        yield f"the newest file is {last / index.geometry.capacity:.0%} full, up to offset {up_to}"
+        yield f"the newest file is {last / index.geometry.capacity:.0%} full and covers the log up to offset {up_to}"
     else:
         yield (
             "no file is full, so the numbers of slots and entries per file are unknown: pass --hash-slots and "

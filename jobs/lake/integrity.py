@@ -123,7 +123,7 @@ def _check_run(lake: Lake, store: KnownStore, table: Table, run: int | None, bou
         raise OtherRunActiveError("another process has just prepared a run of this store. Run the command again")
     location = lake.locate(table.name)
     if run is None:
-        reason = f"this table is missing, but it had rows of runs up to {least}; restore it from a backup"
+        reason = f"this table is missing, although runs up to run {least} wrote to it; restore it from a backup"
         raise OSError(f"{location}: {reason}")
     should = least if least == most else f"{least} to {most}"
     raise OSError(
@@ -145,8 +145,8 @@ def refuse_tables_without_runs(lake: Lake) -> None:
     for table in () if list_known_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
             reason = (
-                f"this table is missing; without it, the tool cannot tell which rows the table {table.name!r} has; "
-                "restore it from a backup, or ingest into a new lake"
+                "this table is missing; without it, the tool cannot determine which rows of "
+                f"{table.name!r} are committed; restore it from a backup, or ingest into a new lake"
             )
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
 

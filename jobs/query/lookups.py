@@ -53,7 +53,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         shown = "message is" if limit == 1 else f"{limit} messages are"
-        answer.notes.append(f"only the newest {shown} shown (brokers apply the same limit); -m 0 shows all")
+        answer.notes.append(f"only the newest {shown} shown (-m {limit}); pass -m 0 to show all")
     return answer
 
 

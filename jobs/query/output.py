@@ -72,7 +72,7 @@ class Printer:
             stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
             log_message(
                 f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
-                f"damaged: its CRC is {computed:08x}, but the record states {stored:08x}; it is shown as stored"
+                f"damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The body is shown as stored"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
         return message if is_shown_raw else Message(message.record, message.release, shown=printable)

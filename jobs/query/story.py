@@ -485,7 +485,7 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
 
 
 _QUEUES = {
-    PointerCheck.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} points here ({place})",
+    PointerCheck.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} points to this message ({place})",
     PointerCheck.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} POINTS ELSEWHERE ({place})",
     PointerCheck.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
     PointerCheck.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",

@@ -76,10 +76,10 @@ class DryRun(RatedOutcome):
             kept = count_text(len(self.kept), "file")
             yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.refused:
-            verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
+            verb = "REPLACED" if explained.verdict.is_damage else "CONTRADICTS"
             yield f"  {verb} {explained.name}: {explained.detail}"
         if self.contradictions:
-            yield "  nothing would be written: no known release writes such files"
+            yield "  nothing would be written: no known release writes index files like those marked CONTRADICTS"
         else:
             yield f"  would write {self.written}"
 

@@ -414,7 +414,7 @@ def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], st
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{count_text(keys, 'key')} inside {explained.name}: only a full rebuild adds them"
+            yield f"{count_text(keys, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.

@@ -103,7 +103,8 @@ class Installation:
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
             )
             return
-        yield f"into {self.folder} (user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid})"
+        owner = f"user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid}"
+        yield f"target: {self.folder} (new files belong to {owner})"
         yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
         if self.kept_files:
             yield f"kept: {count_text(len(self.kept_files), 'file')}"
@@ -149,7 +150,8 @@ def plan_index_installation(
         deleted = [name for name in covered if headers[name].end_timestamp > checkpoint.index_timestamp]
         if deleted and refuses_deletion and not is_closed and not advance_checkpoint:
             raise NotInstalledError(
-                f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
+                "the broker was not shut down cleanly, and at its next start it would delete these index files: "
+                f"{', '.join(deleted)}. "
                 "Pass --advance-checkpoint, or start and stop the broker first"
             )
         plans = [_planned(index, new, present, [*kept, *(name for name in there if name not in present)])]

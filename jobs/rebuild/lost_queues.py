@@ -112,7 +112,9 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.replaced.sort()
     summary.proof = "not proven: no rebuilt file is identical to a file of the store"
     if equal:
-        summary.proof = f"{count_text(equal, 'rebuilt file')} {is_or_are(equal)} byte-for-byte identical to the store's"
+        summary.proof = (
+            f"{count_text(equal, 'kept file')} {is_or_are(equal)} identical to the rebuilt files, byte for byte"
+        )
     summary.notes += [
         f"undecided: the topic {topic!r} was deleted, or its queues were lost: {topics.explain_undecided(topic)}. The "
         f"queue files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or "

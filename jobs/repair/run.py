@@ -18,7 +18,7 @@ from shlex import quote
 
 import pyarrow.compute as pc
 
-from jobs.console.amounts import count_text, is_or_are
+from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
@@ -111,8 +111,9 @@ _WORK = "work"
 _NO_FILE_IS_WRONG = frozenset({CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE})
 _SHOWN = 4
 _NONE_PROVEN = (
-    "no index file was rebuilt: the missing file is the newest one, which the broker deletes when it starts after a "
-    "crash, or a restart may have split it differently, so its contents cannot be proven. To build it anyway: "
+    "no index file was rebuilt: the contents of the missing file cannot be proven. Either the file is the newest "
+    "one, which the broker deletes when it starts after a crash, or a restart may have split the entries differently. "
+    "To build it anyway: "
     "`rebuild-index {} --out NEW --lost-only --install --advance-checkpoint`"
 )
 
@@ -258,8 +259,8 @@ def undo(store: str, out: Path) -> list[str]:
 def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
     if Path(journal.store) != Path(local_path(store)).absolute():
         raise NotRepairableError(
-            f"{out}: this directory has the journal of a repair of {journal.store}; pass the --out directory of this "
-            "store's own repair"
+            f"{out}: this directory contains the journal of a repair of {journal.store!r}; pass the --out directory of "
+            "this store's own repair"
         )
 
 
@@ -440,7 +441,7 @@ class _Repair:
             made = {one.base_offset for one in self.segments}
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
-                f"that is restored from {lake.location}: move it out of the folder after you have installed this "
+                "that is restored from the lake: move it out of the folder after you have installed this "
                 f"repair. To keep all of its records instead, rename it to {one.expected}, and run `repair` again"
                 for one in known
                 if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
@@ -456,7 +457,7 @@ class _Repair:
     def _note_messages_of_topics(self, lake: Lake, store_id: str, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
-        said = {DELETED_TOPIC: "was deleted", UNDECIDED_TOPIC: "was deleted or lost its queues"}
+        said = {DELETED_TOPIC: "was deleted", UNDECIDED_TOPIC: "was deleted, or its queues were lost"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
@@ -587,12 +588,14 @@ class _Repair:
         self.summary.undecided += names
         if names:
             has_lake = self.request.lake is not None
-            decide = "compare a replica" if has_lake else "pass a lake (--lake) or compare a replica"
+            decide = "compare the record with the same record on a replica"
+            decide = decide if has_lake else f"pass a lake (--lake), or {decide}"
+            changed = "the file was" if len(names) == 1 else "the files were"
             self.summary.notes.append(
-                f"{count_text(len(names), what)} {is_or_are(len(names))} undecided (the evidence is inconclusive), and "
-                f"therefore not changed: {_some(names)}. "
+                f"the evidence about {count_text(len(names), what)} is inconclusive, so {changed} not changed: "
+                f"{_some(names)}. "
                 "Either the file is wrong, or a log record has a wrong value in a field that no checksum covers. To "
-                f"decide, {decide} that has the original record. If you know that the log is right, pass --accept FILE "
+                f"decide, {decide}. If you know that the log is right, pass --accept FILE "
                 "to rebuild the file from it"
             )
 
@@ -605,7 +608,9 @@ class _Repair:
                 )
             elif name not in self.accepted:
                 known = ", ".join(self.summary.undecided) or "none"
-                raise NotRepairableError(f"--accept {name}: this file is not undecided. Undecided files: {known}")
+                raise NotRepairableError(
+                    f"--accept {name}: the plan does not list this file as undecided. It lists: {known}"
+                )
         root = Path(local_path(self.request.store))
         with run_as_user(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}

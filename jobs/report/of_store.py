@@ -102,8 +102,8 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
-            "Nothing was written: no known release writes such files. Run `verify` for details; if you "
-            "do not want to keep them, rebuild all files:",
+            "Nothing was written: no known release writes index files like those listed under Contradictions. Run "
+            "`verify` for details; if you do not want to keep them, rebuild all files:",
             (f"{tool_command()} verify {store}", f"{tool_command()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),
         )

@@ -244,13 +244,13 @@ def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collect
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     if given is None and len(noted) == 1:
         (size,) = noted
-        return Known(size, DETECTED, "recorded in the lake")
+        return Known(size, DETECTED, "from the lake")
     if given is not None:
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:
             raise NothingToRestoreError(
                 f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size. "
-                "Omit --segment-size to use the size that the lake shows"
+                "Omit --segment-size to use the size recorded in the lake"
             )
         return Known(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))

@@ -68,7 +68,7 @@ def export(  # noqa: PLR0913 - one argument an option
     ),
     max_body_size: int = option(
         "BYTES",
-        "Bodies that are larger when decompressed are exported as stored, and reported.",
+        "Export bodies as stored, and report them, if they exceed this size when decompressed.",
         click.IntRange(1, 1 << 30),
         default=_LARGEST_BODY,
         show_default=True,
@@ -99,7 +99,8 @@ def export(  # noqa: PLR0913 - one argument an option
     is_streamed = str(out) == "-"
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
         raise click.UsageError(
-            "only ndjson and csv can be written to standard output (--out -), and not with --json: pass a FILE"
+            "only ndjson and csv can be written to standard output (--out -), and only without --json. Otherwise "
+            "pass --out FILE"
         )
     if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
@@ -142,7 +143,7 @@ def export(  # noqa: PLR0913 - one argument an option
         return ExitCode.CLEAN
     summary = export(asked, planned, workers)
     severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
-    verdict = "done" if summary.messages else "no message was found"
+    verdict = "done" if summary.messages else "no messages found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
     result = Result(severity, count_text(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
     reason = None if summary.messages else explain_empty_export(asked)

@@ -68,7 +68,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         "LAKE", "Path or URI (s3a, abfss) of the lake; created if it does not exist.", OUTPUT_LOCATION, required=True
     ),
     broker: str | None = option(
-        "NAME", "Label of the broker in every table; by default its brokerName, else `default`."
+        "NAME",
+        "Label of the broker in every table. Defaults to its brokerName, or to `default` if the name is unknown.",
     ),
     topics: tuple[str, ...] = option(
         "GLOB[,GLOB]",
@@ -103,7 +104,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
     index_num: int | None = index_num_option,
     release: str | None = releases_option,
     acknowledge: bool = flag(
-        "Acknowledge the findings of earlier runs; until then every run ends with exit code 3 or 4."
+        "Acknowledge the findings of earlier runs. As long as findings are unacknowledged, every run ends with exit "
+        "code 3 or 4."
     ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     step_bytes: int | None = option(

@@ -159,7 +159,7 @@ def catalog(
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
-    The tables are not moved, and rows of later runs appear without another registration.
+    The tables are not moved. Rows added by later runs are visible without registering the tables again.
 
     spark: Spark's own catalog, with or without a Hive metastore; unity: Unity Catalog (Databricks); glue: AWS Glue (run
     the statements in Athena); hive: a Hive metastore, with Delta's storage handler.
@@ -218,8 +218,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    The retention time is seven days, or less in a lake that is written with `ingest --follow`. Rows and their order do
-    not change; ingest runs may continue at the same time.
+    The retention time is seven days, or one day for tables that `ingest --follow` writes. Rows and their order do not
+    change; ingest runs may continue at the same time.
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)
@@ -342,6 +342,6 @@ def restore(  # noqa: PLR0913 - one argument an option
     summary = restore(request, workers)
     verify = RecommendedStep("verify the restored store", (f"{tool_command()} verify {quote(str(out))}",))
     user = out.stat().st_uid
-    words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
+    words = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"
     chown = RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",))
     return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], has_bytes=True)

@@ -281,7 +281,7 @@ def by_offset(
     *,
     topic: str = _topic,
     broker_name: str | None = option(
-        "BROKER", "The broker's name. If the store states its name, the two must match.", names="-b --broker-name"
+        "BROKER", "The broker's name. If the store records a broker name, the two must match.", names="-b --broker-name"
     ),
     queue_id: int = option("QUEUE", None, NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
     offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
@@ -307,14 +307,16 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     words: str | None = option("TEXT", "Only messages whose decompressed body contains TEXT."),
     since: TimeArgument | None = since_option(),
     until: TimeArgument | None = until_option(),
-    before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
+    before: str | None = option(
+        "POSITION", "Continue from POSITION, which is printed at the end of the previous page."
+    ),
     limit: int = _limit(KEY_LIMIT, "Print the newest N.", least=1),
     seconds: float = option(
         "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
     ),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """List messages, the newest first, by their offsets in the log."""
+    """List messages by log offset, newest first."""
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue requires -t TOPIC")
     wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
@@ -386,7 +388,8 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    Each table and view is available under its name, a typed table as typed_<folder>. Statements are read-only.
+    Tables and views are available under their own names; typed tables are named typed_<folder>. Statements are
+    read-only.
     """
     from jobs.launch.arguments import file_system_options
     from jobs.query.lake_tables import Batches, LakeTables, describe_tables, write_parquet

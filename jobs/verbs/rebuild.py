@@ -148,7 +148,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         show_default=True,
     ),
     how: _RebuildForm = _rebuild_options(
-        "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
+        "An empty or new directory for <topic>/<queue id>/…, or for the database directory.",
         "Write only the queue files that are missing or damaged.",
     ),
     settings: StoreSettings = settings_and_rate_options,
@@ -269,7 +269,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
         again = typed_command_text(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
-        lines += RecommendedStep("install them in the store, with the broker stopped", (again,)).lines()
+        lines += RecommendedStep("install the files in the store, with the broker stopped", (again,)).lines()
     answer.print_json_or_lines(
         {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
     )
@@ -311,7 +311,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
         if entry.verdict.role != "kept":
             yield f"  {entry.verdict.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
-        yield "  nothing was written: no known release writes such files"
+        yield "  nothing was written: no known release writes index files like those marked CONTRADICTS"
         yield "  for details, run `verify`; to replace these files, rebuild all files (without --lost-only)"
         return
     for file in result.files:

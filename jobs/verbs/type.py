@@ -79,9 +79,9 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     """
     Decode message bodies into typed tables, one per topic: LAKE/typed/TOPIC.
 
-    A body that does not match the declaration in FILE becomes a row of LAKE/dead_letters, with the reason; no body is
-    in both tables. A run reads only messages that are new since the last one. With --infer, nothing is written: the
-    command prints types that fit the messages of a topic, in the format of FILE.
+    A body that does not match the declaration in FILE becomes a row of LAKE/dead_letters, with the reason; a body is
+    never in both tables. Each run reads only messages that were ingested since the previous run. With --infer, nothing
+    is written: the command prints types that fit the messages of a topic, in the format of FILE.
 
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.
@@ -133,7 +133,8 @@ def _answer(  # noqa: PLR0913 - one argument an option
     if exceeded:
         severity, verdict, code = Severity.DAMAGE, f"too many dead letters for {', '.join(exceeded)}", ExitCode.DAMAGE
     elif not_found:
-        severity, verdict, code = Severity.GAP, f"topic not found: {', '.join(not_found)}", ExitCode.NOT_FOUND
+        topics = "topic" if len(not_found) == 1 else "topics"
+        severity, verdict, code = Severity.GAP, f"{topics} {', '.join(not_found)} not found", ExitCode.NOT_FOUND
     if metrics is not None:
         from jobs.report.metrics import write_type_metrics
 
@@ -180,10 +181,7 @@ def _what(summary: "TypingSummary", *, retry: bool) -> str:
     )
     said = [count_text(rows, "typed row"), count_text(dead_letters, "dead letter")] if rows or dead_letters else []
     said += [f"{count_text(accepted, 'dead letter')} typed"] if accepted else []
-    return (
-        ", ".join(said)
-        or "no new messages of these topics" + ", and still no dead letter matches its declaration" * retry
-    )
+    return ", ".join(said) or "no new messages" + ", and still no dead letter matches its declaration" * retry
 
 
 def _lines(summary: "TypingSummary", command: str) -> list[str]:

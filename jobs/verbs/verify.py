@@ -184,7 +184,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         from jobs.repair.run import undo
 
         done = undo(place.store, out.absolute())
-        undone = f"undid the changes to {count_text(len(done), 'part')}"
+        undone = f"undid the changes to {count_text(len(done), 'part')} of the store"
         result = Result(Severity.NOT_VERIFIED, undone, answer.seconds, verdict="done")
         lines = [place.store, *(f"  {line}" for line in done)]
         answer.print_json_or_lines({"store": place.store, "undone": done}, lines, result)
@@ -230,7 +230,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         )
         return
     if summary.asks_for_sizes:
-        words = "repeat with the configuration file of the broker, which states its file sizes"
+        words = "repeat with the broker's configuration file, which contains the file sizes"
         if summary.defaults:
             words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
         yield from _repeat_lines(words, *(summary.defaults or ("--broker-conf", "BROKER.CONF")))
@@ -238,7 +238,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     if summary.asks_for_release:
         yield from _repeat_lines("repeat with the release of the broker", "--release", "X.Y.Z")
     if summary.files and applies:
-        yield from _repeat_lines("undo the repair, if it does not help", "--undo", besides="--apply")
+        yield from _repeat_lines("to undo the repair", "--undo", besides="--apply")
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blanks:

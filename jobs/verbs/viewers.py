@@ -151,7 +151,7 @@ def _print(line: str) -> None:
 @verb(
     "browse /data/rocketmq/store",
     "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
-    exit_codes="0 ended by Ctrl-C · 1 failed · 2 usage error",
+    exit_codes="0 stopped with Ctrl-C · 1 failed · 2 usage error",
 )
 def browse(  # noqa: PLR0913 - one argument an option
     *,
@@ -166,7 +166,7 @@ def browse(  # noqa: PLR0913 - one argument an option
     """
     Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
 
-    The command prints the address, which includes a token. Ctrl-C ends the server.
+    The command prints the address, which includes a token. Press Ctrl-C to stop the server.
     """
     if not all(map(find_spec, _NEEDED)):
         raise SetupError(f"`browse` requires {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")

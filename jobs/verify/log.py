@@ -59,8 +59,8 @@ UNCHECKED_FIELDS = (
 )
 UNCHECKED_NOTE = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
 _NO_CHECKPOINT = (
-    "the checkpoint is missing, so it is unknown how far the broker had flushed; the broker creates a new one at its "
-    "next start"
+    "the checkpoint is missing, so it is unknown up to which offset the broker had flushed the log; the broker "
+    "creates a new one at its next start"
 )
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
@@ -227,7 +227,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
         if not store.is_closed:
             doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
-            LOG, LOST_START, file, 0, "offsets", f"{started.start} or earlier to {started.end}", "records",
+            LOG, LOST_START, file, 0, "offsets", f"from {started.start} or lower up to {started.end}", "records",
             f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
             log_offset=started.start, log_end=started.end,
         )  # fmt: skip
@@ -297,7 +297,7 @@ def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     )
     if not store.segments:
         cause = NO_SEGMENTS
-    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or later"), cause)
+    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or higher"), cause)
 
 
 def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
@@ -320,7 +320,7 @@ def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], li
             cause = (
                 f"{_moment(time)} is later than the log's latest store time, {_moment(newest)}: the checkpoint was "
                 "overwritten or belongs to another store, or the end of the log was lost; after a crash, the broker "
-                "would start its recovery at too late an offset"
+                "would start its recovery at too high an offset"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
             findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest))

@@ -110,8 +110,8 @@ _CAUSES = {
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
     DifferenceKind.DROPPED: "the broker dropped the record silently, because its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted topic",
-    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted it at 0: the topic was not "
-    "deleted, and consumers receive none of these messages",
+    DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
+    "topic was not deleted, and consumers receive none of these messages",
 }
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
@@ -124,7 +124,7 @@ _UNDECIDED_SIZE = (
 )
 _TABLES = {
     TOPICS_FILE: "the broker would load the backup file (.bak), or start without topics if there is none; verify "
-    "cannot tell which topics were deleted",
+    "cannot determine which topics were deleted",
     CONSUMERS_FILE: "the broker would load the backup file (.bak), or every consumer group would start from the "
     "beginning if there is none",
 }
@@ -350,9 +350,9 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     queues = [queue for queue in queues if not queue.in_rocksdb]
     usual = {QUEUE_KINDS[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KINDS}
     for kind, sizes in undecided_queue_file_sizes(store).items():
-        found = " or ".join(map(str, sizes))
+        found = ", ".join(map(str, sizes))
         folder = QUEUE_KINDS[kind].value if kind in QUEUE_KINDS else kind.value
-        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "the same size", _UNDECIDED_SIZE)
+        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size for all files", _UNDECIDED_SIZE)
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.

@@ -191,7 +191,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
         yield RecommendedStep(
-            f"{features.rocksdbstore_folder}: this database was not changed, because only a broker can write its rows"
+            f"{features.rocksdbstore_folder}: this database was not changed, because `repair` does not modify it"
         )
 
 
@@ -230,10 +230,9 @@ def _set_aside(store: Store) -> RecommendedStep:
     features = detect_storage_features(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
-        f"{folder}: the queues are in a RocksDB database, which only a broker can write. Without the database, a "
-        "broker of "
-        f"5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the broker "
-        "stopped, move the database aside:"
+        f"{folder}: the queues are in a RocksDB database, which `repair` does not modify. Without the database, "
+        f"RocketMQ 5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the "
+        "broker stopped, move the database aside:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics

@@ -213,7 +213,7 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
     found, wanted = (", ".join(f"{name} {one[name]}" for name in _FIELDS) for one in (unit, made))
     cause = "the unit or its record changed after the broker wrote it"
     if not made["size"]:
-        wanted, cause = "a record", "the tier's log has lost this record, or the unit belongs to another log"
+        wanted, cause = "a record", "the record is missing from the tier's log, or the unit belongs to another log"
     log_offset = int(unit["physical_offset"])
     return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)
 

@@ -255,7 +255,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         INDEX, _IN_ROCKSDB,
-        ("The index in RocksDB contradicts the log, and only a broker can write its rows. Until a broker has rebuilt "
+        ("The index in RocksDB contradicts the log, and this tool does not modify it. Until a broker has rebuilt "
         "the index, search the log instead:"),
         ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
     ),

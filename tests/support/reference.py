@@ -32,11 +32,13 @@ _MEANINGS = {
 }
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
-    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
+    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the verb",
     "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code and the results of `ingest` "
     "runs that found nothing new (default `~/.cache/rocketmq-lake`)",
-    "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: a supported one, `PATH` first)",
-    "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
+    "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: the first of Python 3.11 to 3.14 that is "
+    "found on `PATH`, then in the usual directories)",
+    "RMQ_LAKE_IVY_SETTINGS": "path of an Ivy settings file, for example to download JARs from a mirror. For Python "
+    "packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: print the Python traceback of an error, as with `--traceback`",
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
     "RMQ_LAKE_PROGRAM": "the name of this command in messages, for wrapper scripts (default: as typed)",
@@ -56,7 +58,7 @@ options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-s
 Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
 (`verify STORE | head -3`), so that its exit code still covers the whole store.
 
-Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with defaults of options
+Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with option defaults
 (see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value and the source
 of each option instead of running the command. Unknown keys in a configuration file and unknown environment variables
 that begin with `RMQ_LAKE_<VERB>_` are errors.

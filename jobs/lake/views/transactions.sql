@@ -13,7 +13,7 @@ WITH half AS (
   FROM half h LEFT JOIN ended e ON e.store_id = h.store_id AND e.half_offset = h.physical_offset
   WHERE e.half_offset IS NULL
 ), closed AS (
-  -- An op message names half messages by queue offset; with RocksDB, it names one half message by physical offset.
+  -- An op message refers to half messages by queue offset; with RocksDB, to one half message by physical offset.
   SELECT u.store_id, u.physical_offset, min(op.physical_offset) AS op_offset
   FROM undecided u JOIN messages op
     ON op.store_id = u.store_id AND op.physical_offset > u.physical_offset

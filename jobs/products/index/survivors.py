@@ -130,7 +130,7 @@ def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | No
     if broker_file.size < geometry.file_size:
         return f"truncated: {broker_file.size} bytes of {geometry.file_size}"
     if broker_file.size > geometry.file_size:
-        return f"wrong geometry: {broker_file.size} bytes, not {geometry.file_size}"
+        return f"wrong geometry: {broker_file.size} bytes, expected {geometry.file_size}"
     if not any(header):
         return "the header is empty"
     if not 0 <= header.index_count <= geometry.index_num:

@@ -54,7 +54,8 @@ def print_topic_list(line: ParsedLine, context: Context) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
         raise UnsupportedFormat(
-            "topicList -c needs a running broker, because a store does not have the consumer groups of a topic. Omit -c"
+            "topicList -c needs a running broker, because a store does not record which consumer groups subscribe "
+            "to a topic. Omit -c"
         )
     topics = _config(context).topics
     if not topics:

@@ -227,7 +227,7 @@ def decode_id_both_ways(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str,
     host, address = host_port_text(offset_id.host), str(ip_address(unique.address))
     is_port = 0 < offset_id.host.port < _PORTS
     lines = (
-        ("Read as an offset id", ""),
+        ("Decoded as an offset id", ""),
         ("  Store Host:", host if is_port else f"{host} (not a valid port, so this is not an offset id)"),
         ("  CommitLog Offset:", offset_id.physical_offset),
         ("Read as a unique key", ""),

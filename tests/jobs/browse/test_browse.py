@@ -212,7 +212,7 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_st
         assert raw[:4].hex(" ") in page
         assert raw[20:28].hex(" ") in digits
         assert f"offset {record.physical_offset:,}" in page
-        assert "points here" in page
+        assert "points to this message" in page
         assert "this message" in page
         assert bytes(3000) == pages.get(at.replace("/message?", "/body?")).body
         assert "0000002f" not in pages.get(f"{at}&body=hex").text

@@ -59,7 +59,7 @@ def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser])
     assert page.value("document.querySelectorAll('tbody tr').length") > 0
     page.follow("tbody a")
     assert "/message" == page.value("location.pathname")
-    assert "points here" in page.value("document.body.innerText")
+    assert "points to this message" in page.value("document.body.innerText")
     page.open(f"{pages.base}/messages")
     page.value("document.querySelector('input[name=topic]').value = 'T2'")
     page.follow("form.fields button")
