@@ -245,7 +245,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': pass STORE without an option name."
-    elif stores and "unexpected extra argument" in error.message:
+    elif context is not None and stores and "unexpected extra argument" in error.message:
         is_option = isinstance(stores[0], click.Option)
         takes = f"`{context.command.name}` takes exactly one STORE"
         text = f"{error.message}: {'pass the store as --store STORE' if is_option else takes}"
