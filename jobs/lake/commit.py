@@ -186,7 +186,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
-        # Replacements of nothing would be in the table twice: our own invariant, whatever the lake contains.
+        # Without removed files, the rows of the added ones would be in the table twice. No lake can cause this.
         assert change.removed or not change.added
         new = Commit(
             table, (transaction,), metadata, data_change=True, added=(*added, *change.added), removed=change.removed

@@ -442,7 +442,7 @@ def _find_same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], stor
     return bool(same_beginning)
 
 
-def _with_proof(file: BuiltFile, doubt: str, own: BrokerIndexFile | bool, equal: int) -> BuiltFile:  # noqa: FBT001
+def _with_proof(file: BuiltFile, doubt: str, own: BrokerIndexFile | bool, equal: int) -> BuiltFile:  # noqa: FBT001 - a file, or whether one differs
     proven, proof = False, doubt or "no file of the store was compared"
     if isinstance(own, BrokerIndexFile):
         proven, proof = True, f"identical to the store's own file {own.name}, byte for byte"

@@ -145,9 +145,11 @@ def _refuse_constant(name: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise RefusedBodyError("a key occurs twice in one object", f"key {member_path('', twice).lstrip('.')}")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise RefusedBodyError("a key occurs twice in one object", f"key {member_path('', name).lstrip('.')}")
+            seen.add(name)
     return found
 
 
