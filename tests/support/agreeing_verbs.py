@@ -26,13 +26,13 @@ from jobs.query.place import Place
 from jobs.store.release import UndecidedError
 from rmq_formats.commitlog.layout import HOST_BITS, RECORD, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.errors import NotAStore
 from tests.golden import golden_stores, release_of, unpack
 from tests.support.commands import overwrite, run_in_process
 from tests.support.fault_draws import Planted, Violation
+from tests.support.fault_kinds import records_in
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.stores import newest_segment, read_segment, segments_of, walked_segments
+from tests.support.stores import newest_segment
 
 _TOPICS = 3  # of a store, that are asked for one by one
 _MESSAGES = 4  # that are asked for one by one
@@ -151,31 +151,10 @@ def _number(row: Mapping[str, Any]) -> tuple[Any, ...]:
 # --- clocks that lie ---
 
 
-class Placed(NamedTuple):
-    """A record of a store, and where it is."""
-
-    record: MessageRecord
-    path: Path
-    position: int
-
-
-def placed_records(store: Path) -> list[Placed]:
-    """Return the records of a store that is whole, in the order of its log."""
-    paths = {read_segment(path).base_offset: path for path in segments_of(store)}
-    found = []
-    for segment, pieces in walked_segments(store):
-        for piece in pieces:
-            if piece.kind is PieceKind.RECORD:
-                record = segment.record_at(piece.offset - segment.base_offset)
-                position = record.physical_offset - segment.base_offset
-                found.append(Placed(record, paths[segment.base_offset], position))
-    return found
-
-
 def set_store_times(store: Path, time_of: Callable[[int, MessageRecord], int]) -> list[int]:
     """Change the store time of each record; no CRC covers it."""
     times = []
-    for number, (record, path, position) in enumerate(placed_records(store)):
+    for number, (path, position, record) in enumerate(records_in(store)):
         times.append(time_of(number, record))
         at = position + RECORD[record.sys_flag & HOST_BITS].offset("store_timestamp")
         with path.open("r+b") as file:
@@ -208,7 +187,7 @@ def _lying(seed: int, folder: Path) -> LyingClock:
     root = unpack(name, folder)
     shutil.rmtree(root / "index", ignore_errors=True)
     shutil.rmtree(root / "EXPECT", ignore_errors=True)
-    records, newest = placed_records(root), newest_segment(root)
+    records, newest = records_in(root), newest_segment(root)
     kind = random.choice(sorted(_CLOCKS))
     times = set_store_times(root, _CLOCKS[kind](random, len(records)))
     damaged = None

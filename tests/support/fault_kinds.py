@@ -56,8 +56,16 @@ def golden(name: str) -> Path:
 # --- drawn: the table is `KINDS` ---
 
 
-def records_in(store: Path) -> list[tuple[Path, int, MessageRecord]]:
-    """Return the records of each segment, up to the first one that is not sound, and where they are."""
+class Placed(NamedTuple):
+    """A record of a store, and its place."""
+
+    path: Path
+    position: int
+    record: MessageRecord
+
+
+def records_in(store: Path) -> list[Placed]:
+    """Return the records of each segment, up to the first one that is not sound."""
     found = []
     for path in sorted(store.glob(LOG)):
         data, at = path.read_bytes(), 0
@@ -66,7 +74,7 @@ def records_in(store: Path) -> list[tuple[Path, int, MessageRecord]]:
             if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
                 break
             try:
-                found.append((path, at, decode_record(data, at)))
+                found.append(Placed(path, at, decode_record(data, at)))
             except FormatError:
                 break
             at += size
@@ -495,7 +503,7 @@ class Wounded(NamedTuple):
     """A copy that is about to be damaged, and the files and records of the healthy store."""
 
     target: Target
-    records: Sequence[tuple[Path, int, MessageRecord]]
+    records: Sequence[Placed]
     segments: Sequence[Path]
 
     def segment(self, which: int) -> Path:

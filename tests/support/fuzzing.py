@@ -1,7 +1,7 @@
 """Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -11,20 +11,14 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import (
-    MessageRecord,
-    decode_record,
-    encode_record,
-    has_right_body_crc,
-    record_from_row,
-)
+from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right_body_crc, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, framed
+from tests.support.stores import walked_segments
 
 SEGMENT_SIZE = 1536
 WORDS = (0, 1, -1, 7, 8, 90, 91, 1 << 20, (1 << 31) - 1, -(1 << 31), MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
@@ -52,42 +46,39 @@ class TinyStore:
 
     def write(self, root: Path) -> None:
         folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            if int(path.name) not in self.segments:
-                path.unlink()
+        folder.mkdir(parents=True)
         for base_offset, content in self.segments.items():
             (folder / file_name_of_offset(base_offset)).write_bytes(content)
 
 
 def mutated_store(random: Random) -> TinyStore:
     store = _store(random)
-    _mutate(store, random)
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        base = random.choice(list(store.segments))
+        if store.segments[base]:
+            _mutate(store, base, random)
     return store
 
 
 def _store(random: Random) -> TinyStore:
     framing = random.choice((Framing.PLAIN, Framing.PLAIN, Framing.DLEDGER))
     offset = base = SEGMENT_SIZE * random.choice((0, 0, 1, 1 << 30))
-    segments = {base: bytearray()}
-    placed: list[MessageRecord] = []
+    store = TinyStore(framing, {base: bytearray()}, [], [])
     for number in range(random.randrange(1, 16)):
         record = _some_record(random, number, offset + framing.header_size)
-        raw = framed(record, framing, number)
         left = SEGMENT_SIZE - (offset - base)
-        if len(raw) + 8 + framing.header_size > left:
-            segments[base] += a_blank(left, framing)
+        if record.total_size + 8 + 2 * framing.header_size > left:
+            store.segments[base] += a_blank(left, framing)
             base = offset = base + SEGMENT_SIZE
-            segments[base] = bytearray()
+            store.segments[base] = bytearray()
             record = record._replace(physical_offset=offset + framing.header_size)
-            raw = framed(record, framing, number)
-        placed.append(record)
-        segments[base] += raw
-        offset += len(raw)
-    segments[base] += bytes(SEGMENT_SIZE - len(segments[base]))
+        store.records.append(record)
+        store.segments[base] += framed(record, framing, number)
+        offset = record.end_offset
+    store.segments[base] += bytes(SEGMENT_SIZE - len(store.segments[base]))
     if random.random() < 0.3:
-        segments[base + SEGMENT_SIZE] = bytearray(SEGMENT_SIZE)
-    return TinyStore(framing, segments, placed, [])
+        store.segments[base + SEGMENT_SIZE] = bytearray(SEGMENT_SIZE)
+    return store
 
 
 def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
@@ -105,68 +96,49 @@ def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
     )._replace(physical_offset=offset)
 
 
-def _mutate(store: TinyStore, random: Random) -> None:
-    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
-        base = random.choice(list(store.segments))
-        content = store.segments[base]
-        if not content:
-            continue
-        at = random.randrange(len(content))
-        kind = random.choice(("flip", "flip", "word", "word", "zero", "copy", "cut", "garbage", "missing"))
-        if kind == "flip":
-            content[at] ^= 1 << random.randrange(8)
-            store.touched.append((base + at, base + at + 1))
-        elif kind == "word":
-            word = random.choice(WORDS).to_bytes(4, "big", signed=True)[: len(content) - at]
-            content[at : at + 4] = word
-            store.touched.append((base + at, base + at + 4))
-        elif kind in {"zero", "garbage", "copy"}:
-            size = min(random.choice((16, 64, 512)), len(content) - at)
-            source = random.randrange(len(content))
-            new = {
-                "zero": bytes(size),
-                "garbage": random.randbytes(size),
-                "copy": bytes(content[source : source + size]),
-            }
-            content[at : at + len(new[kind])] = new[kind]
-            store.touched.append((base + at, base + at + size))
-        elif kind == "cut":
-            del content[at:]
-            store.touched.append((base + at, base + SEGMENT_SIZE))
-        elif len(store.segments) > 1:
-            del store.segments[base]
-            store.touched.append((base, base + SEGMENT_SIZE))
+def _mutate(store: TinyStore, base: int, random: Random) -> None:
+    content = store.segments[base]
+    at, source = random.randrange(len(content)), random.randrange(len(content))
+    size = random.choice((16, 64, 512))
+    kind = random.choice(("flip", "flip", "word", "word", "zero", "copy", "garbage", "cut", "missing"))
+    new = {
+        "flip": bytes([content[at] ^ 1 << random.randrange(8)]),
+        "word": random.choice(WORDS).to_bytes(4, "big", signed=True),
+        "zero": bytes(size),
+        "copy": bytes(content[source : source + size]),
+        "garbage": random.randbytes(size),
+    }
+    if kind in new:
+        written = new[kind][: len(content) - at]
+        content[at : at + len(written)] = written
+        store.touched.append((base + at, base + at + len(written)))
+    elif kind == "cut":
+        del content[at:]
+        store.touched.append((base + at, base + SEGMENT_SIZE))
+    elif len(store.segments) > 1:
+        del store.segments[base]
+        store.touched.append((base, base + SEGMENT_SIZE))
 
 
-def expected(store: TinyStore) -> Result:
+def expected(root: Path) -> Result:
     rows: Rows = []
     damage: Damage = []
-    bases = sorted(store.segments)
-    newest = max((base for base in bases if any(store.segments[base][:8])), default=-1)
-    end = bases[0]
-    for base in bases:
-        content = bytes(store.segments[base])
-        log = _log(content, base)
-        framing = log.framing
-        for piece in walk_segment(log, final=base < newest):
-            if piece.kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
+    end = 0
+    for segment, pieces in walked_segments(root):
+        for piece in pieces:
+            if piece.kind in {PieceKind.UNWRITTEN, PieceKind.WAITING}:
                 return Result(rows, sorted(damage), piece.offset)
-            end = piece.end
             if piece.kind is PieceKind.DAMAGE:
                 damage.append((piece.offset, piece.size))
             elif piece.kind is PieceKind.RECORD:
-                at = piece.offset - base + framing.header_size
-                record = decode_record(content, at, base + at)
+                record = segment.record_at(piece.offset - segment.base_offset)
                 if has_right_body_crc(record):
-                    rows.append((base + at, content[at : at + record.total_size]))
+                    at = piece.offset - segment.base_offset + segment.framing.header_size
+                    rows.append((record.physical_offset, bytes(segment.read(at, record.total_size))))
                 else:
-                    damage.append((base + at, record.total_size))
+                    damage.append((record.physical_offset, record.total_size))
+        end = pieces[-1].end if pieces else max(end, segment.base_offset)
     return Result(rows, sorted(damage), end)
-
-
-def _log(content: bytes, base: int) -> SegmentBytes:
-    plain = SegmentBytes.from_buffer(content, base)
-    return replace(plain, framing=find_framing(plain.read, plain.size, base))
 
 
 def found(root: Path, range_size: int) -> Result:

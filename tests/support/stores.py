@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.framing import detect_framing
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.dispatch import walk_units
@@ -49,8 +50,8 @@ def segments_of(store: Path) -> list[Path]:
 
 
 def read_segment(path: Path) -> SegmentBytes:
-    raw = path.read_bytes()
-    return SegmentBytes.from_buffer(raw, int(path.name), detect_framing(raw))
+    plain = SegmentBytes.from_buffer(path.read_bytes(), int(path.name))
+    return replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
 
 
 def newest_segment(store: Path) -> Path:
@@ -60,7 +61,7 @@ def newest_segment(store: Path) -> Path:
 
 def walked(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
     """Walk a log with the scalar modules alone; records follow a segment where a later one holds anything."""
-    newest = max((path.name for path in segments if any(path.read_bytes()[:64])), default="")
+    newest = max((path.name for path in segments if any(path.read_bytes()[:8])), default="")
     for path in segments:
         segment = read_segment(path)
         yield segment, list(walk_segment(segment, final=path.name < newest))

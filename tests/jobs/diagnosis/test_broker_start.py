@@ -12,8 +12,9 @@ from jobs.console.result import ExitCode
 from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, find_stray_times
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
-from tests.support.agreeing_verbs import placed_records, set_store_times
+from tests.support.agreeing_verbs import set_store_times
 from tests.support.commands import Run, copy_of
+from tests.support.fault_kinds import records_in
 
 _TIME = 1_795_160_458_000
 _FAR = (MAX_TIME_STEP_MS + 1, 40 * MAX_TIME_STEP_MS, 1 << 45)
@@ -53,7 +54,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 def _unkeyed(store: Path) -> int:
     """Return the number of a record in the middle of the log that no index entry names."""
-    records = [one.record for one in placed_records(store)]
+    records = [one.record for one in records_in(store)]
     names = (b"KEYS\1", b"UNIQ_KEY\1")
     return next(
         number
@@ -65,7 +66,7 @@ def _unkeyed(store: Path) -> int:
 @pytest.mark.parametrize("bit", [31, 36, 45, 62])
 def test_a_changed_bit_in_a_store_time_is_damage_even_without_a_key(store: Path, bit: int, run: Run) -> None:
     number = _unkeyed(store)
-    place = placed_records(store)[number].record.physical_offset
+    place = records_in(store)[number].record.physical_offset
     set_store_times(store, lambda at, one: one.store_timestamp ^ (1 << bit if at == number else 0))
 
     outcome = run("verify", "--engine", "here", "--json", store)

@@ -31,8 +31,9 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentByte
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.support.agreeing_verbs import Placed, of_clocks, placed_records, set_store_times
+from tests.support.agreeing_verbs import of_clocks, set_store_times
 from tests.support.commands import Run, copy_of, overwrite
+from tests.support.fault_kinds import Placed, records_in
 from tests.support.lakes import table_of
 from tests.support.stores import newest_segment
 
@@ -177,14 +178,14 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def _damaged(store: Path) -> Placed:
-    in_newest = [one for one in placed_records(store) if one.path == newest_segment(store)]
+    in_newest = [one for one in records_in(store) if one.path == newest_segment(store)]
     return in_newest[len(in_newest) // 3]
 
 
 def _intact(golden: StoreOf) -> tuple[list[int], int]:
     whole = golden("b533-base")
     damaged = _damaged(whole).record.physical_offset
-    offsets = [one.record.physical_offset for one in placed_records(whole)]
+    offsets = [one.record.physical_offset for one in records_in(whole)]
     return [offset for offset in offsets if offset != damaged], damaged
 
 
@@ -222,7 +223,7 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
 ) -> None:
     store = copy_of(golden("b420-base"), tmp_path)
     shutil.rmtree(store / "index")
-    records = placed_records(store)
+    records = records_in(store)
     damaged = records[number]
     set_store_times(store, lambda at, one: one.store_timestamp - _STEP_BACK * (at > number))
     overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
