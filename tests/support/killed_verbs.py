@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -47,6 +47,7 @@ from tests.support.killing import (
     growing_store,
     in_fork,
     jvm_of_tests,
+    killed_in_fork,
     main,
     new_store,
     rewritten_store,
@@ -148,11 +149,7 @@ def typings_beside_ingests(folder: Path, kills: int) -> dict[str, Any]:
         number += messages
         ingesting = forked(partial(run, folder))
         began = time.monotonic()
-        typing = forked(partial(_type, folder, retries=random.random() < 0.5))
-        time.sleep(random.random() * longest)
-        with suppress(ProcessLookupError):  # it has ended
-            os.killpg(typing, signal.SIGKILL)
-        code = ended(typing)
+        code = killed_in_fork(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
         killed += code == -signal.SIGKILL
         longest = (longest + 1.5 * (time.monotonic() - began)) / 2 if code >= 0 else longest * 1.05
         ended(ingesting)

@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import count
@@ -102,6 +103,15 @@ def in_fork(work: Callable[[], object]) -> None:
     assert ended(forked(work)) == 0
 
 
+def killed_in_fork(work: Callable[[], object], seconds: float) -> int:
+    """Kill a process after some seconds, and return its exit code, or minus the signal that ended it."""
+    pid = forked(work)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(pid, signal.SIGKILL)
+    return ended(pid)
+
+
 def told_by_fork(root: Path, work: Callable[[], T]) -> T:
     """Do what touches a lake in a fork, and return its answer, which JSON can write."""
     answer = root / "answer.json"
@@ -114,20 +124,15 @@ def told_by_fork(root: Path, work: Callable[[], T]) -> T:
     return found
 
 
-def run(root: Path) -> int:
+def run(root: Path, *, follows: bool = False) -> int:
+    """Ingest the store once, or follow it in steps until this process is killed."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
     try:
+        if follows:
+            request = replace(request, step_bytes=8192)
+            return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
         return int(ingest(request, SerialWorkers()).exit_code)
-    except LogTruncatedError:
-        return int(ExitCode.FAILED)
-
-
-def follow_for_ever(root: Path) -> int:
-    """Follow the store, in steps, until this process is killed."""
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
-    try:
-        return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
-    except LogTruncatedError:  # of the first step
+    except LogTruncatedError:  # of a follower's first step
         return int(ExitCode.FAILED)
 
 
@@ -407,12 +412,9 @@ def optimize_for_ever(root: Path, seed: int) -> None:
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     while not stopped.wait(random.random()) and os.getppid() != 1:
-        pid = forked(lambda: optimize(str(root / "lake"), SerialWorkers()))
-        if random.random() < OPTIMIZERS_KILLED:
-            time.sleep(random.random())
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        codes[ended(pid)] += 1
+        work = partial(optimize, str(root / "lake"), SerialWorkers())
+        is_killed = random.random() < OPTIMIZERS_KILLED
+        codes[killed_in_fork(work, random.random()) if is_killed else ended(forked(work))] += 1
     (root / OPTIMIZED).write_text(json.dumps(codes))
 
 
@@ -446,11 +448,8 @@ def random_moments(  # noqa: PLR0913 - in what campaigns differ
     until = time.monotonic() + LONGEST_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
         began = time.monotonic()
-        pid = forked(partial(follow_for_ever if follows else run, folder))
-        time.sleep(random.random() * (5 if follows else 1.2) * longest)
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        code = ended(pid)
+        work = partial(run, folder, follows=follows)
+        code = killed_in_fork(work, random.random() * (5 if follows else 1.2) * longest)
         codes[code] += 1
         if not follows:
             longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
@@ -471,22 +470,6 @@ def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
 def without_merged(leftovers: Sequence[str]) -> list[str]:
     """Return the files that are left over but for those of a killed `optimize`, which vacuum deletes after a week."""
     return [name for name in leftovers if "/compacted-" not in name]
-
-
-def together(folder: Path, runs: int) -> dict[str, Any]:
-    new_store(folder)
-    began = folder / "now"
-
-    def work() -> int:
-        while not began.exists():
-            time.sleep(0)
-        return run(folder)
-
-    pids = [forked(work) for _ in range(runs)]
-    time.sleep(0.2)
-    began.touch()
-    codes = sorted(ended(pid) for pid in pids)
-    return {"codes": codes, **run_and_judge(folder)}
 
 
 def many_stores(folder: Path, stores: int) -> dict[str, Any]:
@@ -543,7 +526,6 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "followed": partial(random_moments, follows=True),
     "followed-crashes": partial(random_moments, crashes=True, follows=True),
     "followed-optimized": partial(random_moments, kept=60, optimizes=True, follows=True),
-    "together": together,
     "many": many_stores,
 }
 
