@@ -167,6 +167,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     rewrite: SnapshotRewrite | None = None,
     *,
     replaces: bool = False,
+    data_change: bool = True,
 ) -> int:
     """
     Add files to a table under *transaction*, once; return the table's version.
@@ -176,7 +177,6 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     `TransactionTakenError` if the table already has this transaction, or a later one of the same application.
     """
     added = tuple(actions)
-
     known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
 
     def attempt() -> int:
@@ -188,10 +188,23 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         change = rewrite(snapshot) if rewrite else Rewrite()
         # Without removed files, the rows of the added ones would be in the table twice. No lake can cause this.
         assert change.removed or not change.added
+        transactions = dict([transaction])
+        if change.removed:
+            # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments
+            # this transaction from its own snapshot, so that the second one is a conflict.
+            transactions[REMOVAL_TRANSACTION] = read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
+        if replaces:
+            _refuse_replacement(lake, snapshot, known)
         new = Commit(
-            table, (transaction,), metadata, data_change=True, added=(*added, *change.added), removed=change.removed
+            table,
+            transactions,
+            metadata,
+            data_change,
+            added=(*added, *change.added),
+            removed=change.removed,
+            mode="overwrite" if replaces else "append",
         )
-        return _replace_table(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
+        return _write(lake, snapshot, new)
 
     failure: CommitFailedError | None = None
     with explaining_full_disk(lake.locate(table.name)):
@@ -223,8 +236,8 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
         raise
 
 
-def _replace_table(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) -> int:
-    location = lake.locate(new.table.name)
+def _refuse_replacement(lake: Lake, snapshot: DeltaTable, known: Table) -> None:
+    location = lake.locate(known.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(
             f"{location}: rmq-lake cannot replace this table, because another engine has enabled Delta features on it "
@@ -235,8 +248,6 @@ def _replace_table(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) 
         raise OSError(
             f"{location}: {VECTORS_ONLY_LOCAL_ERROR}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
         )
-    _flush(snapshot.table_uri)
-    return _write_once(lake, snapshot, new._replace(mode="overwrite"), attempts=0)
 
 
 def _is_committed(
@@ -280,83 +291,23 @@ def find_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> Ite
             yield lake.locate(table, action.path)
 
 
-def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
-    """
-    Replace files of a table by others with the same rows, if *rewrite* returns any.
-
-    Raises `TransactionTakenError` if another process rewrote files of this table at the same time; ours are deleted
-    then.
-    """
-    snapshot = open_table(lake, table.name, own=True)
-    if snapshot is None:
-        return
-    refuse_unsupported_features(lake, snapshot, table)
-    change = rewrite(snapshot)
-    if not change.removed:
-        return
-    try:
-        new = Commit(table, (), {"layout": "compacted"}, data_change=False, added=change.added, removed=change.removed)
-        _write(lake, snapshot, new)
-    except (CommitFailedError, OSError) as error:  # it may have been ours that took the version: see `commit`
-        now = open_table(lake, table.name)
-        if now is None or not change.added or not {action.path for action in change.added} <= file_paths(now):
-            if isinstance(error, OSError):
-                raise
-            for action in change.added:
-                lake.delete(f"{table.name}/{action.path}")
-            raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
-
-
 def abort_file_replacements(lake: Lake, table: Table) -> None:
     """Make all concurrent replacements of this table's files fail when they commit."""
-    snapshot = open_table(lake, table.name, own=True)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return
     fence = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
-    with suppress(CommitFailedError):  # another process was faster, with the same effect
-        _write(lake, snapshot, Commit(table, (fence,), {"layout": "unchanged"}, data_change=False))
-
-
-def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> None:
-    """Write a transaction to the log of a table, without any file."""
-    _write(lake, ensure_table(lake, table), Commit(table, (transaction,), {"layout": "healed"}, data_change=False))
+    with suppress(TransactionTakenError):  # another process was faster, with the same effect
+        commit(lake, table, (), fence, {"layout": "unchanged"}, data_change=False)
 
 
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the new version of the table."""
     _flush(snapshot.table_uri)
-    if not new.removed:
-        # `deltalake` retries after concurrent commits that leave protocol and metadata unchanged.
-        return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
-    # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments this
-    # transaction from its own snapshot, so that the second one is a conflict.
-    layout = read_newest_transaction(snapshot, REMOVAL_TRANSACTION)
-    new = new._replace(transactions=(*new.transactions, (REMOVAL_TRANSACTION, layout + 1)))
-    for _ in range(_ATTEMPTS):
-        before = snapshot.version()
-        try:
-            return _write_once(lake, snapshot, new, attempts=0)
-        except CommitFailedError:
-            snapshot.update_incremental()
-            if snapshot.version() == before or not _may_be_repeated(lake, snapshot, new):
-                raise
-    raise CommitFailedError(
-        f"{new.table.name}: {_ATTEMPTS} commit attempts failed because of concurrent commits. Run the command again"
-    )
-
-
-def _may_be_repeated(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
-    """Return whether a commit that removes files may be applied to a newer snapshot than its own."""
-    refuse_unsupported_features(lake, snapshot, new.table)
-    if any(read_newest_transaction(snapshot, app) >= number for app, number in new.transactions):
-        return False
-    now = {file.path: file.vector_identity for file in list_snapshot_files(lake, snapshot, new.table)}
-    return all(now.get(file.path) == file.vector_identity for file in new.removed)
-
-
-def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
-    """Write a commit; commits of others in between are accepted only if *attempts* allows the writer to check them."""
     before = snapshot.version()
+    # `deltalake` accepts commits of others in between if they leave protocol and metadata unchanged. A commit that
+    # removes files must be on top of the snapshot from which they were listed.
+    attempts = 0 if new.removed or new.mode == "overwrite" else _ATTEMPTS
     with deltalake_errors_as_oserror(lake, lake.locate(new.table.name), "written"):
         write_commit(lake, snapshot, new, attempts)
         snapshot.update_incremental()

@@ -31,8 +31,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
+    REMOVAL_TRANSACTION,
     TransactionTakenError,
-    commit_file_replacement,
+    commit,
     deltalake_errors_as_oserror,
     file_paths,
     keeps_replaced_files_briefly,
@@ -46,9 +47,9 @@ from jobs.lake.snapshot_files import (
     list_row_groups,
     list_snapshot_files,
     read_batches_for_rewriting,
-    with_foreign_columns,
-    write_relaxing_required,
+    table_for_rewriting,
 )
+from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
 from jobs.lake.writers import Rewrite, Savings, merge_by_spark
@@ -126,28 +127,37 @@ def merge_small_files(
 
 def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings:
     """Replace files of a table in one commit, as grouped by *plan*; nothing happens if another process was faster."""
-    removed: dict[str, SnapshotFile] = {}  # several groups may each take some rows of one file
-    written: list[AddedFile] = []
+    snapshot = open_table(lake, table.name)
+    if snapshot is None:
+        return Savings(table.name)
+    refuse_unsupported_features(lake, snapshot, table)
+    transaction = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
+    stored = list_snapshot_files(lake, snapshot, table)
+    if not is_local(lake.location):  # see `writers.VECTORS_ONLY_LOCAL_ERROR`
+        stored = [file for file in stored if file.vector is None]
+    groups = plan(table_for_rewriting(snapshot, table), stored)
+    removed = {file.path: file for group in groups for file in group.files}  # several groups may each take rows of one
+    if not removed:
+        return Savings(table.name)
 
-    def rewrite(snapshot: DeltaTable) -> Rewrite:
-        stored = list_snapshot_files(lake, snapshot, table)
-        if not is_local(lake.location):  # see `writers.VECTORS_ONLY_LOCAL_ERROR`
-            stored = [file for file in stored if file.vector is None]
-        groups = plan(with_foreign_columns(snapshot, table), stored)
-        try:
-            actions = merge(groups)
-        except FileNotFoundError as error:
-            now = open_table(lake, table.name)
-            if now is not None and {file.path for group in groups for file in group.files} <= file_paths(now):
-                raise
-            raise TransactionTakenError(f"{table.name} was rewritten by another process, and vacuumed") from error
-        written.extend(action for action in actions if action is not None)
-        removed.update((file.path, file) for group in groups for file in group.files)
-        return Rewrite(tuple(removed.values()), tuple(written))
+    def remove_unchanged(now: DeltaTable) -> Rewrite:
+        there = {file.path: file.vector_identity for file in list_snapshot_files(lake, now, table)}
+        if any(there.get(file.path) != file.vector_identity for file in removed.values()):
+            raise TransactionTakenError(f"{table.name} is being rewritten by another process")
+        return Rewrite(tuple(removed.values()))
 
     try:
-        commit_file_replacement(lake, table, rewrite)
-    except TransactionTakenError:  # another process rewrote files
+        written = [action for action in merge(groups) if action is not None]
+    except FileNotFoundError:
+        now = open_table(lake, table.name)
+        if now is not None and removed.keys() <= file_paths(now):
+            raise
+        return Savings(table.name)  # another process has rewritten the table and deleted the files
+    try:
+        commit(lake, table, written, transaction, {"layout": "compacted"}, remove_unchanged, data_change=False)
+    except TransactionTakenError:
+        for action in written:
+            lake.delete(f"{table.name}/{action.path}")
         return Savings(table.name)
     before, after = (sum(file.size for file in some) for some in (removed.values(), written))
     return Savings(table.name, len(removed), len(written), before, after)
@@ -292,16 +302,12 @@ def _group_files(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
 
 def merge_group(group: MergeGroup) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
-
-    def write(table: Table) -> AddedFile | None:
-        rows = _read_sorted_rows(group, table) if table.sorted_by else _read_rows(group, table)
-        return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).write_all(rows)
-
-    return write_relaxing_required(group.table, write)
+    rows = _read_sorted_rows(group) if group.table.sorted_by else _read_rows(group)
+    return TableFile(group.lake, group.table, group.name, {}, _MERGED_GROUP).write_all(rows)
 
 
-def _read_rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
-    node = group.within
+def _read_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
+    table, node = group.table, group.within
     within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
     for file in group.files:
         try:
@@ -313,18 +319,18 @@ def _read_rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
             raise OSError(errno.EIO, f"this file of the lake cannot be read: {error}", location) from error
 
 
-def _read_sorted_rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
+def _read_sorted_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's sort column; too many rows are sorted in parts."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
         whole = pa.concat_batches(held)
         held.clear()
-        order = pc.sort_indices(whole, [(table.sorted_by, "ascending")])
+        order = pc.sort_indices(whole, [(group.table.sorted_by, "ascending")])
         for start in range(0, whole.num_rows, _GROUP_ROWS):
             yield whole.take(order[start : start + _GROUP_ROWS])
 
     held: list[pa.RecordBatch] = []
-    for batch in _read_rows(group, table):
+    for batch in _read_rows(group):
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
             yield from in_order()

@@ -24,11 +24,11 @@ from jobs.console.log import log_message
 from jobs.console.result import RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
+    commit,
     commit_rows,
     file_paths,
     newest_committed_transaction,
     open_table,
-    put_transaction,
     read_rows,
 )
 from jobs.lake.features import refuse_unsupported_features
@@ -228,7 +228,8 @@ def restore_transactions(lake: Lake, lost: list[LostTransaction]) -> None:
     refuse_unsupported_tables(lake, (TABLES_BY_NAME[one.table] for one in lost))
     # Tables before `runs`: a run that begins in between must still be refused.
     for one in lost:
-        put_transaction(lake, TABLES_BY_NAME[one.table], (one.app, one.number))
+        with suppress(TransactionTakenError):  # another process has restored it
+            commit(lake, TABLES_BY_NAME[one.table], (), (one.app, one.number), {"layout": "healed"}, data_change=False)
 
 
 def _find_lost_in_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransaction]:

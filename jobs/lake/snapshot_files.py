@@ -5,7 +5,7 @@ This is the only module that reads rows of a lake's files: callers get the files
 its deletion vector. So rows that another engine has deleted cannot be read by mistake.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
@@ -28,7 +28,6 @@ from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.s3 import retry_server_failures
 from rmq_formats.errors import is_lost_file_error
 
-Result = TypeVar("Result")
 T = TypeVar("T")
 
 Limits = Mapping[str, tuple[int, int]]  # the minimum and maximum wanted value of a column
@@ -183,7 +182,7 @@ def _read_file(
                 if stored.vector is not None:
                     kept = batch.filter(pa.array(stored.vector.kept_rows(place)[begin:]))
                 if kept.num_rows:
-                    yield convert_to_schema(kept, schema)
+                    yield _convert_to_schema(kept, schema)
 
 
 def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
@@ -257,37 +256,20 @@ def _bounds_of_file(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:
     return known
 
 
-def with_foreign_columns(snapshot: DeltaTable, table: Table) -> Table:
-    """Return *table* with the columns that another engine added, so that rewritten rows keep their values."""
+def table_for_rewriting(snapshot: DeltaTable, table: Table) -> Table:
+    """Return *table* with the columns and NULLs of other engines, so that rewritten rows keep their values."""
     known = set(table.schema.names)
     theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
-    return replace(table, columns=(*table.columns, *(pa.field(field.name, field.type) for field in theirs)))
+    columns = (*table.columns, *(pa.field(field.name, field.type) for field in theirs))
+    return replace(table, columns=columns, has_foreign_rows=True)
 
 
-class NullInRequiredError(Exception):
-    """Rows of another engine have NULL in required columns; the argument is a set of their names."""
-
-
-def write_relaxing_required(table: Table, write: Callable[[Table], Result]) -> Result:
-    """Return the file that *write* creates; if rows lack required columns, these are made optional for the table."""
-    try:
-        return write(table)
-    except NullInRequiredError as error:
-        return write_relaxing_required(replace(table, may_lack=table.may_lack.union(*error.args)), write)
-
-
-def convert_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*; raise `NullInRequiredError` if required ones are NULL."""
+def _convert_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     there = set(batch.schema.names)
     columns = [
         _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
-    lacking = {
-        field.name for field, values in zip(schema, columns, strict=True) if not field.nullable and values.null_count
-    }
-    if lacking:
-        raise NullInRequiredError(frozenset(lacking))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

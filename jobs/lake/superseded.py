@@ -11,7 +11,7 @@ The files with these rows are determined when the commit is made: other files ma
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,8 +25,7 @@ from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,
     read_batches_for_rewriting,
-    with_foreign_columns,
-    write_relaxing_required,
+    table_for_rewriting,
 )
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
@@ -107,17 +106,12 @@ def copy_superseded_rows(
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
     touched = _touched(lake, snapshot, [superseded.obsolete_rows])
-    rows = with_foreign_columns(snapshot, MESSAGES)
+    rows = table_for_rewriting(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
-    moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
-    name = naming.new_file_name("superseded")
-
-    def write(rows: Table) -> AddedFile | None:
-        read = (batch for stored in touched for batch in read_batches_for_rewriting(lake, rows, stored))
-        file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
-        return file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
-
-    action = write_relaxing_required(rows, write)
+    moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs), has_foreign_rows=True)
+    read = (batch for stored in touched for batch in read_batches_for_rewriting(lake, rows, stored))
+    file = TableFile(lake, moved, naming.new_file_name("superseded"), constants)
+    action = file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
     with suppress(TransactionTakenError):  # another run has moved the same rows
         commit(lake, moved, [action] if action else [], transaction, note)
 
@@ -127,19 +121,19 @@ def rewrite_without_rows(
 ) -> Callable[[DeltaTable], Rewrite]:
     """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
     naming = FileNaming(*transaction)
+    written: dict[tuple[str, str], AddedFile | None] = {}  # by file and vector: a commit may need several snapshots
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
-    def write(stored: SnapshotFile, rows: Table) -> AddedFile | None:
-        file = TableFile(lake, rows, naming.new_file_name("kept"), {})
-        return file.write_all(map(kept, read_batches_for_rewriting(lake, rows, stored)))
-
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        removed = tuple(_touched(lake, snapshot, obsolete, table))
-        theirs = with_foreign_columns(snapshot, table)
-        added = (write_relaxing_required(theirs, partial(write, stored)) for stored in removed)
-        return Rewrite(removed, tuple(action for action in added if action is not None))
+        removed = {(file.path, file.vector_identity): file for file in _touched(lake, snapshot, obsolete, table)}
+        rows = table_for_rewriting(snapshot, table)
+        for key in removed.keys() - written.keys():
+            file = TableFile(lake, rows, naming.new_file_name("kept"), {})
+            written[key] = file.write_all(map(kept, read_batches_for_rewriting(lake, rows, removed[key])))
+        added = (action for key in removed if (action := written[key]) is not None)
+        return Rewrite(tuple(removed.values()), tuple(added))
 
     return rewrite
 

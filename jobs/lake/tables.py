@@ -53,7 +53,7 @@ class Table:
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
-    may_lack: frozenset[str] = frozenset()  # required columns that are NULL in rows of another engine
+    has_foreign_rows: bool = False  # rows that another engine may have written: NULL in any column
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle only the declaration for tasks: `deltalake` objects cannot be pickled."""
@@ -68,9 +68,7 @@ class Table:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the table's files."""
         fields = (*_WHOSE, *self.columns)
-        return pa.schema(
-            [field.with_nullable(nullable=True) if field.name in self.may_lack else field for field in fields]
-        )
+        return pa.schema([field.with_nullable(field.nullable or self.has_foreign_rows) for field in fields])
 
     @cached_property
     def delta_schema(self) -> "Schema":

@@ -47,7 +47,7 @@ class Commit(NamedTuple):
     """The content of a commit."""
 
     table: Table
-    transactions: tuple[tuple[str, int], ...]
+    transactions: Mapping[str, int]  # by application
     metadata: Mapping[str, str]
     data_change: bool
     added: tuple[AddedFile, ...] = ()
@@ -58,7 +58,7 @@ class Commit(NamedTuple):
         """Return the transactions and the new files as log lines."""
         now = int(time.time() * 1000)
         found: list[LogAction] = [
-            {"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in self.transactions
+            {"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in self.transactions.items()
         ]
         for file in self.added:
             add = {"path": file.path, "partitionValues": {}, "size": file.size, "dataChange": self.data_change}
@@ -110,7 +110,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
         new.table.delta_schema,
         commit_properties=CommitProperties(
             custom_metadata=dict(new.metadata),
-            app_transactions=[Transaction(app, number) for app, number in new.transactions],
+            app_transactions=[Transaction(app, number) for app, number in new.transactions.items()],
             max_commit_retries=attempts,
         ),
         # A cleanup lists the whole log, which costs more than the commit.
@@ -183,7 +183,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
         transaction = delta.DeltaLog.forTable(session, location).startTransaction()
         if transaction.snapshot().version() != snapshot.version():
             raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
-        for app, _ in new.transactions:  # read, so that a commit of the same application is a conflict
+        for app in new.transactions:  # read, so that a commit of the same application is a conflict
             transaction.txnVersion(app)
         actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
         actions += _removals(transaction, new)
