@@ -13,9 +13,12 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from jobs.diff import DiffRequest, DiffSummary, diff
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
 from jobs.lake.tables import WRITTEN_BY_RUNS
+from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
@@ -54,6 +57,16 @@ def ingest_beside(
     store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[Options]
 ) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or SerialWorkers())
+
+
+def restore_log(lake: Path, out: Path, **options: Any) -> RestoreSummary:  # noqa: ANN401 - fields of the request
+    """Restore the log of a lake's only store, without queues and index."""
+    usual: dict[str, Any] = {"with_queues": False, "with_index": False}
+    return restore(RestoreRequest(Lake(str(lake)), out, **(usual | options)), SerialWorkers())
+
+
+def compare_with_lake(store: Path, lake: Path, commitlog: Sequence[str] = ()) -> DiffSummary:
+    return diff(DiffRequest(str(store), Lake(str(lake)), commitlog=commitlog), SerialWorkers())
 
 
 def request_of(name: str, store: Path, lake: Path, **options: Unpack[Options]) -> IngestRequest:

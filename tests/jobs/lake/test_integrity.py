@@ -145,87 +145,62 @@ def test_a_file_outside_its_table_is_not_merged(broker: Broker) -> None:
         optimize(str(lake), SerialWorkers())
 
 
-class Forgotten:
-    """A lake of three runs, and a copy of it, table by table, as another engine would make it: rows, and no more."""
-
-    def __init__(self, root: Path) -> None:
-        self.broker, self.lake, self.copy = Broker(root / "store"), root / "lake", root / "copy"
-        for seed in range(3):
-            self.broker.append(some_records(10, seed=seed))
-            self.run(self.lake)
-
-    def run(self, lake: Path) -> int:
-        return ingest_store(self.broker.root, lake, "b").messages
-
-    def copied(self, *, as_of: dict[str, int] | None = None) -> Lake:
-        shutil.copytree(self.lake / "_manifests", self.copy / "_manifests")
-        for table in self.lake.iterdir():
-            if (table / "_delta_log").is_dir():
-                version = (as_of or {}).get(table.name)
-                rows = DeltaTable(table, version=version).to_pyarrow_table() if version else table_of(table)
-                write_deltalake(self.copy / table.name, rows)
-        return Lake(str(self.copy))
-
-    def offsets(self, lake: Path) -> list[int]:
-        return sorted(table_of(lake / "messages").column("physical_offset").to_pylist())
+def copied(broker: Broker, *, without_newest_messages: bool = False) -> Path:
+    """Copy a lake table by table, as another engine would: the rows, but not the transactions."""
+    lake, copy = lake_of(broker), broker.root.parent / "copy"
+    shutil.copytree(lake / "_manifests", copy / "_manifests")
+    for table in (path.parent for path in lake.glob("*/_delta_log")):
+        opened = DeltaTable(table)
+        if without_newest_messages and table.name == "messages":
+            opened.load_as_version(opened.version() - 1)
+        write_deltalake(copy / table.name, opened.to_pyarrow_table())
+    return copy
 
 
-@pytest.fixture
-def forgotten(tmp_path: Path) -> Forgotten:
-    return Forgotten(tmp_path)
-
-
-def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
+def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(broker: Broker) -> None:
     """Each transaction equals that of the original lake; the next run then adds new rows once."""
-    lake = forgotten.copied()
+    copy = copied(broker)
     with pytest.raises(OSError, match=r"would be ingested twice(.|\n)*rmq-lake optimize --heal --dry-run"):
-        forgotten.run(forgotten.copy)
-    files = state_of(forgotten.copy)
+        ingest_store(broker.root, copy, "b")
+    files, lake = state_of(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
 
-    assert files == state_of(forgotten.copy)
-    known = {(one.table, one.app): DeltaTable(forgotten.lake / one.table).transaction_version(one.app) for one in lost}
+    assert files == state_of(copy)
+    known = {(one.table, one.app): DeltaTable(lake_of(broker) / one.table).transaction_version(one.app) for one in lost}
     assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
     restore_transactions(lake, lost)
     assert find_lost_transactions(lake) == []
-    forgotten.broker.append(some_records(5, seed=9))
-    assert (forgotten.run(forgotten.copy), forgotten.run(forgotten.lake)) == (5, 5)
-    assert forgotten.offsets(forgotten.copy) == forgotten.offsets(forgotten.lake)
+    assert (ingest_store(broker.root, copy, "b").messages, run(broker).messages) == (20, 20)
+    assert raw_rows(copy) == raw_rows(lake_of(broker))
 
 
-def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: Forgotten) -> None:
+def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Broker) -> None:
     """Its rows lack what that run brought: with the transaction they would never come."""
-    before = DeltaTable(forgotten.lake / "messages").version() - 1
-    lake = forgotten.copied(as_of={"messages": before})
-    files = state_of(forgotten.copy)
+    copy = copied(broker, without_newest_messages=True)
+    files, lake = state_of(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
 
     assert [one.table for one in lost if one.doubt] == ["messages"]
-    with pytest.raises(OSError, match=r"messages: run 3 of store \S+ added 10 rows, but the table has only 0"):
+    with pytest.raises(OSError, match=r"messages: run 3 of store \S+ added 20 rows, but the table has only 0"):
         restore_transactions(lake, lost)
-    assert files == state_of(forgotten.copy)
+    assert files == state_of(copy)
 
 
-def test_a_lake_without_its_manifest_is_not_healed(forgotten: Forgotten) -> None:
-    lake = forgotten.copied()
-    shutil.rmtree(forgotten.copy / "_manifests")
-
-    with pytest.raises(OSError, match="this manifest of run 3 is missing"):
-        find_lost_transactions(lake)
-
-
-def test_transactions_of_an_unfinished_run_are_not_restored(forgotten: Forgotten) -> None:
-    """Nothing says which tables have its rows."""
-    lake = forgotten.copied()
-    rows = table_of(forgotten.copy / "runs")
+def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_healed(broker: Broker) -> None:
+    """Nothing says which tables have the rows of an unfinished run."""
+    copy = copied(broker)
+    lake, rows = Lake(str(copy)), table_of(copy / "runs")
     done = [row["state"] != "done" or row["run"] != 3 for row in rows.to_pylist()]
-    write_deltalake(forgotten.copy / "runs", rows.filter(done), mode="overwrite")
-
+    write_deltalake(copy / "runs", rows.filter(done), mode="overwrite")
     with pytest.raises(OSError, match=r"run 3 of store .* was not finished"):
         restore_transactions(lake, find_lost_transactions(lake))
+
+    shutil.rmtree(copy / "_manifests")
+    with pytest.raises(OSError, match="this manifest of run 3 is missing"):
+        find_lost_transactions(lake)
 
 
 LAKES = Path(__file__).parents[2] / "lakes"

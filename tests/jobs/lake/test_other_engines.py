@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.diff import DiffRequest, diff
 from jobs.export.items import LakeItem
 from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
@@ -33,12 +32,11 @@ from jobs.lake.upkeep import optimize
 from jobs.report.document import Bars
 from jobs.report.of_ingest import report_of_ingest
 from jobs.restore.plan import plan_log
-from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store, rows_of
+from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of
 from tests.support.meanwhile import followed, preceded
 from tests.support.other_engine import FEATURES, NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
 from tests.support.query_stores import open_lake
@@ -100,9 +98,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
-    restored = restore(
-        RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False), SerialWorkers()
-    )
+    restored = restore_log(lake.path, tmp_path / "out")
     report = report_of_ingest(summary, lake.lake)
 
     assert restored.messages == len(left)
@@ -231,13 +227,12 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
     snapshot = open_table(lake.lake, "messages")
     assert snapshot is not None
 
-    out = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
-    compared = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
+    compared = compare_with_lake(lake.broker.root, lake.path)
     exported = [
         batch for file in list_snapshot_files(lake.lake, snapshot) for batch in LakeItem(lake.lake, file).read()
     ]
 
-    assert restore(out, SerialWorkers()).messages == compared.equal == 30
+    assert restore_log(lake.path, tmp_path / "out").messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
     assert "theirs" not in source.topics()
     assert source.by_offset(0) is not None
@@ -246,7 +241,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 def test_duplicate_rows_inserted_by_another_engine_are_a_finding(lake: SharedLake) -> None:
     lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
 
-    found = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
+    found = compare_with_lake(lake.broker.root, lake.path)
 
     assert (found.exit_code, found.equal) == (ExitCode.DAMAGE, 30)
     assert [(one.what, one.records) for one in found.differences] == [("twice in the lake", 30)]

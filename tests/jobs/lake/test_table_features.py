@@ -24,12 +24,11 @@ from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
-from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
-from tests.support.lakes import DELTA_EXTENSION
+from tests.support.lakes import DELTA_EXTENSION, restore_log
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
 from tests.support.stores import raw_records
 
@@ -150,8 +149,7 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
 
     if cells.take("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
         assert (read(lake, left), lake.files()) == (reading, 1)
-    request = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
-    if cells.take("restore", lambda: restore(request, SerialWorkers())):
+    if cells.take("restore", lambda: restore_log(lake.path, tmp_path / "out")):
         assert raw_records(tmp_path / "out") == original
     assert_kept(lake, name)
 

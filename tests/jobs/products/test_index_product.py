@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
-from rmq_formats.indexfile.layout import Geometry, decode_header
+from rmq_formats.indexfile.layout import decode_header
 from rmq_formats.release import Release, make_rules, release_at
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.broker import Broker, some_records
@@ -56,19 +56,17 @@ from tests.support.meanwhile import preceded
 from tests.support.stores import flip, log_folders, records_of, segments_of, stored_records
 
 Row = dict[str, Any]
-TINY = Geometry(100, 20)
 UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 
-def run(store: Path, lake: Path, name: str) -> Summary:
-    release = UPGRADED.get(name) or release_of(name)
-    options: Options = {
-        "release": release,
-        "hash_slots": TINY.hash_slots,
-        "index_num": TINY.index_num,
+def run(store: Path, lake: Path, name: str, **options: Unpack[Options]) -> Summary:
+    usual: Options = {
+        "release": UPGRADED.get(name) or release_of(name),
+        "hash_slots": SLOTS,
+        "index_num": ENTRIES,
         "tables": frozenset({"index"}),
     }
-    return ingest(request_of(name, store, lake, **options), SerialWorkers())
+    return ingest(request_of(name, store, lake, **(usual | options)), SerialWorkers())
 
 
 def entry_rows(lake: Path) -> list[Row]:
@@ -77,6 +75,10 @@ def entry_rows(lake: Path) -> list[Row]:
 
 def files_of(lake: Path) -> list[Row]:
     return sorted(rows_of(lake, "index_files", "index_file"), key=lambda row: int(row["run"]))
+
+
+def complete_files(lake: Path) -> dict[int, str]:
+    return {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
 
 
 def growing(store: Path, copy: Path) -> Iterator[Path]:
@@ -108,11 +110,10 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
 
     assert lake_entries(lake) == real_entries(golden(name))
-    complete = {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
-    assert complete == {
+    assert complete_files(lake) == {
         number: hashlib.sha256(data).hexdigest()
         for number, data in enumerate(real)
-        if decode_header(data).index_count == TINY.index_num
+        if decode_header(data).index_count == ENTRIES
     }
     headers = [
         tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in newest_headers(lake)
@@ -191,7 +192,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     expected = real_entries(golden("b533-base"))
     assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in there]
     assert None not in {row["key"] for row in entry_rows(lake) if row["index_file"] >= open_file}
-    complete = {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
+    complete = complete_files(lake)
     real = [path.read_bytes() for path in sorted((golden("b533-base") / "index").iterdir())]
     assert complete == {number: hashlib.sha256(real[number]).hexdigest() for number in complete}
 
@@ -291,11 +292,6 @@ def test_the_time_zone_is_that_of_most_file_names() -> None:
     assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC
 
 
-def _ingest(store: Path, lake: Path, name: str) -> Summary:
-    request = request_of(name, store, lake, release=None, hash_slots=SLOTS, index_num=ENTRIES)
-    return ingest(request, SerialWorkers())
-
-
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
     """Show a store as it was when *written* bytes were in its log and those before *kept_from* had been deleted."""
     for segment in segments_of(whole):
@@ -317,8 +313,8 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
     complete: dict[int, str] = {}
     for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
         _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
-        _ingest(tmp_path / "store", tmp_path / "lake", "b498-base")
-        now = {row["index_file"]: row["sha256"] for row in newest_headers(tmp_path / "lake") if row["is_complete"]}
+        run(tmp_path / "store", tmp_path / "lake", "b498-base")
+        now = complete_files(tmp_path / "lake")
 
         assert complete.items() <= now.items()
         complete = now
@@ -340,26 +336,27 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
     assert real_entries(whole) == lake_entries(tmp_path / "lake")
 
 
-@pytest.mark.parametrize("with_files", [True, False])
+@pytest.mark.parametrize(("with_files", "wrong_bodies"), [(True, 0), (False, 0), (False, 1)])
 def test_entries_of_segments_deleted_after_they_were_read_are_built(
-    with_files: bool, golden: StoreOf, tmp_path: Path
+    with_files: bool, wrong_bodies: int, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The keys of a message are kept as it is read."""
+    """The keys of a message are kept as it is read, even if it has no row in `messages`: the broker has indexed it."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     if not with_files:
         shutil.rmtree(store / "index")
-    deleted: list[Path] = []
+    *deleted, _ = segments_of(store)
+    if wrong_bodies:
+        record = next(record for record, _ in records_of(deleted) if record.body and record.topic == "T1")
+        flip(deleted[0], deleted[0].read_bytes().index(record.body, record.physical_offset), 0xFF)
 
     def retention() -> None:
-        deleted.extend(segments_of(store)[:-1])
         for path in deleted:
             path.unlink()
 
     with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, retention)):
-        summary = _ingest(store, tmp_path / "lake", "b551-base")
+        summary = run(store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
-    assert deleted
-    assert summary.gaps == []
+    assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
@@ -381,23 +378,8 @@ def test_files_continue_after_a_partial_newest_file_is_filled(golden: StoreOf, t
         + content[at : at + 20 * (some + 1)].ljust(len(content) - at, b"\0")
     )
 
-    _ingest(store, tmp_path / "lake", "b551-base")
+    run(store, tmp_path / "lake", "b551-base")
 
-    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
-
-
-def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tmp_path: Path) -> None:
-    """It has no row in `messages`, but the broker has indexed it."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    shutil.rmtree(store / "index")
-    first = segments_of(store)[0]
-    record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
-    flip(first, first.read_bytes().index(record.body, record.physical_offset), 0xFF)
-
-    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, first.unlink)):
-        summary = _ingest(store, tmp_path / "lake", "b551-base")
-
-    assert (summary.quarantined, summary.gaps) == (1, [])
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
@@ -433,7 +415,7 @@ def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(golde
     (_, _, _, offset, _, _) = real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)
-    summary = _ingest(store, tmp_path / "lake", "b551-base")
+    summary = run(store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert 1 == summary.quarantined
     assert real_entries(store) == lake_entries(tmp_path / "lake")

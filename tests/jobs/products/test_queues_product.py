@@ -5,7 +5,7 @@ import pickle
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -316,19 +316,6 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
     assert summary.behind == unpacked.before_stop["maxPhyOffset"]
 
 
-def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
-    shutil.copytree(whole, store)
-    (store / "abort").touch()  # the broker runs
-    behind = sorted(unit[3] for unit in _units(whole))[number]
-    for path in (store / "consumequeue").glob("*/*/*"):
-        content = path.read_bytes()
-        kept = [
-            content[at : at + 20] for at in range(0, len(content), 20) if OWN_UNIT.unpack_from(content, at)[0] < behind
-        ]
-        path.write_bytes(b"".join(kept).ljust(len(content), b"\0"))
-    return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
-
-
 def _retention(store: Path, offset: int, range_: Range) -> None:
     """Delete all but the newest segment once the reading comes to *offset*."""
     if range_.start_offset >= offset:
@@ -345,11 +332,12 @@ def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_
     deleted: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     """The lake has the message: the unit is not wrong because retention was faster than the next run."""
-    whole, store = golden("b551-base"), tmp_path / "store"
-    dispatch = _shown_later(whole, store, 40)
+    whole = golden("b551-base")
+    dispatched = sorted(unit[3] for unit in _units(whole))[40]
+    store = at_moment(whole, tmp_path / "store", Moment(1 << 40, dispatched))
     first = _ingest(store, tmp_path / "lake", "b551-base")
-    dispatch()
-    offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if deleted.startswith("after") else 0
+    shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
+    offset = dispatched + 1 if deleted.startswith("after") else 0
     if deleted == "before the run":
         _delete_old(store)
     request = request_of("b551-base", store, tmp_path / "lake", range_size=1024)

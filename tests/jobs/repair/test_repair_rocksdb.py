@@ -7,7 +7,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.result import ExitCode
@@ -21,7 +20,6 @@ from tests.golden import StoreOf
 from tests.support.stores import content_of
 
 WANTED = GivenSettings(release="5.5.1")
-ALONE = {"b551-rockscq-clean": "consumequeue", "b551-rockscq-separate": "consumequeue_rocksdb"}
 DOUBLE = "b551-cqdouble"
 
 
@@ -33,11 +31,7 @@ def repaired(store: Path, out: str = "repair", *, apply: bool = True) -> RepairS
     return repair(RepairRequest(str(store), store.parent / out, wanted=WANTED, apply=apply), SerialWorkers())
 
 
-def delete_rows(folder: Path) -> None:
-    _change_rows(folder, lambda units, key: units.delete(key))
-
-
-def _change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
+def change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
     raw = Options(raw_mode=True)
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
     database = Rdict(str(folder), raw, families, AccessType.read_write())
@@ -50,22 +44,9 @@ def _change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
     (folder / "rocksdict-config.json").unlink()
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_missing_rows_in_rocksdb_are_not_replaced_by_queue_files(situation: StoreOf, tmp_path: Path, name: str) -> None:
-    """The topics are in RocksDB, so the queues were as well: the broker rebuilds them when it starts."""
-    store = copied(situation, name, tmp_path)
-    delete_rows(store / ALONE[name])
-    before = content_of(store)
-
-    summary = repaired(store)
-
-    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
-    assert any(f"mv {quote(str(store / ALONE[name]))} " in note for note in summary.notes)
-
-
 def test_a_second_copy_is_set_aside_if_only_its_rows_differ(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
-    _change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
+    change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
 
     (note,) = repaired(store, apply=False).notes
 
@@ -87,7 +68,7 @@ def test_findings_about_a_second_copy_set_only_the_database_aside(situation: Sto
 
 def test_verify_does_not_recommend_queue_files_for_a_broker_that_reads_none(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, "b551-rockscq-clean", tmp_path)
-    delete_rows(store / "consumequeue")
+    change_rows(store / "consumequeue", lambda units, key: units.delete(key))
     verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())
     words = [command for step, _ in recommend_steps(verdict) for command in step.commands]
 

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.diff import DiffRequest, diff
 from jobs.export.export import ExportRequest, export, plan_export
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
 from jobs.query.place import Place
 from jobs.restore.plan import plan_log
-from jobs.restore.run import RestoreRequest, find_store, restore
+from jobs.restore.run import find_store
 from jobs.restore.segment import SegmentWork, restore_segment
 from jobs.store.record_places import find_record
 from jobs.store.selection import Selection
@@ -27,7 +26,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS
 from tests.golden import StoreOf, release_of
-from tests.support.lakes import ingest_store, rows_of, table_of
+from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of, table_of
 
 STORES = ("b420-base", "b498-base", "b533-base")
 ROWS = 30  # that are updated in one lake, each once
@@ -159,10 +158,8 @@ def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
 
 def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None:
     """Require that each row is named, and no other one, and that nothing of them is proven."""
-    restored = restore(
-        RestoreRequest(Lake(str(lake)), out / "out", with_queues=False, with_index=False), SerialWorkers()
-    )
-    compared = diff(DiffRequest(str(store), Lake(str(lake))), SerialWorkers())
+    restored = restore_log(lake, out / "out")
+    compared = compare_with_lake(store, lake)
     found = {*restored.changed, *restored.incomplete}
     places = [*restored.missing, *restored.unchecked, *((at, at + 1) for at in found)]
     differing = [*compared.unchecked, *((one.start, max(one.end, one.start + 1)) for one in compared.differences)]

@@ -15,13 +15,11 @@ from jobs.ingest.run import ingest
 from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import GivenSettings
 from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
-from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import overwrite, result_of
-from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of, table_of
+from tests.support.lakes import cut_back_after_a_run, ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import log_folders
 
@@ -43,11 +41,6 @@ def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(lake: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(lake, tmp_path / "lake"))
-
-
-def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
-    asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": GivenSettings(release=RELEASE)}
-    return RestoreRequest(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
 
 
 def log_of(store: Path) -> dict[str, bytes]:
@@ -72,7 +65,7 @@ def test_the_log_of_every_broker_is_restored_with_its_stale_bytes_and_entries(
     store = golden(name)
     ingest_store(store, tmp_path / "lake", commitlog=log_folders(store), release=release_of(name))
 
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
+    summary = restore_log(tmp_path / "lake", tmp_path / "out")
 
     end = summary.to_offset
     expected = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(store).items()}
@@ -88,7 +81,7 @@ def test_deleted_rows_are_reported_and_the_rest_is_restored(copy: Path, tmp_path
     victims = rows_of(copy)[10:13]
     start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
     DeltaTable(copy / "messages").delete(f"physical_offset >= {start} AND physical_offset < {end}")
-    summary = restore(request(copy, tmp_path / "out"), SerialWorkers())
+    summary = restore_log(copy, tmp_path / "out")
 
     assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
     assert summary.causes == ["rows were deleted from the lake"]
@@ -110,7 +103,7 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
     plant, words = DAMAGE[damage]
     plant(victim)
 
-    summary = restore(request(copy, tmp_path / "out"), SerialWorkers())
+    summary = restore_log(copy, tmp_path / "out")
 
     assert (3, [f"messages/{victim.name} {words}"]) == (summary.exit_code, summary.lost)
     assert summary.causes == (["rows were deleted from the lake"] if damage == "a damaged page" else summary.lost)
@@ -124,7 +117,7 @@ def test_truncated_messages_are_not_restored(tmp_path: Path) -> None:
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
     assert ingest(asked, SerialWorkers()).superseded
 
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
+    summary = restore_log(tmp_path / "lake", tmp_path / "out")
 
     assert (0, []) == (summary.exit_code, summary.missing)
     assert log_of(broker.root) == log_of(tmp_path / "out")
@@ -136,7 +129,7 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("jobs.restore.segment.write_all", full)
     with pytest.raises(OSError, match="bytes are free") as error:
-        restore(request(lake, tmp_path / "out"), SerialWorkers())
+        restore_log(lake, tmp_path / "out")
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
 
 
@@ -145,12 +138,12 @@ def test_a_resumed_restore_writes_only_the_missing_files(
 ) -> None:
     monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        restore(request(lake, tmp_path / "out"), SerialWorkers())
+        restore_log(lake, tmp_path / "out")
     monkeypatch.undo()
     first = min((tmp_path / "out" / "commitlog").iterdir())
     first.unlink()
 
-    summary = restore(request(lake, tmp_path / "out", resume=True), SerialWorkers())
+    summary = restore_log(lake, tmp_path / "out", resume=True)
 
     assert log_of(base) == log_of(tmp_path / "out")
     assert summary.resumed == summary.segments - 1
@@ -208,8 +201,7 @@ def test_restored_index_files_have_the_names_that_the_lake_recorded(name: str, g
     """They were named after the store time of their first message, a few milliseconds before the broker's names."""
     store = golden(name)
     ingest_store(store, tmp_path / "lake", "b", commitlog=log_folders(store), release=release_of(name))
-    asked = request(tmp_path / "lake", tmp_path / "out", with_index=True, wanted=GivenSettings())
-    restore(asked, SerialWorkers())
+    restore_log(tmp_path / "lake", tmp_path / "out", with_index=True)
 
     expected = {path.name for path in (store / "index").iterdir()}
     assert expected
@@ -220,7 +212,7 @@ def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(gold
     ingest_store(golden("b551-base"), tmp_path / "lake", "b")
     for file in (tmp_path / "lake" / "index_files").glob("*.parquet"):
         file.unlink()
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
+    summary = restore_log(tmp_path / "lake", tmp_path / "out")
 
     assert not summary.lost
 

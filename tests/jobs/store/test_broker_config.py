@@ -9,8 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.broker_config import find_new_state, parse_state
 from jobs.query.store_reader import StoreReader
@@ -27,7 +25,6 @@ from jobs.store.broker_config import (
 from jobs.store.release import QUICK, THOROUGH, ReadEffort, detect_store_eras
 from jobs.store.store import list_store, read_broker_conf
 from jobs.store.waiting import read_timer_state
-from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
@@ -156,36 +153,28 @@ def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
-def test_offsets_in_rocksdb_are_ingested(name: str, tmp_path: Path) -> None:
-    unpacked = unpack_feature(name, tmp_path)
-    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
-    ingest(asked, SerialWorkers())
+def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked, lake = unpack_feature(name, tmp_path), tmp_path / "lake"
+    ingest_store(unpacked.root, lake, release="5.5.1")
+    before = rows_of(lake, "consumer_offsets", "run")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "rocksdict", None)
+        summary = ingest_store(unpacked.root, lake, release="5.5.1")
 
     assert {
         f"{row['topic']}@{row['consumer_group']}/{row['queue_id']}": row["next_offset"]
-        for row in rows_of(tmp_path / "lake", "consumer_offsets", "run")
+        for row in before
         if row["kind"] == "consumer" and row["consumer_group"] == "G"
     } == {
         f"{name}/{queue}": offset
         for name, queues in unpacked.of_disk["consumerOffsets"].items()
         for queue, offset in queues.items()
     }
-    assert ingest(asked, SerialWorkers()).run is None
-
-
-def test_an_unreadable_file_is_not_reported_as_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
-    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
-    ingest(asked, SerialWorkers())
-    before = rows_of(tmp_path / "lake", "consumer_offsets", "run")
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "rocksdict", None)
-        summary = ingest(asked, SerialWorkers())
-    again = ingest(asked, SerialWorkers())
-
     assert any("pip install" in note for note in summary.notes)
-    assert again.run is None
-    assert rows_of(tmp_path / "lake", "consumer_offsets", "run") == before
+    assert ingest_store(unpacked.root, lake, release="5.5.1").run is None
+    assert rows_of(lake, "consumer_offsets", "run") == before
 
 
 def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> None:
