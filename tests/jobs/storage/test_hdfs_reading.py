@@ -3,11 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from unittest.mock import patch
 
 import pytest
@@ -15,8 +14,8 @@ import pytest
 from jobs.storage import hdfs, storage_for
 from jobs.storage.model import Storage
 from jobs.storage.settings import file_system_settings
+from tests.support.http_server import Answer, answering
 
-Answer = Callable[[BaseHTTPRequestHandler], None]
 LOCATION = "hdfs://broker-stores/store"
 
 
@@ -36,21 +35,6 @@ def refusing(exception: str, message: str = "no") -> Answer:
     return answer(403, {"RemoteException": {"exception": exception, "message": message}})
 
 
-@contextmanager
-def node(told: Answer) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            told(self)
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
 def opened(storage: Storage, location: str) -> object:
     with storage.open(location) as file:
         return file.size
@@ -58,7 +42,7 @@ def opened(storage: Storage, location: str) -> object:
 
 def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
     """Ask a node that fails; return the node, and what is said."""
-    with node(told) as address:
+    with answering(told) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
         storage = storage_for(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
@@ -108,7 +92,7 @@ def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
         asked.append(handler.path)
         refusing("StandbyException", "Operation category READ is not supported in state standby")(handler)
 
-    with node(standing_by) as standby, node(STATUS) as active:
+    with answering(standing_by) as standby, answering(STATUS) as active:
         options = {
             "dfs.ha.namenodes.broker-stores": "nn1, nn2",
             "dfs.namenode.http-address.broker-stores.nn1": standby,

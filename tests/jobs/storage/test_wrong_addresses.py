@@ -2,15 +2,14 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from time import monotonic
 
 import pytest
 
 from jobs.console.result import ExitCode
 from tests.support.commands import Run
+from tests.support.http_server import Answer, answering
 
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
 _AZURE = "abfss://nobucket@devstoreaccount1.dfs.core.windows.net"
@@ -20,32 +19,21 @@ _REQUEST = (
 LINES = {"a store": ("inspect", "{place}/store"), "a lake": ("query", "list", "--lake", "{place}/lake")}
 
 
-@contextmanager
-def answering(code: str) -> Iterator[str]:
-    """Yield the address of a server that answers every request with an error."""
+def refusal(code: str) -> Answer:
+    """Answer every request with an error."""
     data = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>It does not exist.</Message>{_REQUEST}</Error>'
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("x-ms-error-code", code)
-            if self.command == "GET":
-                self.send_header("Content-Type", "application/xml")
-                self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(data.encode())
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(404)
+        handler.send_header("x-ms-error-code", code)
+        if handler.command == "GET":
+            handler.send_header("Content-Type", "application/xml")
+            handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        if handler.command == "GET":
+            handler.wfile.write(data.encode())
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    return send
 
 
 @pytest.fixture
@@ -85,10 +73,10 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
 def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # noqa: PLR0913, PLR0917 - the case
     line: str, place: str, answer: str, missing: str, code: str, setting: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(answer) as endpoint:
-        said = _failure(LINES[line], place, endpoint, run, monkeypatch)
+    with answering(refusal(answer)) as address:
+        said = _failure(LINES[line], place, f"http://{address}", run, monkeypatch)
 
-    does_not_exist = f": the {missing} nobucket does not exist on {endpoint} ({code})"
+    does_not_exist = f": the {missing} nobucket does not exist on http://{address} ({code})"
     assert said.endswith(f"{does_not_exist}; check its name and {setting}, or create it")
 
 

@@ -1,4 +1,4 @@
-"""Values in every format, bodies of text, many fuzzed bodies, and docs/typed.md, which has the first two by hand."""
+"""Values in every format, bodies of text, many fuzzed bodies, and the tutorial of docs/typed.md."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -28,8 +29,7 @@ from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed import test_avro, test_protobuf
-from tests.jobs.typed.cells import SPELLED, Dead, Spelled, formats_table, table
-from tests.jobs.typed.test_json import both, results_of
+from tests.jobs.typed.test_json import PAGE, as_shown, both, results_of, rows_of_page
 from tests.jobs.typed.test_typing import ingested
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -37,32 +37,95 @@ from tests.support.commands import Run
 from tests.support.lakes import DELTA_EXTENSION, ingest_store, rows_of, table_of
 
 
-def _read(one: Spelled, format_: str) -> object:
-    if format_ == "json":
-        (row,) = both([b'{"v": %b}' % (one.json or b"")], parse_columns(f"v {one.column}"))
-    elif format_ == "text":
-        row = read(one.text or b"", "(?P<v>.*)", f"v {one.column}")
-    elif one.avro is not None and format_ == "avro":
-        row = test_avro.read(bytes.fromhex(one.avro[1]), v=one.avro[0])
-    else:
-        assert one.protobuf is not None
-        name, body = one.protobuf
-        found = test_protobuf.read(bytes.fromhex(body))
-        row = found if isinstance(found, Refusal) else [found[name]]
-    return Dead(row.reason) if isinstance(row, Refusal) else row[0]
+class Spelled(NamedTuple):
+    """A value in each format that has it; docs/typed.md has its column, and the result."""
+
+    json: bytes | None  # the value of the field v
+    avro: tuple[object, str] | None  # the type of the field v, and the body in hexadecimal
+    protobuf: tuple[str, str] | None  # the field of shop.Order, and the body in hexadecimal
+    text: bytes | None  # the group v
 
 
-@pytest.mark.parametrize(
-    ("one", "format_"),
-    [(one, name) for one in SPELLED for name in ("json", "avro", "protobuf", "text") if getattr(one, name) is not None],
-    ids=lambda value: value if isinstance(value, str) else value.value,
-)
-def test_a_value_is_the_same_in_every_format(one: Spelled, format_: str) -> None:
-    expected = one.result[format_] if isinstance(one.result, dict) else one.result
-    found = _read(one, format_)
+def _logical(type_: str, name: str, **more: int) -> dict[str, object]:
+    return {"type": type_, "logicalType": name, **more}
 
-    assert isinstance(expected, Dead) == isinstance(found, Dead)
-    assert expected == found or (expected in {"nan", "inf"} and expected == str(found))
+
+_DECIMAL = _logical("bytes", "decimal", precision=3, scale=2)
+_TIME = b"2026-11-23T10:00:00.000000001Z"
+SPELLED = {
+    "9223372036854775807": Spelled(
+        b"9223372036854775807",
+        ("long", "fe ff ff ff ff ff ff ff ff 01"),
+        ("i8", "18 ff ff ff ff ff ff ff ff 7f"),
+        b"9223372036854775807",
+    ),
+    "more than 64 bits": Spelled(
+        b"18446744073709551616",
+        ("long", "80 80 80 80 80 80 80 80 80 04"),
+        ("i8", "18 80 80 80 80 80 80 80 80 80 02"),
+        b"18446744073709551616",
+    ),
+    "2147483648": Spelled(b"2147483648", ("int", "80 80 80 80 10"), ("i4", "28 80 80 80 80 08"), b"2147483648"),
+    "NaN": Spelled(b"NaN", ("double", "00 00 00 00 00 00 f8 7f"), ("d", "09 00 00 00 00 00 00 f8 7f"), b"NaN"),
+    "infinity": Spelled(b"1e309", ("double", "00 00 00 00 00 00 f0 7f"), ("d", "09 00 00 00 00 00 00 f0 7f"), b"1e309"),
+    "2^53 + 1": Spelled(b"9007199254740993", None, None, b"9007199254740993"),
+    "-1.23": Spelled(b"-1.23", (_DECIMAL, "02 85"), None, b"-1.23"),
+    "12.34": Spelled(b"12.34", (_DECIMAL, "04 04 d2"), None, b"12.34"),
+    "2": Spelled(b"2", ("boolean", "02"), ("b", "40 02"), b"2"),
+    "the byte 0xff": Spelled(b'"\xff"', ("string", "02 ff"), ("s", "4a 01 ff"), b"\xff"),
+    "one key twice": Spelled(
+        b'{"0": "", "0": ""}',
+        ({"type": "map", "values": "string"}, "04 02 30 00 02 30 00 00"),
+        ("m", "b2 01 00 b2 01 00"),
+        None,
+    ),
+    "2026-11-23 10:00 in UTC": Spelled(
+        b'"2026-11-23T10:00:00Z"',
+        (_logical("long", "timestamp-millis"), "80 84 c9 fd c0 68"),
+        ("at", "d2 01 06 08 a0 9d 90 d8 06"),
+        b"2026-11-23T10:00:00Z",
+    ),
+    "a time with nanosecond precision": Spelled(
+        b'"%b"' % _TIME, (_logical("long", "timestamp-nanos"), "02"), ("at", "d2 01 08 08 a0 9d 90 d8 06 10 01"), _TIME
+    ),
+    "a second before the year 1": Spelled(
+        b'"0001-01-01T00:00:00+00:01"',
+        (_logical("long", "timestamp-millis"), "cf ef e6 a2 e2 a0 1c"),
+        ("at", "d2 01 0b 08 ff 91 b8 c3 98 fe ff ff ff 01"),
+        b"0001-01-01T00:00:00+00:01",
+    ),
+    "a date that does not exist": Spelled(
+        b'"2026-02-30"', (_logical("int", "date"), "fe ff ff ff 0f"), None, b"2026-02-30"
+    ),
+    "null or a missing field": Spelled(b"null", (["null", "long"], "00"), ("o", "18 01"), b""),
+}
+
+
+_ON_THE_PAGE = rows_of_page("| value | column | JSON |")
+
+
+@pytest.mark.parametrize(("name", "column", "json", "avro", "protobuf", "text"), _ON_THE_PAGE)
+def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - the row
+    name: str, column: str, json: str, avro: str, protobuf: str, text: str
+) -> None:
+    spelled = SPELLED[name]
+    found: list[list[object] | Refusal | None] = [None] * len(spelled)
+    if spelled.json is not None:
+        (found[0],) = both([b'{"v": %b}' % spelled.json], parse_columns(f"v {column}"))
+    if spelled.avro is not None:
+        found[1] = test_avro.read(bytes.fromhex(spelled.avro[1]), v=spelled.avro[0])
+    if spelled.protobuf is not None:
+        row = test_protobuf.read(bytes.fromhex(spelled.protobuf[1]))
+        found[2] = row if isinstance(row, Refusal) else [row[spelled.protobuf[0]]]
+    if spelled.text is not None:
+        found[3] = read(spelled.text, "(?P<v>.*)", f"v {column}")
+
+    shown = ["-" if one is None else as_shown(one).replace("`None`", "`NULL`") for one in found]
+    assert [json, avro, protobuf, text] == shown
+
+
+def test_every_value_is_on_the_page() -> None:
+    assert [*SPELLED] == [row[0] for row in _ON_THE_PAGE]
 
 
 _PATTERN = r"(?P<level>[A-Z]+) (?P<took>[^ ]*)(?: (?P<message>.*))?"
@@ -197,15 +260,7 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     assert dead
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
-
-
 _BLOCK = re.compile(r"^```(json|toml|console|sql)\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.DOTALL | re.MULTILINE)
-
-
-def test_the_tables_of_values_are_the_tested_ones() -> None:
-    assert f"\n\n{formats_table()}\n\n" in PAGE
-    assert PAGE.endswith(f"\n\n{table()}\n")
 
 
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

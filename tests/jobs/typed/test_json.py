@@ -1,8 +1,10 @@
-"""Both JSON readers: expected values are written by hand, and the fast reader must equal the scalar one."""
+"""Both JSON readers: docs/typed.md has the expected values, and the fast reader must equal the scalar one."""
 
 import json
+import re
 import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +17,6 @@ from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import read_bodies
 from jobs.typed.formats import TypedRows, UnknownField, read_bodies_exactly
 from jobs.typed.values import Refusal, Times
-from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
 WIDE = parse_columns(
     "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
@@ -60,15 +61,55 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
     }
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.type}-{cell.text[:30]!r}")
-def test_a_value_is_in_its_column_exactly_or_refused(cell: Cell) -> None:
-    (row,) = both([b'{"v": %b}' % cell.text], parse_columns(f"v {cell.type}"))
+PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
 
-    if not cell.reason:
-        assert [cell.value] == row
-    else:
-        assert isinstance(row, Refusal)
-        assert cell.reason == row.reason
+
+def rows_of_page(heading: str) -> list[list[str]]:
+    """Return the rows of a table of values in docs/typed.md, which are written by hand."""
+    rows = PAGE.partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.strip("| ").split(" | ") for row in rows]
+
+
+def as_shown(found: list[object] | Refusal) -> str:
+    """Return the result of a body with one field as the page shows it."""
+    if isinstance(found, Refusal):
+        return f"dead letter: {found.reason}"
+    return f"`{found[0]}`".replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+
+
+def _body_of(cell: str) -> bytes:
+    """Return the value in a body; the page shows long numbers by their length, and some bytes escaped."""
+    if digits := re.fullmatch(r"([\d,]+) digits", cell):
+        return b"1" * int(digits[1].replace(",", ""))
+    return re.sub(r"\\x(..)", lambda byte: chr(int(byte[1], 16)), cell.replace("\\n", "\n")).encode("latin-1")
+
+
+@pytest.mark.parametrize(("column", "value", "expected"), rows_of_page("| column | value in the body |"))
+def test_a_value_is_in_its_column_exactly_or_refused(column: str, value: str, expected: str) -> None:
+    (row,) = both([b'{"v": %b}' % _body_of(value.strip("`"))], parse_columns(f"v {column}"))
+
+    assert expected == as_shown(row)
+
+
+BODIES = (
+    (b"", "an empty body", "byte 0"),
+    (b" \n", "an empty body", "byte 0"),
+    (b"\xef\xbb\xbf{}", "invalid JSON", "byte 0"),
+    (b"null", "not an object", "$"),
+    (b"[]", "not an object", "$"),
+    (b'{"a": 1', "invalid JSON", "byte 7"),
+    (b'{"a": 1} {"a": 2}', "extra data after the document", "byte 9"),
+    (b'{"a": 1}}', "extra data after the document", "byte 8"),
+    (b'{"a": 1, "a": 2}', "a key occurs twice in one object", "key a"),
+    (b'{"a": 1, "\\u0061": 2}', "a key occurs twice in one object", "key a"),
+    (b'{"x": {"b": 1, "b": 1}}', "a key occurs twice in one object", "key b"),
+    (b'{"x": "\xff"}', "invalid UTF-8", "byte 7"),
+    (b'{"x": "\\ud800"}', "an unpaired surrogate", "$.x"),
+    (b'{"x": NaN}', "NaN is not a valid JSON number", "NaN"),
+    (b'{"x": ' + b"[" * 100_000, "nested deeper than 100", "byte 105"),
+    (b'{"x": ' + b"[" * 100 + b"]" * 100 + b"}", "nested deeper than 100", "byte 105"),
+    (b'{"a": "x"}', "not a valid bigint", "$.a"),
+)
 
 
 @pytest.mark.parametrize(("body", "reason", "place"), BODIES)
