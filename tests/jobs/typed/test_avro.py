@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of_schemas
-from jobs.typed.ddl import SchemaError
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
@@ -121,25 +120,6 @@ def test_a_value_is_read_exactly_or_rejected_with_its_position(type_: object, bo
 def test_a_time_without_a_zone_is_in_the_declared_zone() -> None:
     (found,) = read(b"\x00", Times(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
     assert dt.datetime(1969, 12, 31, 16, tzinfo=dt.UTC) == found
-
-
-@pytest.mark.parametrize(
-    ("schema", "says"),
-    [
-        ("", "not the schema of a record"),
-        ("[" * 100_000, "not the schema of a record"),
-        ('"long"', "not the schema of a record"),
-        ('{"type": "record", "name": "R"}', "not the schema of a record"),
-        (schema_of(), "a record without fields"),
-        (schema_of(a="nothing"), "not the schema of a record"),
-        (schema_of(a=["null", "R"]), "R: is recursive"),
-        (schema_of(a={"type": "array", "items": "null"}), "an array of null"),
-        (schema_of(a={"type": "fixed", "name": "F", "size": 0}), "F: a fixed type of size 0"),
-    ],
-)
-def test_a_schema_without_columns_is_refused(schema: str, says: str) -> None:
-    with pytest.raises(SchemaError, match=says):
-        columns_of_schemas({None: schema})
 
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {

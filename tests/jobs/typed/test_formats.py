@@ -22,7 +22,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
-from jobs.typed.ddl import SchemaError, parse_columns
+from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import TopicType
 from jobs.typed.formats import JSON_FORMAT, BodyFormat, check_pattern, text_format
 from jobs.typed.protobuf import protobuf_format
@@ -156,23 +156,6 @@ def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> li
 )
 def test_a_body_is_a_row_by_its_groups_or_refused(body: bytes, expected: object) -> None:
     assert (Refusal(*expected) if isinstance(expected, tuple) else expected) == read(body)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "columns", "says"),
-    [
-        ("(?P<a>", "a int", "missing"),
-        ("(?P<a>.)(.)", "a int", "unnamed groups"),
-        (r"(?P<a>.)\1", "a int", "invalid escape"),
-        ("(?P<a>(?:b{1000}){1000})", "a int", "repetition"),
-        ("(?P<a>\ud800)", "a int", "surrogates"),
-        ("(?P<a>.)", "b int", "b int: the pattern has no such group"),
-        ("(?P<a>.)", "a array<int>", "a array<int>: the pattern has no such group, or the type is not a scalar"),
-    ],
-)
-def test_an_invalid_pattern_is_refused(pattern: str, columns: str, says: str) -> None:
-    with pytest.raises(SchemaError, match=re.escape(says)):
-        read(b"", pattern, columns)
 
 
 def test_no_body_makes_a_pattern_slow() -> None:

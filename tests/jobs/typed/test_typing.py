@@ -238,68 +238,6 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
     typed_and_dead(tmp_path / "lake", summary.topics[0].table, topic)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("x = 1\n[topic\n", "line 2"),
-        ("", "topic: declares no topic"),
-        ("topics = 1", "topics: no such key"),
-        ("topic = 1", "topic: declares no topic"),
-        ("[topic]", "topic: declares no topic"),
-        ("topic.a = 1", '[topic."a"]: must be a table'),
-        ('topic.a.format = "xml"', '[topic."a"]: format: must be'),
-        ("topic.a.format = []", '[topic."a"]: format: must be one of'),
-        ('topic.a = {format = "json", schema = 1}', "schema: must be a string"),
-        ('topic.a = {format = "json", shema = "a int"}', "did you mean schema?"),
-        ("topic.my.orders = {format = 'json', schema = 'a int'}", 'did you mean the topic "my.orders"?'),
-        ('topic.a = {format = "json", schema = "order-id int"}', "enclose any other name in backticks"),
-        ('topic.a = {format = "json", schema = "a timestamp", time_zone = "Mars/X"}', "'Mars/X': not an IANA"),
-        ('topic.a = {format = "json", schema = "a int", properties = [["b"]]}', "properties: ['b']: not a valid"),
-        ('topic.a = {format = "avro", schemas = "x", schema_file = "y"}', "schemas: cannot be combined"),
-        ('topic.a = {format = "avro", schemas = "no"}', "has no *.avsc file"),
-        ('topic.a = {format = "text", pattern = "(?P<b>.)", schema = "a int"}', "the groups are: b"),
-        ('topic.a = {format = "json", schemas = "x"}', "schemas: unknown key for the format json"),
-        ('topic.a = {format = "avro", schema_file = "types.toml"}', "schema_file: not the schema of a record"),
-        ('topic.a = {format = "json"}', '[topic."a"]: schema: missing'),
-        ('topic.a = {format = "json", schema_file = "a.json"}', "schema_file: unknown key for the format json"),
-        ('topic.a = {format = "avro", schema_file = "none.avsc"}', "schema_file: "),
-        ('topic.a = {format = "json", schema = "id bigit"}', "schema: character 4: expected a type"),
-        ('topic.a = {format = "json", schema = "id int, ID int"}', "duplicate column name"),
-        ('topic.a = {format = "json", schema = "store_id int"}', 'from = { body_store_id = "store_id" }'),
-        ('topic.a = {by = "body", types = {b = {}}}', 'by: must be "tag"'),
-        ('topic.a = {by = "tag", types = {}}', "types: must be tables"),
-        ('topic.a = {by = "tag", types = {b = {}}, from = {}}', "types: must be tables"),
-        ('topic.a = {by = "tag", types = {b = {}}}', '[topic."a".types."b"]: format: must be one of'),
-        (
-            'topic.a = {by = "tag", types = {"" = {format = "json", schema = "a int"}}}',
-            "nor longer than 200 characters",
-        ),
-        (
-            'topic.a = {by = "field k", types = {b = {format = "text", pattern = "(?P<a>.)", schema = "a int"}}}',
-            "types: types cannot be nested",
-        ),
-        ('topic.a = {format = "json", schema = "`a b` int"}', "not contain a space"),
-        ('topic.a = {format = "json", schema = "a array<struct<`b c`: int>>"}', "not contain a space"),
-        ('topic.a = {format = "json", schema = "m map<int,int>"}', "the keys of a map must be strings"),
-        ('topic.a = {format = "json", schema = "d decimal(39,1)"}', "at most 38 digits"),
-        (f'topic.a = {{format = "json", schema = "a {"array<" * 2000}"}}', "at most 16 levels of nested types"),
-        ('topic.a = {format = "json", schema = "a int", epoch = "m"}', "epoch: must be one of"),
-        ('topic.a = {format = "json", schema = "a int", time_zone = "../x"}', "time_zone: '../x': not an"),
-        ('topic.a = {format = "json", schema = "a int", from = {b = "a"}}', "from: 'b'"),
-        ('topic.a = {format = "json", schema = "a int", properties = ["a"]}', "properties: 'a': duplicate column name"),
-        (f'topic.{"a" * 300} = {{format = "json", schema = "a int"}}', "nor longer than 200 characters"),
-    ],
-)
-def test_an_invalid_types_file_is_refused_with_the_line_or_key(text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "types.toml").write_text(text)
-
-    with pytest.raises(RequestError) as refused:
-        read_types(tmp_path / "types.toml")
-
-    assert says in str(refused.value)
-    assert str(refused.value).startswith(f"{tmp_path / 'types.toml'}: ")
-
-
 def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead_letter(
     broker: Broker, tmp_path: Path
 ) -> None:
