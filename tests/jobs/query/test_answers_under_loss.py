@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.result import ExitCode
@@ -37,6 +36,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.agreeing_verbs import of_agreement
 from tests.support.commands import Outcome, Run, overwrite
+from tests.support.data_source import read_offsets
 from tests.support.fault_draws import Draw, drawn, failure, find_violations
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
@@ -126,14 +126,9 @@ def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
                     RocketmqStreamReader(ReadOptions.parse({**path, **options})), available_now=available_now
                 )
     lenient = ReadOptions.parse({**path, "failOnDataLoss": "false"})
-    assert _streamed(RocketmqStreamReader(lenient)) == _rows(
+    assert _streamed(RocketmqStreamReader(lenient)) == read_offsets(
         RocketmqReader(lenient), RocketmqReader(lenient).partitions()
     )
-
-
-def _rows(reader: RocketmqReader | RocketmqStreamReader, partitions: Sequence[InputPartition]) -> list[int]:
-    batches = (batch for partition in partitions for batch in reader.read(partition))
-    return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
 
 
 def _streamed(reader: RocketmqStreamReader, *, available_now: bool = False) -> list[int]:
@@ -142,38 +137,22 @@ def _streamed(reader: RocketmqStreamReader, *, available_now: bool = False) -> l
         reader.prepareForTriggerAvailableNow()
     start, found = reader.initialOffset(), list[int]()
     while (end := reader.latestOffset(start, ReadMaxBytes(5000))) != start:
-        found += _rows(reader, reader.partitions(start, end))
+        found += read_offsets(reader, reader.partitions(start, end))
         start = end
     return found
-
-
-def test_a_run_reports_the_topics_and_the_label_of_earlier_runs(
-    tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
-) -> None:
-    request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
-    assert not ingest(request, SerialWorkers()).notes
-    assert not ingest(request, SerialWorkers()).notes
-
-    everything = replace(request, selection=Selection(), broker="second", change_topics=True)
-    for _ in range(2):
-        summary = ingest(everything, SerialWorkers())
-        assert any("earlier runs ingested only some topics" in line for line in summary.lines())
-        assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
-        assert "as broker 'first'. --broker 'second' is ignored" in capfd.readouterr().err
 
 
 def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:
     lake = tmp_path / "lake"
     ingest_store(golden("b533-base"), lake)
-    before = lookups.by_key(open_lake(lake), "T1", "dup", limit=None)
-    deleted = offsets(before)[0]
-    DeltaTable(lake / "messages").delete(f"physical_offset = {deleted}")
+    before = offsets(lookups.by_key(open_lake(lake), "T1", "dup", limit=None))
+    DeltaTable(lake / "messages").delete(f"physical_offset = {before[0]}")
 
     source = open_lake(lake)
-    after = lookups.by_key(source, "T1", "dup", limit=None)
 
-    assert offsets(after) == [offset for offset in offsets(before) if offset != deleted]
-    assert f"the first at offset {deleted}: rows were deleted" in source.lacking[0]
+    after = offsets(lookups.by_key(source, "T1", "dup", limit=None))
+    assert after == [offset for offset in before if offset != before[0]]
+    assert f"the first at offset {before[0]}: rows were deleted" in source.lacking[0]
 
 
 def test_an_answer_names_the_topics_that_runs_left_out(

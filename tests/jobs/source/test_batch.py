@@ -23,6 +23,7 @@ from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
+from tests.support.data_source import read_offsets, read_rows
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 from tests.support.stores import stored_records
@@ -44,9 +45,7 @@ def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
 def _read(store: Path, **options: str) -> list[int]:
     """Return the offsets that a reader yields, as Spark asks it, in this process."""
     reader = RocketmqReader(ReadOptions.parse({"path": str(store), **options}))
-    return [
-        at for part in reader.partitions() for batch in reader.read(part) for at in batch["physical_offset"].to_pylist()
-    ]
+    return read_offsets(reader, reader.partitions())
 
 
 @pytest.mark.sample(1)
@@ -55,14 +54,12 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(
     name: str, golden: StoreOf, rocketmq: Callable[..., "DataFrame"]
 ) -> None:
     store = golden(name)
+    frame = rocketmq(store)
     # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
-    rows = rocketmq(store).orderBy("physical_offset").toArrow().to_pylist()
+    rows = frame.orderBy("physical_offset").toArrow().to_pylist()
 
+    assert STORED_MESSAGES.schema.names == frame.columns
     assert [record.raw for record in stored_records(store)] == [encode_record(record_from_row(row)) for row in rows]
-
-
-def test_the_columns_are_those_of_the_table(golden: StoreOf, rocketmq: Callable[..., "DataFrame"]) -> None:
-    assert STORED_MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
 
 
 def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
@@ -88,7 +85,7 @@ def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path, spark: "
     batch, stream = source.reader(some), source.streamReader(some)
     ends = stream.initialOffset(), stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     for reader, parts in ((batch, batch.partitions()), (stream, stream.partitions(*ends))):
-        assert expected == [row for part in parts for rows in reader.read(part) for row in rows.to_pylist()]
+        assert expected == read_rows(reader, parts)
 
     register(spark)
     frame = spark.read.format("rocketmq-store").schema(some).load(str(store))
@@ -202,10 +199,10 @@ class Filled:
 
     def after(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.wanted(**options))
-        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        found = [row for batch in batches for row in batch.to_pylist()]
-        assert {("b", self.store_id)} >= {(row["broker"], row["store_id"]) for row in found}
-        return [row["physical_offset"] for row in found]
+        assert {("b", self.store_id)} >= {
+            (row["broker"], row["store_id"]) for row in read_rows(reader, reader.partitions())
+        }
+        return read_offsets(reader, reader.partitions())
 
     @property
     def store_id(self) -> str:
@@ -248,9 +245,8 @@ def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
     start = reader.initialOffset()
     filled.run()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
 
-    assert [at for batch in batches for at in batch.column("physical_offset").to_pylist()] == filled.offsets(50)
+    assert read_offsets(reader, reader.partitions(start, end)) == filled.offsets(50)
 
 
 def test_a_lake_without_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
+from tests.support.data_source import read_offsets
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 
 EVERYTHING = ReadAllAvailable()
@@ -39,8 +40,7 @@ def _reader(store: Path, **options: str) -> RocketmqStreamReader:
 
 
 def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
-    batches = [batch for partition in reader.partitions(start, end) for batch in reader.read(partition)]
-    return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
+    return read_offsets(reader, reader.partitions(start, end))
 
 
 def _offsets(records: Iterable[MessageRecord]) -> list[int]:
