@@ -96,42 +96,35 @@ def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
     assert ("", f"rmq-lake: {said}\n") == capsys.readouterr()
 
 
-def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[[], ExitCode | None]:
-    def body() -> ExitCode | None:
-        spark.sparkContext.parallelize([0], 1).foreach(task)
-        return None
-
-    return body
-
-
-def test_a_failed_spark_task_is_reported_in_one_line_with_its_place(
-    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("damage", "/store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096"),
+        ("bug", "KeyError: 'bug' (--traceback shows where)"),
+        ("death", "a worker process died"),
+    ],
+)
+def test_a_failed_spark_task_is_reported_in_one_line(
+    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
     def task(_: int) -> None:
+        if name == "death":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "bug":
+            raise KeyError(name)
         try:
             int("")
         except ValueError as cause:
             raise CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000") from cause
 
-    probe(on_a_worker(spark, task))
+    def body() -> None:
+        spark.sparkContext.parallelize([0], 1).foreach(task)
+
+    probe(body)
 
     assert ExitCode.FAILED == cli.main(["probe"])
-
-    expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
-    assert expected == capfd.readouterr().err
-
-
-def test_a_bug_in_a_task_is_reported_with_the_option_for_a_traceback(
-    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
-) -> None:
-    def task(_: int) -> None:
-        raise KeyError("bug")
-
-    probe(on_a_worker(spark, task))
-
-    cli.main(["probe"])
-
-    assert "rmq-lake: KeyError: 'bug' (--traceback shows where)\n" == capfd.readouterr().err
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"rmq-lake: {said}")
 
 
 def test_an_interrupted_command_reports_which_work_will_be_repeated(
@@ -226,15 +219,6 @@ def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
     assert line.startswith(f"Generic S3 error: Error performing GET http://127.0.0.1:{port}/bucket/lake/runs/")
     assert line.endswith(": Connection refused (os error 111)")
     assert line.isprintable()
-
-
-def test_the_death_of_a_worker_is_reported(
-    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
-) -> None:
-    probe(on_a_worker(spark, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
-
-    assert ExitCode.FAILED == cli.main(["probe"])
-    assert capfd.readouterr().err.startswith("rmq-lake: a worker process died")
 
 
 def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(

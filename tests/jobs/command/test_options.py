@@ -10,13 +10,11 @@ import click
 import pytest
 
 from jobs.command import VERBS
-from jobs.command.answer import ResultPrinter
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
-from jobs.command.options import StoreSettings, parse_log_place, parse_time_argument
+from jobs.command.options import parse_log_place, parse_time_argument
 from jobs.console.amounts import TimeArgument, parse_time, time_text
 from jobs.console.result import ExitCode
-from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.reference import VARIABLES, page
@@ -45,15 +43,6 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(
     shown = settings("--config", tmp_path / "job.toml", "--hash-slots", "3")
 
     assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= shown.items()
-
-
-@pytest.mark.parametrize("verb", ["ingest", "dump", "export", "query by-key"])
-def test_settings_are_shown_without_the_arguments_that_a_verb_needs(verb: str, run: Run) -> None:
-    outcome = run(*verb.split(), "--show-config")
-
-    assert ExitCode.CLEAN == outcome.code, outcome.err
-    assert f"[{verb.replace(' ', '.')}]" == outcome.out.splitlines()[0]
-    assert ExitCode.USAGE == run(*verb.split()).code
 
 
 def test_a_location_in_the_environment_overrides_those_of_a_file(
@@ -97,62 +86,13 @@ def test_times_and_offsets_are_shown_as_the_user_wrote_them(text: str) -> None:
     assert text == str(parse_time_argument(text)) == str(parse_log_place(text))
 
 
-def test_marks_of_a_release_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "  written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
-    ResultPrinter().print_lines([line])
-    ResultPrinter(verbose=True).print_lines([line])
-
-    assert ["  written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.parametrize(("option", "configured", "size"), [(200, None, 200), (200, 6_000_000, 200), (None, 60, 60)])
-def test_an_option_overrides_the_brokers_configuration(option: int | None, configured: int | None, size: int) -> None:
-    given = StoreSettings(None, None, option, None, None).given_settings(BrokerConf(consume_queue_size=configured))
-
-    assert size == given.conf.consume_queue_size
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "export --store {store} --out {out} --since {huge}",
-        "query by-key --store {store} -t T1 -k k1 -m {huge}",
-        "rebuild-index {store} --out {out} --hash-slots 5 --index-num {huge}",
-        "rebuild-consumequeue {store} --out {out} --consume-queue-size {huge}",
-        "ingest {store} --lake {out} --settle {huge}",
-        "query list --store {store} --seconds nan",
-        "query sql --lake {store} --seconds {huge} select",
-        "query by-id --store {store} -i ,",
-    ],
-)
-def test_an_unusable_value_is_a_usage_error(line: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    """Such numbers ended with a traceback from the library that received them."""
-    ended = run(*line.format(store=golden("b551-base"), out=tmp_path / "out", huge=10**23).split())
-
-    assert ended.code is ExitCode.USAGE
-    assert re.search(r"1000000|1e\+23|nan|no id", ended.err)
-    assert not list(tmp_path.iterdir())
-
-
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
 
 
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        (str(STORED), STORED),
-        ("-9223372036854775808", -(1 << 63)),
-        ("2025-11-20T07:42:00Z", STORED),
-        ("2025-11-20T15:42:00+08:00", STORED),
-        ("2025-11-20 15:42", STORED),
-        ("2025-11-20 15:42:00.250", STORED + 250),
-    ],
-)
-def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_may_be_relative_to_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.console.amounts.time.time_ns", lambda: STORED * 1_000_000)
 
-    assert milliseconds == TimeArgument(text).milliseconds(SHANGHAI)
     assert STORED - 7_200_000 == parse_time("2h")
 
 
@@ -163,12 +103,6 @@ def test_spark_options_with_unbalanced_quotes_are_a_usage_error(
     ended = run("inspect", golden("b551-base"))
 
     assert (ended.code, "RMQ_LAKE_SPARK_OPTIONS: No closing quotation" in ended.err) == (ExitCode.USAGE, True)
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42", str(1 << 63)])
-def test_an_invalid_time_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, OverflowError)):
-        TimeArgument(text)
 
 
 def test_the_zone_is_printed_if_the_text_does_not_state_it() -> None:

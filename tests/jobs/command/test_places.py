@@ -162,17 +162,6 @@ def test_directories_next_to_a_store_are_not_protected(store: Path, tmp_path: Pa
     assert str(store) == find_enclosing_store(str(store / "a" / "b"))
 
 
-def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, tmp_path: Path, run: Run) -> None:
-    (tmp_path / "lake").mkdir()
-    (tmp_path / "lake" / "messages").symlink_to(store / "commitlog")
-    before = state_of(store)
-    for words in (["ingest", str(store), "--lake"], ["optimize"]):
-        outcome = run(*words, tmp_path / "lake")
-        assert outcome.code is ExitCode.USAGE
-        assert "Choose a location outside the store" in outcome.err
-    assert before == state_of(store)
-
-
 @pytest.mark.parametrize("option", [option for option in OUTPUTS if option.parameter.type is OUTPUT_FILE], ids=_name)
 def test_only_a_regular_file_is_replaced(option: Option, tmp_path: Path, run: Run) -> None:
     pipe = tmp_path / "pipe"

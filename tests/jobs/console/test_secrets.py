@@ -8,7 +8,6 @@ import pytest
 
 from jobs.command.answer import ResultPrinter
 from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
-from jobs.console.result import ExitCode
 from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
 from jobs.storage.s3 import delta_options
 from jobs.storage.settings import file_system_settings, read_environment_settings
@@ -132,17 +131,6 @@ def test_our_own_text_is_not_masked(text: str) -> None:
     """A printed command with a masked path would name a folder that does not exist."""
     assert text == mask_secrets(text)
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
-
-
-@pytest.mark.parametrize("secret", [SECRET, "wJalr/XUtnFEMI/K7MDENG+bPx"])
-def test_credentials_in_a_location_are_refused_and_not_printed(secret: str, run: Run) -> None:
-    place = f"s3a://{KEY}:{secret}@bucket/lake"
-    for words in (("inspect", place), ("ingest", "/store", "--lake", place, "--show-config"), ("dump", f"{place}/0")):
-        ended = run(*words)
-
-        assert ended.code is ExitCode.USAGE
-        assert "credentials in a location are not supported" in ended.err
-        assert secret not in ended.out + ended.err
 
 
 def test_a_known_secret_is_masked_everywhere(capsys: pytest.CaptureFixture[str]) -> None:

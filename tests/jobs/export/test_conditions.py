@@ -23,7 +23,6 @@ from jobs.export.items import COLUMNS, SCHEMA, LakeItem
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
@@ -241,32 +240,19 @@ def test_a_value_of_the_wrong_type_is_reported_in_one_line(text: str) -> None:
         _matching(condition)
 
 
-def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_condition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(keys=(f"k{number}",)) for number in range(200)]))
-    asked = ExportRequest(
-        Place(lake=str(write_lake(store, tmp_path / "lake"))), out=tmp_path / "out", form=RowFormat.PARQUET
-    )
-    read: list[Sequence[str]] = []
-    real = LakeItem.read
-
-    def noted(item: LakeItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
-        read.append(columns)
-        return real(item, columns)
-
-    monkeypatch.setattr(LakeItem, "read", noted)
-    [offset] = [record.physical_offset for record in stored([Sent()])]
-    request = ExportRequest(
-        asked.place, out=asked.out, form=asked.form, condition=parse_condition(f"physical_offset = {offset}")
-    )
+def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_condition(tmp_path: Path) -> None:
+    records = stored([Sent(keys=(f"k{number}",)) for number in range(200)])
+    place = Place(lake=str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
+    condition = parse_condition(f"physical_offset = {records[0].physical_offset}")
+    request = ExportRequest(place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=condition)
     planned = plan_export(request, {})
-    summary = export(request, planned, SerialWorkers())
+    with patch.object(LakeItem, "read", autospec=True, side_effect=LakeItem.read) as read:
+        assert 1 == export(request, planned, SerialWorkers()).messages
 
-    assert summary.messages == 1
+    columns = [call.args[1] for call in read.call_args_list]
     assert len(planned.items) > 1
-    assert [("physical_offset",)] * len(planned.items) == [columns for columns in read if columns != COLUMNS]
-    assert read.count(COLUMNS) == 1
+    assert [("physical_offset",)] * len(planned.items) == [one for one in columns if one != COLUMNS]
+    assert columns.count(COLUMNS) == 1
 
 
 def test_undecodable_bodies_are_reported_for_every_row_that_the_condition_reads(tmp_path: Path) -> None:

@@ -18,11 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.export.export import ExportSummary
-from jobs.export.items import ExportDefect
 from jobs.launch import session
 from jobs.launch.engine import SetupError
-from jobs.verbs.export import left_out_lines
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.support.commands import ROOT, Run, without_spark
 from tests.support.query_stores import Sent, stored, write_lake, write_store
@@ -132,19 +129,6 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     assert list(table[0]) == list(lines[0])[2:]  # all but version and type
 
 
-def test_a_dry_run_refuses_the_same_options_as_the_real_run(
-    places: dict[str, Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_spark(monkeypatch)
-    there = tmp_path / "there"
-    there.touch()
-    wrong = [("--out", tmp_path / "o", "--where", where) for where in ("((", "topic ==== 1", "colour = 'red'")]
-    for options in (("--out", there), *wrong):
-        codes = [run("export", "--store", places["--store"], *options, *more).code for more in ((), ("--dry-run",))]
-        assert codes == [ExitCode.USAGE] * 2
-    assert [there] == list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("kind", ["ndjson", "csv"])
 def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -197,10 +181,3 @@ def test_an_export_keeps_the_folder_of_a_running_one_and_other_files(
     assert ExitCode.CLEAN == run("export", "--store", places["--store"], "--out", tmp_path / "file").code
     assert {*kept, tmp_path / "file"} == {*tmp_path.iterdir()}
     os.close(running)
-
-
-def test_one_damaged_byte_is_not_printed_as_a_plural() -> None:
-    damaged = [ExportDefect("b", 7, 1, "overwritten")]
-    summary = ExportSummary(0, 0, 0, [], damaged_bytes=1, damaged=damaged, gaps=[])
-
-    assert "  DAMAGE 1 byte of the log cannot be exported, because it is damaged:" in left_out_lines(summary)

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.inspect.report import IndexReport, LogReport, QueuesReport, SegmentReport, StateReport, StoreReport
-from jobs.inspect.text import report_text
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
 from rmq_formats.release import Release
@@ -146,20 +144,6 @@ def test_the_release_is_not_guessed_without_evidence(tmp_path: Path, run: Run) -
     assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows the exact release)" in run("inspect", tmp_path).out
 
 
-def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
-    path = store / "consumequeue" / "New" / "0" / ("0" * 20)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"")
-    queue = store / "consumequeue" / "Zeros" / "0" / ("0" * 20)
-    queue.parent.mkdir(parents=True)
-    queue.write_bytes(bytes(200))
-
-    queues = {queue["topic"]: queue for queue in inspected(run, store).document["queues"]["queues"]}
-
-    assert (queues["New"]["next_unit"], queues["New"]["last_physical_offset"]) == (0, None)
-    assert (queues["Zeros"]["next_unit"], queues["Zeros"]["first_physical_offset"]) == (0, None)
-
-
 def test_a_queue_without_read_permission_is_not_reported_as_lost(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,17 +223,6 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
     assert "4,096 bytes cannot be read: Input/output error" in outcome.out
     assert 0 < outcome.document["log"]["records"] < whole
     assert outcome.document["log"]["segments"][1]["end"] == "sealed"
-
-
-def test_one_byte_is_not_printed_as_a_plural(store: Path, run: Run) -> None:
-    first = segments_of(store)[0]
-    os.truncate(first, first.stat().st_size - 1)
-    log = LogReport([SegmentReport("0", 0, 1)], waiting_bytes=1, left_over_bytes=1)
-    text = report_text(StoreReport("", log, QueuesReport(), IndexReport(), StateReport(), ()))
-
-    assert "1 byte of the log is missing: the file was truncated" in run("inspect", store).out
-    assert "the last 1 byte is not a complete record yet" in text
-    assert "1 byte after the end is left over from before a truncation" in text
 
 
 @pytest.mark.parametrize("name", ["b420-expired", "b551-expired", "b551-types"])

@@ -18,10 +18,8 @@ import pytest
 from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
-from jobs.query.mqadmin.arguments import UNSUPPORTED_COMMANDS, parse_mqadmin_line
+from jobs.query.mqadmin.arguments import UNSUPPORTED_COMMANDS
 from rmq_formats.commitlog.layout import COMPRESSED
-from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
 from tests.support.lakes import DELTA_EXTENSION, ingest_store
@@ -65,36 +63,6 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
         assert b"hello" == written.read_bytes()
         assert sorted([*before, tmp_path / "bodies", written]) == sorted(tmp_path.rglob("*"))
         shutil.rmtree(tmp_path / "bodies")
-
-
-@pytest.mark.parametrize(
-    ("release", "line", "expected"),
-    [
-        ("5.1.1", "queryMsgByKey -t T -k K -c 3", {"maxNum": "3"}),
-        ("5.3.1", "queryMsgByKey -t T -k K -c C -m 3", {"cluster": "C", "maxNum": "3"}),
-        ("5.4.0", "mqadmin queryMsgByKey -tT -kK -p T", {"keyType": "T"}),
-        ("4.9.0", "queryMsgByUniqueKey --topic T --msgId=I -a", {"showAll": "", "msgId": "I"}),
-        ("4.2.0", "queryMsgById -i A,B -n host:9876", {"msgId": "A,B", "namesrvAddr": "host:9876"}),
-        ("5.0.0", "queryMsgByKey -t T -k K -c 3", None),
-        ("4.9.8", "queryMsgByKey -t T -k K -m 3", None),
-        ("5.3.3", "queryMsgByKey -t T -k K -p T", None),
-        ("4.8.0", "queryMsgByUniqueKey -t T -i I -a", None),
-        ("4.9.8", "queryMsgByOffset -t T -b B -i 0", None),
-        ("4.0.0", "queryCq -t T -q 0 -i 0", None),
-        ("5.5.1", "deleteTopic -t T", None),
-        ("5.5.1", "queryMsgByKey -t T -k K surplus", None),
-        ("5.5.1", "", None),
-    ],
-)
-def test_option_letters_have_the_meaning_of_the_release(
-    release: str, line: str, expected: dict[str, str] | None
-) -> None:
-    """`-c` of queryMsgByKey has had three meanings; None: the release would not take the line."""
-    if expected is not None:
-        assert expected.items() <= parse_mqadmin_line(line.split(), Release.from_version(release)).options.items()
-        return
-    with pytest.raises(UnsupportedFormat, match=f"of RocketMQ {release}|for RocketMQ {release}|mqadmin "):
-        parse_mqadmin_line(line.split(), Release.from_version(release))
 
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])

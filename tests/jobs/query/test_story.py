@@ -247,22 +247,6 @@ def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> N
     assert_in_chinese(story)
 
 
-def test_a_group_that_returned_a_message_for_retry_has_not_consumed_it(golden: StoreOf) -> None:
-    """Its offset goes on all the same: the retry is another message, in the group's own topic."""
-    name = "b551-retry"
-    failed = 0
-    with opened(golden(name), Release.from_version(release_of(name)), geometry=None) as source:
-        for line in sent_lines(golden(name)):
-            story = tell(source, line.unique_key, line.topic)
-            retries = [n for n, copy in enumerate(story.copies) if copy.role in {Role.RETRIED, Role.DEAD_LETTER}]
-            before = [copy for copy in story.copies[: max(retries, default=0)] if copy.groups]
-            failed += len(before)
-            states = {group.state for copy in before for group in copy.groups}
-            assert ConsumptionState.CONSUMED not in states, line
-            assert_in_chinese(story)
-    assert failed
-
-
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_path: Path, place: str) -> None:
     """5.4.0 was the first release to index tags; these records do not show which release wrote them."""

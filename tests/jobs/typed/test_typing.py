@@ -165,40 +165,6 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
     assert typed(tmp_path, narrow).number is None
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(
-    ("now", "says"),
-    [
-        ('schema = "id int, n int, at timestamp"', "drops or narrows these columns: name string"),
-        ('schema = "id smallint, name string, at timestamp"', "columns: id int"),
-        ('schema = "id decimal(12,0), name string, at timestamp"', "columns: id int"),
-        ('schema = "id int, NAME string, at timestamp"', "of: name string"),
-        ('schema = "id int, at timestamp"\nproperties = ["name"]', "changes properties"),
-        ('schema = "id int, name string, at timestamp"\nfrom = { name = "n" }', "changes from"),
-        ('schema = "id int, name string, at timestamp"\nepoch = "ms"', "changes epoch"),
-        ('schema = "id int NOT NULL, name string, at timestamp"', "columns that may contain NULL: id"),
-        ('schema = "id int, name string, at timestamp, n int NOT NULL"', "columns that may contain NULL: n"),
-    ],
-)
-def test_a_change_that_would_lose_values_is_refused_before_anything_is_written(
-    now: str, says: str, tmp_path: Path
-) -> None:
-    """The message has the command that makes the change anyway."""
-    ingested(tmp_path, b'{"id": 1, "name": "a", "at": "2026-11-23 10:00:00"}')
-    declared = '[topic.Orders]\nformat = "json"\ntime_zone = "Europe/Berlin"\n'
-    typed(tmp_path, declared + 'schema = "id int, name string, at timestamp"\nepoch = "s"')
-    now += "" if "epoch" in now else '\nepoch = "s"'
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-
-    with pytest.raises(RequestError) as refused:
-        typed(tmp_path, declared + now)
-
-    command = f"rmq-lake type {tmp_path}/lake --types types.toml --retype Orders"
-    assert (True, command) == (says in str(refused.value), str(refused.value).splitlines()[-1])
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert typed(tmp_path, declared + now, retype=["Orders"]).topics[0].retyped
-
-
 def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broker, tmp_path: Path) -> None:
     """Those of other topics stay, and so do those that still do not fit, or are superseded by the log."""
     write(broker, b"no", topic="Payments")
