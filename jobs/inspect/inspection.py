@@ -16,7 +16,6 @@ from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     Sampled,
     compare_queues,
-    drop_left_over_units,
     find_first_message_with_key,
     inspect_index,
     inspect_queues,
@@ -67,42 +66,48 @@ def inspect_store(
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
-    problems, marks, sampled = Problems(), MarkCollector(), Sampled()
+    with StoreReader(store) as reader:
+        problems, marks, sampled = Problems(), MarkCollector(), Sampled()
 
-    def see(record: MessageRecord) -> None:
-        marks.add_all(record_marks(record))
-        widen_sampled_ranges(record, sampled)
+        def see(record: MessageRecord) -> None:
+            marks.add_all(record_marks(record))
+            widen_sampled_ranges(record, sampled)
 
-    state = inspect_state(store, marks, problems)
-    queues = inspect_queues(store, problems)
-    index = inspect_index(store, marks, problems)
-    ends = [end for one in queues.queues for end in (one.first_physical_offset, one.last_physical_offset)]
-    known = [offset for offset in (*ends, index.last_offset) if offset is not None]
-    log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
-    report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
-    if len(state.epochs) > 1:
-        _note_left_over(store, report)
-    is_closed = state.process is None and state.abort is None
-    topics = inspect_topics(store, problems)
-    lacking = compare_queues(sampled, queues, topics)
-    if lacking and not is_closed:  # a broker may have made files since they were listed
-        queues_now = inspect_queues(relist_store(store), Problems())
-        lacking = compare_queues(sampled, queues_now, topics)
-        # A broker that has started on an empty store writes its first units a moment after their messages.
-        if state.process is not None and not queues_now.queues and not (state.checkpoint or {}).get("logic_timestamp"):
-            lacking = Problems()
-    # Of a queue whose files may not be read, the units are not known.
-    closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
-    problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
-    if index.files:
-        note_unindexed_messages(store, index, problems, log.end_offset if is_closed else None)
-    elif not report.has_index:
-        _note_lost_index(store, report, conf, is_closed=is_closed)
-    if is_closed:
-        _note_lost_ends(store, report, max(known, default=-1))
-    if state.process is None:
-        report.start = _start(store, report, conf)
-    return report
+        state = inspect_state(store, marks, problems)
+        queues = inspect_queues(reader, problems)
+        index = inspect_index(store, marks, problems)
+        ends = [end for one in queues.queues for end in (one.first_physical_offset, one.last_physical_offset)]
+        known = [offset for offset in (*ends, index.last_offset) if offset is not None]
+        log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
+        report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
+        if len(state.epochs) > 1:
+            _note_left_over(store, report)
+        is_closed = state.process is None and state.abort is None
+        topics = inspect_topics(store, problems)
+        lacking = compare_queues(sampled, queues, topics)
+        if lacking and not is_closed:  # a broker may have made files since they were listed
+            with StoreReader(relist_store(store)) as now:
+                queues_now = inspect_queues(now, Problems())
+            lacking = compare_queues(sampled, queues_now, topics)
+            # A broker that has started on an empty store writes its first units a moment after their messages.
+            if (
+                state.process is not None
+                and not queues_now.queues
+                and not (state.checkpoint or {}).get("logic_timestamp")
+            ):
+                lacking = Problems()
+        # Of a queue whose files may not be read, the units are not known.
+        closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
+        problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
+        if index.files:
+            note_unindexed_messages(store, index, problems, log.end_offset if is_closed else None)
+        elif not report.has_index:
+            _note_lost_index(store, report, conf, is_closed=is_closed)
+        if is_closed:
+            _note_lost_ends(store, report, max(known, default=-1))
+        if state.process is None:
+            report.start = _start(store, report, conf)
+        return report
 
 
 def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_closed: bool) -> None:
@@ -138,13 +143,10 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset:,}"
-    with problems.noting_errors(store.root), StoreReader(store) as reader:
-        units = drop_left_over_units(report.queues, store, reader.is_left_over)
-        if units:
-            text = (
-                f"units at the ends of queues that point to messages truncated after a promotion: {units:,} ({since})"
-            )
-            problems.add_note(store.root, text)
+    units = sum(queue.left_over for queue in report.queues.queues)
+    if units:
+        text = f"units at the ends of queues that point to messages truncated after a promotion: {units:,} ({since})"
+        problems.add_note(store.root, text)
     if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
         text = (
             f"index files have entries up to offset {index.last_offset:,}, past the end of the log "

@@ -7,29 +7,23 @@ at which index files begin and end show which messages no file has.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
-from jobs.store.queue_files import (
-    QUEUE_KINDS,
-    StoredQueue,
-    detect_storage_features,
-    list_queues,
-    queue_file_sizes,
-    queues_of_files,
-)
+from jobs.query.store_reader import StoreReader
+from jobs.store.queue_files import QUEUE_KINDS, StoredQueue, detect_storage_features, queue_file_sizes
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import MarkCollector, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
 from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
-from rmq_formats.errors import FormatError, skip_lost_file
+from rmq_formats.consumequeue.dispatch import QueueKind, Unit
+from rmq_formats.errors import skip_lost_file
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, decode_header
 from rmq_formats.release import OLDEST
@@ -38,10 +32,11 @@ _RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
 _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 
-def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
+def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
+    store = reader.store
     database = detect_storage_features(store).queue_database
-    queues, error = _readable(store)
+    queues, error = reader.stored_queues
     with problems.noting_errors(f"{store.root}/{database}"):
         if error is not None:
             raise error
@@ -60,16 +55,8 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
         if not queue.in_rocksdb:
             _check_files(queue, problems, sizes.get(queue.name.kind))
         with problems.noting_errors(queue.files[0].location):
-            _find_ends(found, queue, store.start_offset)
+            _find_ends(found, queue, reader)
     return report
-
-
-def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
-    """Return the queues that can be read, and why those in RocksDB cannot."""
-    try:
-        return list_queues(store), None
-    except FormatError as error:
-        return queues_of_files(store.queue_files, store.storage), error
 
 
 def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:
@@ -94,37 +81,16 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
             problems.add_damage(file.location, text)
 
 
-def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
-    report.first_unit, report.next_unit = queue.start, queue.written_end()
-    first = queue.read_unit(queue.start)
+def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
+    report.first_unit, (_, report.next_unit) = queue.start, reader.unit_range(queue)
+    report.left_over = queue.written_end() - report.next_unit
+    report.min_offset, report.max_offset = reader.offsets_in_files(queue)
+    first, last = (
+        queue.read_unit(number) if report.unit_count else None for number in (queue.start, report.next_unit - 1)
+    )
     if first is not None and not (isinstance(first, Unit) and first.is_pre_blank):  # units that fill up a first file
         report.first_physical_offset = first.physical_offset
-    if first is not None and first.physical_offset < log_start:
-        report.min_offset = queue.first_unit_pointing_from(log_start, report.next_unit)
-        first = queue.read_unit(report.min_offset)
-    else:
-        report.min_offset = queue.start
-    if queue.is_batch:
-        report.min_offset = first.base_offset if isinstance(first, BatchUnit) else 0
-    _find_last(report, queue)
-
-
-def _find_last(report: QueueReport, queue: StoredQueue) -> None:
-    last = queue.read_unit(report.next_unit - 1) if report.unit_count else None
     report.last_physical_offset = last.physical_offset if last else None
-    report.max_offset = last.base_offset + last.batch_count if isinstance(last, BatchUnit) else report.next_unit
-
-
-def drop_left_over_units(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
-    """Drop the units at the ends of queues that point to records left over after the log's end; return their number."""
-    queues = {queue.name: queue for queue in _readable(store)[0]}
-    for found in report.queues:
-        queue = queues[QueueName(found.kind, found.topic, found.queue_id)]
-        while found.last_physical_offset is not None and is_left_over(found.last_physical_offset):
-            found.next_unit -= 1
-            found.left_over += 1
-            _find_last(found, queue)
-    return sum(found.left_over for found in report.queues)
 
 
 # records that were looked at

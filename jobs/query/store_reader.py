@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Self
 
+from jobs.query.mqadmin.text import OffsetRange
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
@@ -29,7 +30,7 @@ from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, BatchUnit, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
@@ -51,6 +52,7 @@ class StoreReader:
         self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
+        self._unit_ranges: dict[QueueName, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -218,31 +220,45 @@ class StoreReader:
     @cached_property
     def queues(self) -> Mapping[tuple[str, int], StoredQueue]:
         """Every queue that has files, by topic and queue id; the BatchConsumeQueue if there are both kinds."""
-        plain_first = sorted(self._stored_queues[0], key=lambda queue: queue.is_batch)
+        plain_first = sorted(self.stored_queues[0], key=lambda queue: queue.is_batch)
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
-        end = queue.written_end()
-        # Units at the end may point to leftovers of a replaced master.
-        while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
-            end -= 1
-        return queue.first_unit_pointing_from(self.store.start_offset, end), end
+        if queue.name not in self._unit_ranges:
+            end = queue.written_end()
+            # Units at the end may point to leftovers of a replaced master.
+            while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
+                end -= 1
+            self._unit_ranges[queue.name] = queue.first_unit_pointing_from(self.store.start_offset, end), end
+        return self._unit_ranges[queue.name]
+
+    def offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
+        """Return the offsets of a queue's units that point into the log; a unit of a batch queue has several."""
+        first, end = self.unit_range(queue)
+        if not queue.is_batch:
+            return OffsetRange(first, end)
+        oldest, newest = (queue.read_unit(number) if first < end else None for number in (first, end - 1))
+        if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
+            return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
+        return OffsetRange(0, 0)
 
     @cached_property
-    def _stored_queues(self) -> tuple[list[StoredQueue], str | None]:
+    def stored_queues(self) -> tuple[list[StoredQueue], FormatError | None]:
+        """The queues that can be read, and why those in RocksDB cannot."""
         try:
-            queues = list_queues(self.store, self)
+            return list_queues(self.store, self), None
         except FormatError as error:
-            return queues_of_files(self.store.queue_files, self), str(error)
-        if not queues and detect_storage_features(self.store).queue_database is not None:
-            return queues, "RocksDB has no queue units (as after a kill)"
-        return queues, None
+            return queues_of_files(self.store.queue_files, self), error
 
     @property
     def why_not_in_rocksdb(self) -> str | None:
         """Why queues in RocksDB are unknown; None if they are known, or if there are none."""
-        return self._stored_queues[1]
+        queues, error = self.stored_queues
+        if error is not None:
+            return str(error)
+        is_empty = not queues and detect_storage_features(self.store).queue_database is not None
+        return "RocksDB has no queue units (as after a kill)" if is_empty else None
 
     @cached_property
     def lacks_light_queues(self) -> bool:

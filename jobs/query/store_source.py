@@ -45,6 +45,7 @@ from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_c
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_storage_features
 from jobs.store.ranges import find_newest_written_offset
+from jobs.store.store import read_checkpoint
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
@@ -60,7 +61,6 @@ from rmq_formats.consumequeue.dispatch import (
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
-from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 _RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
 _HOUR_MS = 3_600_000
@@ -276,19 +276,13 @@ class StoreSource(Source):
 
     def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         reader = self.reader
-        first, end = reader.unit_range(queue)
-        left_over = queue.written_end() - end
+        left_over = queue.written_end() - reader.unit_range(queue)[1]
         if left_over:
             self.note_once(
                 f"{count_text(left_over, 'unit')} at the end of {queue.name.topic}/{queue.name.queue_id} are not used: "
                 f"their messages were truncated when another replica became the master ({reader.newest_epoch_text})"
             )
-        if not queue.is_batch:
-            return OffsetRange(first, end)
-        oldest, newest = queue.read_unit(first), queue.read_unit(end - 1)
-        if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
-            return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
-        return OffsetRange(0, 0)
+        return reader.offsets_in_files(queue)
 
     def _may_lack_files(self, queue: StoredQueue, offsets: OffsetRange) -> bool:
         """
@@ -525,10 +519,9 @@ class StoreSource(Source):
         store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1])]
-        for file in store.files_of_kind(FileKind.CHECKPOINT):
-            if file.size >= CHECKPOINT.size:
-                data = bytes(self.reader.open_cached(file.location).read(0, CHECKPOINT.size))
-                newest.append(decode_checkpoint(data).physical_timestamp)
+        checkpoint = read_checkpoint(store)
+        if checkpoint is not None:
+            newest.append(checkpoint.physical_timestamp)
         first_time, last_time = (times[0], max(newest)) if times else (None, None)
         return Coverage(store.start_offset, self.reader.log_end, first_time, last_time)
 
