@@ -9,9 +9,8 @@ from jobs.browse.shown import (
     MAX_CHAIN_ENTRIES_SHOWN,
     Cell,
     Histogram,
+    IndexChain,
     Rows,
-    ShownChain,
-    build_shown_chain,
     messages_per_second,
     spread_evenly,
 )
@@ -206,7 +205,7 @@ class LakeLists:
 
     # the index and other tables
 
-    def index_chains(self, message: Message) -> Iterator[ShownChain]:
+    def index_chains(self, message: Message) -> Iterator[IndexChain]:
         """Yield, for each key of a message, the chain of its slot in the rebuilt index file."""
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
@@ -229,7 +228,7 @@ class LakeLists:
                 of_slot = [
                     (one["entry"], one["physical_offset"], one["key_hash"]) for one in entries if one["slot"] == slot
                 ]
-                yield build_shown_chain((keys[key_hash], key_hash), str(file), slot, of_slot, offset)
+                yield IndexChain(keys[key_hash], key_hash, str(file), slot, of_slot)
 
     def tables(self) -> Sequence[str]:
         """List the lake's tables except messages, the views over them, and the typed tables."""

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import Translator, draw_histogram, draw_store, format_body, hex_lines, render_page
+from jobs.browse.shown import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_store, format_body, hex_lines, render_page
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import PageReply, PageRequest
 from jobs.console.amounts import TimeArgument
@@ -109,7 +109,6 @@ class Pages:
 
     def _front(self, lists: Lists, _question: PageRequest) -> PageReply:
         if isinstance(lists, LakeLists):
-            histogram = lists.histogram(ListConditions(), _SLOTS, 1)
             return self._page(
                 "front_lake.html",
                 stores=lists.stores(),
@@ -117,8 +116,7 @@ class Pages:
                 losses=lists.finding_counts(),
                 messages=lists.message_count,
                 growth=lists.messages_added_by_runs(_SLOTS),
-                histogram=histogram,
-                marks=draw_histogram(histogram, ()) if histogram else (),
+                histogram=lists.histogram(ListConditions(), _SLOTS, 1),
                 tables=lists.tables(),
             )
         if self._overview is None:
@@ -143,7 +141,7 @@ class Pages:
         before = None if given is None else parse_position(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
-        histogram = lists.histogram(wanted, _SLOTS, 1) if before is None else None
+        kept = urlencode({name: value for name, value in asked.items() if name not in {"since", "until"}})
         page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
         is_too_large = isinstance(lists, LakeLists) and lists.message_count > _MOST_FOR_TOPICS
         named = () if is_too_large else sorted(lists.source.topics())
@@ -160,8 +158,8 @@ class Pages:
             lacking=lists.source.lacking,
             rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
-            histogram=histogram,
-            marks=draw_histogram(histogram, asked.items()) if histogram else (),
+            histogram=lists.histogram(wanted, _SLOTS, 1) if before is None else None,
+            bars_link=f"/messages?{kept}{'&' if kept else ''}",
             download=f"/messages.ndjson?{urlencode(asked)}",
             command=self._place.query_command_line(
                 "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
@@ -210,6 +208,7 @@ class Pages:
             damage_templates=stories.DAMAGE_TEMPLATES,
             positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
+            most_entries=MAX_CHAIN_ENTRIES_SHOWN,
             shown=format_body(message, question.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),

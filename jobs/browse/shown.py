@@ -6,10 +6,9 @@ digits; of a large body only the beginning is shown.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from typing import NamedTuple
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -35,10 +34,7 @@ STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
-ChainEntry = tuple[int, int, int]  # its number, its physical offset, and the hash of its key
-ShownChain = dict[str, Any]  # the part of a chain that the template shows
 WIDTH = 1000
-HEIGHT = 100  # of a histogram
 _MOST_QUEUES = 12  # the largest queues, which are drawn
 _THINNEST = 2.0
 _SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
@@ -85,7 +81,7 @@ def _time(milliseconds: int | None) -> str:
 
 
 _ENVIRONMENT = template_environment(__package__)
-_ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
+_ENVIRONMENT.filters |= {"time": _time, "iso": iso_time, "host": host_port_text}
 
 
 def render_page(name: str, words: Translator, shown: dict[str, object]) -> str:
@@ -127,21 +123,14 @@ class Rows(NamedTuple):
     note: str = ""
 
 
-def build_shown_chain(
-    key: tuple[str, int], file: str, slot: int, entries: Sequence[ChainEntry], offset: int
-) -> ShownChain:
-    """Return the chain of the slot of a key and its hash in one index file, on the page of the message at *offset*."""
-    links = [
-        {"entry": number, "physical_offset": at, "leads_here": at == offset, "has_hash": hash_ == key[1]}
-        for number, at, hash_ in entries[:MAX_CHAIN_ENTRIES_SHOWN]
-    ]
-    return {
-        "key": key[0],
-        "file": file,
-        "slot": slot,
-        "links": links,
-        "is_longer": len(entries) > MAX_CHAIN_ENTRIES_SHOWN,
-    }
+class IndexChain(NamedTuple):
+    """The chain of a key's slot in an index file, newest entry first."""
+
+    key: str
+    key_hash: int
+    file: str
+    slot: int
+    entries: Sequence[tuple[int, int, int]]  # of each: number, physical offset, and the hash of its key
 
 
 def messages_per_second(count: int, first: int | None, last: int | None) -> float | None:
@@ -152,15 +141,12 @@ def messages_per_second(count: int, first: int | None, last: int | None) -> floa
 
 
 class Rectangle(NamedTuple):
-    """A rectangle with its CSS class, its tooltip, and the target of its link, if any."""
+    """A rectangle with its CSS class and its tooltip."""
 
     x: float
     width: float
     kind: str
     title: str
-    href: str = ""
-    y: float = 0
-    height: float = HEIGHT
 
 
 def draw_store(report: StoreReport) -> dict[str, object] | None:
@@ -229,31 +215,6 @@ def _short(file: str, text: str) -> str:
 
 def _class_of(severity: Severity) -> str:
     return str(severity).replace(" ", "-")
-
-
-def draw_histogram(histogram: Histogram, asked: Iterable[tuple[str, str]]) -> list[Rectangle]:
-    """Return a bar for each slot; each links to the messages of its time."""
-    highest = max(histogram.counts, default=0) or 1
-    kept = [(name, value) for name, value in asked if name not in {"since", "until", "before"}]
-    width, marks = WIDTH / max(len(histogram.counts), 1), []
-    for slot, count in enumerate(histogram.counts):
-        if not count:
-            continue
-        begin = histogram.start + slot * histogram.step
-        height = max(HEIGHT * count / highest, _THINNEST)
-        window = [("since", str(max(begin, 0))), ("until", str(max(begin + histogram.step - 1, 0)))]
-        marks.append(
-            Rectangle(
-                round(slot * width, 2),
-                round(width * 0.9, 2),
-                "s0",
-                f"{iso_time(begin)}: {count:,}",
-                f"/messages?{urlencode([*kept, *window])}",
-                round(HEIGHT - height, 2),
-                round(height, 2),
-            )
-        )
-    return marks
 
 
 def format_body(message: Message, asked: str | None) -> dict[str, object]:

@@ -9,11 +9,9 @@ from time import monotonic
 
 from jobs.browse.shown import (
     Cell,
-    ChainEntry,
     Histogram,
+    IndexChain,
     Rows,
-    ShownChain,
-    build_shown_chain,
     messages_per_second,
     spread_evenly,
 )
@@ -204,17 +202,17 @@ class StoreLists:
 
     # the index
 
-    def index_chains(self, message: Message) -> Iterator[ShownChain]:
+    def index_chains(self, message: Message) -> Iterator[IndexChain]:
         """Yield, for each key of a message, the chain in the index file that has it."""
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
             key_hash = index_key_hash(key.text)
             for file in self._reader.index_readers_around(offset):
                 slot = file.geometry.slot_of(key_hash)
-                entries: list[ChainEntry] = []
+                entries: list[tuple[int, int, int]] = []
                 with suppress(CorruptData):  # entries are shown up to the place where the chain is broken
                     hops = islice(file.chain(slot), _LONGEST_CHAIN)
                     entries.extend((hop.number, hop.entry.physical_offset, hop.entry.key_hash) for hop in hops)
                 if any(entry[1:] == (offset, key_hash) for entry in entries):  # its keys may be in two files
                     name = (file.file or "").rpartition("/")[2]
-                    yield build_shown_chain((key.key, key_hash), name, slot, entries, offset)
+                    yield IndexChain(key.key, key_hash, name, slot, entries)

@@ -17,12 +17,13 @@ from jobs.lake.bodies import Body, add_inflated_bodies, decode_stored_body, need
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
+from jobs.restore.segment import check_crcs
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS as RECORD_COLUMNS
 from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
-from rmq_formats.commitlog.columns import message_batch, record_crcs
+from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
@@ -95,12 +96,12 @@ def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask
     made = assemble_records(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
     if made.offsets.size:
-        changed[made.rows] = _are_changed(_some(batch, made.rows), made, dropped)
+        rows, (has_other_crc, _) = _some(batch, made.rows), check_crcs(batch, made)
+        changed[made.rows] = has_other_crc | _are_changed(rows, made, dropped) | _inflates_otherwise(rows)
     return changed
 
 
 def _are_changed(rows: pa.RecordBatch, made: AssembledRecords, dropped: frozenset[str]) -> RowMask:
-    crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
     numbers = np.empty(made.offsets.size, np.int64)
     count = kernels.find_invalid_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
     is_record = np.ones(made.offsets.size, np.bool_)
@@ -111,7 +112,7 @@ def _are_changed(rows: pa.RecordBatch, made: AssembledRecords, dropped: frozense
         if again.size:
             some = made.select(changed & is_record)
             changed[again] = _contradicts_itself(_some(rows, again), some, parser, dropped)
-    return changed | _differs(rows.column(RECORD_CRC), crcs) | _inflates_otherwise(rows)
+    return changed
 
 
 def _inflates_otherwise(rows: pa.RecordBatch) -> RowMask:
@@ -123,8 +124,8 @@ def _inflates_otherwise(rows: pa.RecordBatch) -> RowMask:
     for again in add_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
         here = some[start : start + again.num_rows]
         inflated = again.column(BODY_INFLATED)
-        other = _differs(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)
-        wrong[here] = other | (failed[here] & _flags(inflated.is_valid()))
+        other = _find_unequal(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)
+        wrong[here] = (other & stated[here]) | (failed[here] & _flags(inflated.is_valid()))
         start += again.num_rows
     return wrong
 
@@ -140,22 +141,21 @@ def _contradicts_itself(
     is_checked = _flags(ours.column(RECORD_CRC).is_valid())  # the version that wrote it has written every column
     for name in (*DERIVED_COLUMNS, *RECORD_COLUMNS):
         if name != "body" and name not in dropped:
-            strict = _differs(ours.column(name), derived.column(name), is_null_wrong=True)
-            changed[sound] |= strict & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED_COLUMNS)))
+            other = _find_unequal(ours.column(name), derived.column(name))
+            changed[sound] |= other & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED_COLUMNS)))
     return changed
 
 
-def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> RowMask:
-    """Return where two columns differ; a NULL in the stated column is not a difference, unless it *is_null_wrong*."""
-    stated, expected = _decoded(stated), _decoded(expected)
-    if stated.type == expected.type and stated.equals(expected):  # the usual case, and fast
+def _find_unequal(stated: pa.Array, expected: pa.Array) -> RowMask:
+    """Return where two columns are unequal; Arrow compares lists and maps only as whole columns."""
+    expected = expected.cast(stated.type)
+    if stated.equals(expected):  # the usual case, and fast
         return np.zeros(len(stated), np.bool_)
-    stated, expected = _joined(stated), _joined(expected)
-    same = pc.fill_null(pc.equal(stated, expected.cast(stated.type)), fill_value=False)
-    other = pc.and_(stated.is_valid(), pc.invert(same))
-    if is_null_wrong:
-        other = pc.or_(other, pc.and_(stated.is_null(), expected.is_valid()))
-    return _flags(other)
+    if len(stated) == 1:
+        return np.ones(1, np.bool_)
+    middle = len(stated) // 2
+    halves = (stated[:middle], expected[:middle]), (stated[middle:], expected[middle:])
+    return np.concatenate([_find_unequal(*half) for half in halves])
 
 
 def _some(rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
@@ -167,30 +167,10 @@ def _flags(column: pa.Array) -> RowMask:
     return np.array(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _decoded(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        return column.dictionary_decode()
-    if isinstance(column, pa.MapArray) and not column.null_count:
-        return pa.MapArray.from_arrays(column.offsets, _decoded(column.keys), _decoded(column.items))
-    return column
-
-
-def _joined(column: pa.Array) -> pa.Array:
-    """Return the items of each row as one text, so that lists and maps can be compared, also without valid UTF-8."""
-    if isinstance(column, pa.MapArray):
-        parts = (pa.ListArray.from_arrays(column.offsets, _decoded(part)) for part in (column.keys, column.items))
-        joined = pc.binary_join_element_wise(*(pc.binary_join(part, _SEPARATOR) for part in parts), _SEPARATOR)
-        return pc.if_else(column.is_valid(), joined, None)
-    if isinstance(column, pa.ListArray | pa.LargeListArray):
-        return pc.binary_join(column, _SEPARATOR)
-    return column
-
-
 TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 KnownTimes = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
-_SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED_WHILE_READ = "deleted while it was being read"

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.browse.lake_lists import LakeLists
 from jobs.browse.pages import Lists
-from jobs.browse.shown import Rows
+from jobs.browse.shown import MAX_CHAIN_ENTRIES_SHOWN, Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import LakeSource
@@ -200,9 +200,9 @@ def test_index_chains_point_to_their_message(both: list[Lists]) -> None:
         for message in read_page(lists.source, ListConditions(), None, 20, 60).messages:
             chains = list(lists.index_chains(message))
             assert chains
-            assert all(chain["is_longer"] or any(link["leads_here"] for link in chain["links"]) for chain in chains)
-            at = message.record.physical_offset
-            shown[-1] |= {(at, chain["key"], chain["slot"], str(chain["links"])) for chain in chains}
+            at, most = message.record.physical_offset, MAX_CHAIN_ENTRIES_SHOWN
+            assert all(len(chain.entries) > most or at in {entry[1] for entry in chain.entries} for chain in chains)
+            shown[-1] |= {(at, chain.key, chain.slot, str(chain.entries[:most])) for chain in chains}
     assert shown[0] == shown[1]
 
 
