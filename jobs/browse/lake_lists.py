@@ -1,13 +1,11 @@
 """Lists for a lake's pages, computed in SQL: messages over time, topics, groups, runs, and every other table."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake.exceptions import DeltaError
 
 from jobs.browse.shown import (
     MAX_CHAIN_ENTRIES_SHOWN,
-    Cell,
     Histogram,
     IndexChain,
     Rows,
@@ -36,7 +34,6 @@ _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogr
 _MOST_JOINED = 5_000_000  # messages: above, views with joins, which hold most of them in memory, are not queried
 _MOST_SKIPPED = 1_000_000
 _MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
-_RUNS_READ = 200  # runs whose gaps are read
 _PREPARED = "state = 'prepared' AND run > 0"
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
@@ -151,11 +148,7 @@ class LakeLists:
 
     def gaps(self) -> Rows:
         """Return the newest parts of logs that no run could read."""
-        rows: list[tuple[Cell, ...]] = []
-        newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
-        for row in self.source.select_rows("broker, run, detail", "runs", _PREPARED, rest=newest_first):
-            found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
-            rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
+        rows = [("gap", gap["broker"], gap["run"], gap["from"], gap["to"]) for gap in reversed(self.source.gaps)]
         return Rows(("severity", "broker", "run", "from offset", "to offset"), rows)
 
     def topics(self) -> Rows:

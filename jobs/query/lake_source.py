@@ -173,10 +173,11 @@ class LakeSource(Source):
         return self.select_rows("manifest, detail", RUNS, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
 
     @cached_property
-    def _gaps(self) -> list[dict[str, Any]]:
+    def gaps(self) -> list[dict[str, Any]]:
+        """The parts of the log that runs could not read, with their runs, oldest first."""
         with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
-        runs = self.select_rows("detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
-        return [gap for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
+        runs = self.select_rows("broker, run, detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
+        return [{**run, **gap} for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
 
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:
@@ -205,7 +206,7 @@ class LakeSource(Source):
                 first = f"the first at offset {row['first']} (table quarantine)"
                 why = f"runs found {_places(row['places'])} in the log, {first}"
                 found.append(LostPart(row["first"], row["last"], why))
-        for gap in self._gaps:
+        for gap in self.gaps:
             start, end = gap["from"], gap["to"]
             if start < high and end > low:
                 why = (

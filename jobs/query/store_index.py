@@ -22,7 +22,7 @@ from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_no
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
 from jobs.store.rocksdb import Database, read_index_rows
-from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
+from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.dispatch import ExpectedUnit
@@ -384,16 +384,10 @@ def read_few_records(store: StoreReader, span: range) -> Sequence[MessageRecord]
             records.append(record)
             offset = record.end_offset
             continue
-        position = offset - segment.base_offset
-        beginning = bytes(store.open_cached(segment.location).read(position, HEAD.size))
-        is_last = segment is store.store.segments[-1]
-        if is_last and not any(beginning):
+        log, position = store.segment_bytes(segment), offset - segment.base_offset
+        if segment is store.store.segments[-1] and not any(log.read(position, HEAD.size)):
             return records
-        try:
-            size, magic = (int(value) for value in BLANK.unpack(beginning))
-        except FormatError:
-            return None
-        if magic != MAGIC_BLANK or size != segment.size - position:
+        if log.stated_blank_size(position) != log.size - position:
             return None
         offset = segment.base_offset + segment.size
     return records if offset >= span.stop else None

@@ -127,7 +127,7 @@ class StoreReader:
     def record_bounds_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return the bounds of the record around *physical_offset*; of the last record if the offset is after it."""
         begin = end = segment.base_offset
-        for begin, end in record_bounds(self._bytes(segment)):  # noqa: B007 - the last place remains
+        for begin, end in record_bounds(self.segment_bytes(segment)):  # noqa: B007 - the last place remains
             if end > physical_offset:
                 break
         return begin, end
@@ -148,20 +148,21 @@ class StoreReader:
         """Yield positions of pieces that are at least *distance* apart."""
         header = self.framing(segment).header_size
         wanted = distance
-        for begin, _ in record_bounds(self._bytes(segment)):
+        for begin, _ in record_bounds(self.segment_bytes(segment)):
             position = begin - header - segment.base_offset
             if position >= wanted:
                 yield position
                 wanted = position + distance
 
-    def _bytes(self, segment: Segment) -> SegmentBytes:
+    def segment_bytes(self, segment: Segment) -> SegmentBytes:
+        """Return the bytes of a segment."""
         read = self.open_cached(segment.location).read
         return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.framing(segment))
 
     @cached_property
     def leftovers(self) -> Leftovers:
         """The leftovers of replaced masters."""
-        return Leftovers(self.epochs, self._bytes)
+        return Leftovers(self.epochs, self.segment_bytes)
 
     @cached_property
     def epochs(self) -> tuple[Epoch, ...]:

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
@@ -554,9 +554,9 @@ class StoreSource(Source):
 
     def _offsets_within(self, queue: StoredQueue, part: range) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""
-        first, end = self.reader.unit_range(queue)
-        low = bisect_left(range(end), part.start, first, key=partial(_named_offset, queue))
-        for number in reversed(range(low, bisect_left(range(end), part.stop, low, key=partial(_named_offset, queue)))):
+        _, end = self.reader.unit_range(queue)
+        low, high = (queue.first_unit_pointing_from(offset, end) for offset in (part.start, part.stop))
+        for number in reversed(range(low, high)):
             unit = queue.read_unit(number)
             if unit is not None and unit.physical_offset < part.stop:
                 yield unit.physical_offset
@@ -630,9 +630,10 @@ class StoreSource(Source):
         named = segment.base_offset + header
         for queue in islice(self.reader.queues.values(), _MOST_QUEUES_ASKED):
             first, end = self.reader.unit_range(queue)
-            number = bisect_right(range(end), offset, first, key=partial(_named_offset, queue))
-            if number > first:
-                named = max(named, _named_offset(queue, number - 1))
+            number = queue.first_unit_pointing_from(offset + 1, end) - 1
+            unit = queue.read_unit(number) if number >= first else None
+            if unit is not None:
+                named = max(named, unit.physical_offset)
         return named - header if self.by_offset(named) is not None else segment.base_offset
 
     # evidence
@@ -716,12 +717,3 @@ def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
         return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
 
     return bisect_right(range(end), queue_offset, queue.start, key=base) - 1
-
-
-def _named_offset(queue: StoredQueue, number: int) -> int:
-    """Return the offset to which a unit points; for a lost unit, that of the one before it."""
-    unit = queue.read_unit(number)
-    while unit is None and number > queue.start:
-        number -= 1
-        unit = queue.read_unit(number)
-    return -1 if unit is None else unit.physical_offset
