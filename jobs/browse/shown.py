@@ -140,15 +140,6 @@ def messages_per_second(count: int, first: int | None, last: int | None) -> floa
     return float(f"{count * 1000 / (last - first):.3g}")
 
 
-class Rectangle(NamedTuple):
-    """A rectangle with its CSS class and its tooltip."""
-
-    x: float
-    width: float
-    kind: str
-    title: str
-
-
 def draw_store(report: StoreReport) -> dict[str, object] | None:
     """Draw a store to scale: the parts of the log that files and queues cover, and the problems."""
     used = [one for one in report.log.segments if one.end != "preallocated"]
@@ -156,11 +147,12 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
         return None
     start, end = used[0].base_offset, max(one.base_offset + one.size for one in used)
 
-    def mark(low: int, high: int, kind: str, title: str) -> Rectangle:
+    def mark(low: int, high: int, kind: str, title: str) -> dict[str, object]:
         scale = WIDTH / max(end - start, 1)
         x = scale * (min(max(low, start), end) - start)
         width = max(scale * (min(high, end) - max(low, start)), _THINNEST)
-        return Rectangle(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
+        x = round(min(x, WIDTH - _THINNEST), 2)
+        return {"x": x, "width": round(width, 2), "kind": kind, "title": title}
 
     log = [mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
     log += [

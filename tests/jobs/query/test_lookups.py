@@ -209,6 +209,17 @@ def test_a_chain_with_a_loop_ends_and_is_reported(entry: int, tmp_path: Path) ->
         assert any("loops back" in note for note in source.notes)
 
 
+def test_a_message_that_two_index_files_have_is_printed_once_for_each_occurrence_of_its_key(tmp_path: Path) -> None:
+    """A broker that starts after a crash may index messages again."""
+    records = stored([Sent(keys=("twice", "twice")), Sent(keys=("twice",))])
+    store = write_store(tmp_path / "store", records)
+    (file,) = (store / "index").iterdir()
+    file.with_name(str(int(file.name) + 1)).write_bytes(file.read_bytes())
+    first, second = (record.physical_offset for record in records)
+    with opened(store) as source:
+        assert offsets(lookups.by_key(source, "Orders", "twice")) == [first, first, second]
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(limit: int, tmp_path: Path) -> None:
     """Reading it to its end took 10 s and 11 MiB for 300,000 messages under one key."""
