@@ -17,7 +17,7 @@ from jobs.console.amounts import round_up_duration
 from jobs.console.lines import printable, printable_lines
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect.report import StoreReport
-from jobs.query.json_text import iso_time, utf8_text
+from jobs.query.json_text import utf8_text
 from jobs.query.message import LARGEST_BODY, Message
 from jobs.query.mqadmin.text import host_port_text, time_text
 from jobs.query.source import Sentence
@@ -81,7 +81,7 @@ def _time(milliseconds: int | None) -> str:
 
 
 _ENVIRONMENT = template_environment(__package__)
-_ENVIRONMENT.filters |= {"time": _time, "iso": iso_time, "host": host_port_text}
+_ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
 
 
 def render_page(name: str, words: Translator, shown: dict[str, object]) -> str:

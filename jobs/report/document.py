@@ -7,7 +7,7 @@ with `browse`.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -72,6 +72,11 @@ class Timeline:
     note: str = ""
     kind: str = "timeline"
 
+    @property
+    def counts(self) -> list[int]:
+        """The counts of all series together, which the page shows."""
+        return [sum(column) for column in zip(*self.series.values(), strict=True)]
+
 
 Part = Facts | Grid | Bars | Timeline
 
@@ -126,7 +131,7 @@ def replace_text_file(path: Path, text: str) -> None:
 def render_page(report: Report) -> str:
     """Render a report as an HTML page."""
     template = template_environment().get_template("report.html")
-    return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)
+    return template.render(report=report, style=style_sheet(), t=str)
 
 
 def style_sheet() -> str:
@@ -162,15 +167,3 @@ def number_text(value: float) -> str:
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"
-
-
-def _stacked(part: Timeline) -> Iterator[tuple[int, int, float, float]]:
-    """Yield series number, column, top and height, both in hundredths of the highest column."""
-    highest = max(map(sum, zip(*part.series.values(), strict=True)), default=0) or 1
-    bases = dict.fromkeys(range(max(map(len, part.series.values()), default=0)), 100.0)
-    for series, counts in enumerate(part.series.values()):
-        for column, count in enumerate(counts):
-            if count:
-                height = 100 * count / highest
-                bases[column] -= height
-                yield series, column, round(bases[column], 2), round(height, 2)
