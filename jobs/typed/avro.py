@@ -6,7 +6,7 @@ A schema is compiled into functions, one per type, that read a value and reject 
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,14 +15,19 @@ import pyarrow as pa
 from fastavro.schema import parse_schema
 
 from jobs.lake.tables import sql_type
-from jobs.typed import binary_values
-from jobs.typed.binary_values import (
+from jobs.typed.cursor import (
+    CUT_OFF_REASON,
+    DOUBLE,
+    DUPLICATE_KEY_REASON,
+    FLOAT,
+    Cursor,
     Read,
+    check_day,
+    check_instant,
     columns_reader,
-    converted_read,
+    nanoseconds_to_microseconds,
+    place_local_instant,
     refused_at_byte,
-    sized_bytes_reader,
-    text_reader,
 )
 from jobs.typed.ddl import MAX_DECIMAL_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
@@ -32,9 +37,9 @@ _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError,
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
 _UUID_SIZE = 16
 _INSTANTS: Mapping[str, Callable[[int], int]] = {  # by the unit in the name of a logical type
-    "millis": lambda value: binary_values.check_instant(value * 1000),
-    "micros": binary_values.check_instant,
-    "nanos": binary_values.nanoseconds_to_microseconds,
+    "millis": lambda value: check_instant(value * 1000),
+    "micros": check_instant,
+    "nanos": nanoseconds_to_microseconds,
 }
 
 Schemas = Mapping[int | None, str]  # by registry id; None: the schema of bodies without an id
@@ -62,29 +67,27 @@ def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
 def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Reader:
     records = {number: _Record(schema, times) for number, schema in schemas.items()}
 
-    def values_of(body: bytes, _: object) -> Mapping[str, object]:
+    def values_of(cursor: Cursor) -> Mapping[str, object]:
+        body, number = cursor.body, None
         if not body:
             raise refused_at_byte("an empty body", 0)
-        number, at = None, 0
         if None not in records:
             size = _HEADERS.get(body[0])
             if size is None:
                 raise refused_at_byte("the schema registry header is missing", 0)
-            data, at = binary_values.read_bytes(body, 1, size)
-            number = int.from_bytes(data, "big")
+            cursor.at = 1
+            number = int.from_bytes(cursor.take(size), "big")
         if number not in records:
             raise RefusedBodyError("a schema ID that has no file in the folder", f"schema {number}")
-        values, at = records[number].read(body, at)
-        if at != len(body):
-            raise refused_at_byte("extra bytes after the record", at)
+        values = records[number].read(cursor)
+        if cursor.at != len(body):
+            raise refused_at_byte("extra bytes after the record", cursor.at)
         return values
 
     return columns_reader(values_of, columns)
 
 
 _Schema = Mapping[str, Any]  # of one type, as parsed JSON
-_AnySchema = _Schema | str | list[Any]  # or the name of a type, or the types of a union
-_ReadValues = Callable[[bytes, int], tuple[dict[str, object], int]]
 
 
 class _Reading(NamedTuple):
@@ -92,6 +95,10 @@ class _Reading(NamedTuple):
 
     type: pa.DataType | None
     read: Read
+
+    def converted(self, type_: pa.DataType | None, convert: Callable[[Any], object]) -> "_Reading":
+        """Return the reading of a type whose values are converted after they were read."""
+        return _Reading(type_, lambda cursor: convert(self.read(cursor)))
 
 
 class _Record:
@@ -107,18 +114,22 @@ class _Record:
         except _BAD_SCHEMAS as error:
             raise SchemaError(f"not the schema of a record: {error!r}") from error
 
-    def _reading(self, schema: _AnySchema) -> _Reading:
+    def _reading(self, schema: _Schema | str | list[Any]) -> _Reading:
+        """Return the reading of a type; *schema* may be its name, or a union's list of types."""
         if isinstance(schema, list):
             return self._union([self._reading(one) for one in schema])
         if isinstance(schema, str):
             schema = self._named.get(schema, {"type": schema})
-        make = {
-            "record": self._record, "error": self._record, "array": self._items, "map": self._items, "enum": _enum,
-            "fixed": _fixed, "bytes": _bytes_or_decimal, "int": _int_or_date, "long": self._long_or_instant,
-        }.get(schema["type"])  # fmt: skip
-        return make(schema) if make is not None else _PRIMITIVES[schema["type"]]
+        name = schema["type"]
+        if name in {"record", "error"}:
+            types, read = self._fields(schema)
+            return _Reading(pa.struct(list(types.items())), read)
+        if name in {"array", "map"}:
+            return self._items(schema)
+        plain = {"enum": _enum, "fixed": _fixed}.get(name, lambda _: _PRIMITIVES[name])(schema)
+        return self._logical(plain, schema) if "logicalType" in schema else plain
 
-    def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], _ReadValues]:
+    def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], Callable[[Cursor], dict[str, object]]]:
         if schema["name"] in self._open:
             raise SchemaError(f"{schema['name']}: is recursive, which a column cannot represent")
         self._open.append(schema["name"])
@@ -129,23 +140,19 @@ class _Record:
             raise SchemaError(f"{schema['name']}: a record without fields, or with null fields only")
         steps = [(name, reading.read) for name, reading in readings.items()]
 
-        def read(body: bytes, at: int) -> tuple[dict[str, object], int]:
+        def read(cursor: Cursor) -> dict[str, object]:
             values = {}
             name = ""
             try:
                 for name, step in steps:
-                    values[name], at = step(body, at)
+                    values[name] = step(cursor)
             except RefusedBodyError as error:
                 raise error.within(member_path("", name)) from None
             except IndexError:
-                raise refused_at_byte(binary_values.CUT_OFF_REASON, len(body)).within(member_path("", name)) from None
-            return values, at
+                raise refused_at_byte(CUT_OFF_REASON, len(cursor.body)).within(member_path("", name)) from None
+            return values
 
         return types, read
-
-    def _record(self, schema: _Schema) -> _Reading:
-        types, read = self._fields(schema)
-        return _Reading(pa.struct(list(types.items())), read)
 
     def _items(self, schema: _Schema) -> _Reading:
         """Return the reading of an array or a map: blocks of items; in a map, each item follows its key."""
@@ -154,162 +161,139 @@ class _Record:
         if item.type is None:
             raise SchemaError(f"{'a map' if is_map else 'an array'} of null")
 
-        def read_item(found: dict[object, object], body: bytes, at: int) -> int:
-            key, after = _string(body, at) if is_map else (len(found), at)
-            if key in found:
-                raise refused_at_byte(binary_values.DUPLICATE_KEY_REASON, at)
-            try:
-                found[key], after = item.read(body, after)
-            except RefusedBodyError as error:
-                raise error.within(member_path("", key) if isinstance(key, str) else f"[{key}]") from None
-            return after
-
-        def read(body: bytes, at: int) -> tuple[object, int]:
+        def read(cursor: Cursor) -> object:
             found: dict[object, object] = {}
-            at = _blocks(body, at, partial(read_item, found, body))
-            return found if is_map else list(found.values()), at
+            for begin in _starts_of_items(cursor):
+                key = cursor.text(cursor.zigzag()) if is_map else len(found)
+                if key in found:
+                    raise refused_at_byte(DUPLICATE_KEY_REASON, begin)
+                try:
+                    found[key] = item.read(cursor)
+                except RefusedBodyError as error:
+                    raise error.within(member_path("", key) if isinstance(key, str) else f"[{key}]") from None
+            return found if is_map else list(found.values())
 
         return _Reading(pa.map_(pa.string(), item.type) if is_map else pa.list_(item.type), read)
 
     def _union(self, branches: Sequence[_Reading]) -> _Reading:
         """Return the reading of a union: null and one type, numbers, or else a struct with a field for each type."""
-        reads = [branch.read for branch in branches]
         types = [branch.type for branch in branches if branch.type is not None]
         for type_ in types:
             if type_ in {pa.int64(), pa.float64()} and all(is_wider(type_, one) for one in types):
                 types = [type_]
         if len(types) > 1:
             # As spark-avro does: the numbers in the names of members count the branches that have values.
-            numbers = iter(range(len(types)))
-            reads = [
-                branch.read if branch.type is None else converted_read(branch.read, _named(f"member{next(numbers)}"))
+            names = [f"member{number}" for number in range(len(types))]
+            of_branches = iter(names)
+            types = [pa.struct(list(zip(names, types, strict=True)))]
+            branches = [
+                branch if branch.type is None else branch.converted(types[0], _as_member(next(of_branches)))
                 for branch in branches
             ]
-            types = [pa.struct([(f"member{number}", type_) for number, type_ in enumerate(types)])]
+        reads = [branch.read for branch in branches]
 
-        def read(body: bytes, at: int) -> tuple[object, int]:
-            branch, after = _long(body, at)
+        def read(cursor: Cursor) -> object:
+            begin = cursor.at
+            branch = cursor.zigzag()
             if not 0 <= branch < len(reads):
-                raise refused_at_byte("an invalid branch number of a union", at)
-            return reads[branch](body, after)
+                raise refused_at_byte("an invalid branch number of a union", begin)
+            return reads[branch](cursor)
 
         return _Reading(types[0] if types else None, read)
 
-    def _long_or_instant(self, schema: _Schema) -> _Reading:
-        kind, _, unit = schema.get("logicalType", "").rpartition("-")
-        convert = _INSTANTS.get(unit)
-        if convert is None or kind not in {"timestamp", "local-timestamp"}:
-            return _Reading(pa.int64(), _long)
-        instant = converted_read(_long, convert)
-        if kind == "local-timestamp":
-            instant = converted_read(instant, partial(binary_values.place_local_instant, times=self._times))
-        return _Reading(pa.timestamp("us", "UTC"), instant)
+    def _logical(self, plain: _Reading, schema: _Schema) -> _Reading:
+        """Return the reading of a logical type; if we do not have it, that of the type that it is stored as."""
+        kind, _, unit = str(schema["logicalType"]).rpartition("-")
+        stored_as = schema["type"]
+        if stored_as == "long" and kind in {"timestamp", "local-timestamp"} and unit in _INSTANTS:
+            instant = plain.converted(pa.timestamp("us", "UTC"), _INSTANTS[unit])
+            place = partial(place_local_instant, times=self._times)
+            return instant if kind == "timestamp" else instant.converted(instant.type, place)
+        if (stored_as, unit) == ("int", "date"):
+            return plain.converted(pa.date32(), check_day)
+        if (stored_as, unit) == ("fixed", "uuid") and schema["size"] == _UUID_SIZE:
+            return plain.converted(pa.string(), lambda data: str(uuid.UUID(bytes=data)))
+        if stored_as in {"bytes", "fixed"} and unit == "decimal" and schema["precision"] <= MAX_DECIMAL_DIGITS:
+            type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
+            return plain.converted(type_, partial(_decimal, type_))
+        return plain
 
 
-def _int_or_date(schema: _Schema) -> _Reading:
-    if schema.get("logicalType") == "date":
-        return _Reading(pa.date32(), converted_read(_int, binary_values.check_day))
-    return _Reading(pa.int32(), _int)
+def _as_member(name: str) -> Callable[[object], object]:
+    return lambda value: {name: value}
+
+
+def _decimal(type_: pa.DataType, data: bytes) -> Decimal:
+    number = int.from_bytes(data, "big", signed=True)
+    if not data:
+        raise RefusedBodyError(f"not a valid {sql_type(type_)}", "")
+    if abs(number) >= 10**type_.precision:
+        raise RefusedBodyError(f"a number that {sql_type(type_)} cannot represent exactly", "")
+    return Decimal(number).scaleb(-type_.scale, exact_decimal_context(MAX_DECIMAL_DIGITS))
+
+
+def _starts_of_items(cursor: Cursor) -> Iterator[int]:
+    """Yield the position of each item of an array or a map; the caller reads the item."""
+    while True:
+        begin = cursor.at
+        count, size = cursor.zigzag(), None
+        if not count:
+            return
+        if count < 0:
+            size = cursor.zigzag()  # in bytes, so that a reader may skip the block
+        if abs(count) > len(cursor.body) - cursor.at:  # no item is shorter than a byte
+            raise refused_at_byte("a block claims more items than the body has bytes", begin)
+        first = cursor.at
+        for _ in range(abs(count)):
+            yield cursor.at
+        if size is not None and size != cursor.at - first:
+            raise refused_at_byte("a block whose actual size differs from its stated size", begin)
 
 
 def _fixed(schema: _Schema) -> _Reading:
     size = schema["size"]
     if size < 1:
         raise SchemaError(f"{schema['name']}: a fixed type of size 0")
-
-    def read(body: bytes, at: int) -> tuple[bytes, int]:
-        return binary_values.read_bytes(body, at, size)
-
-    if schema.get("logicalType") == "uuid" and size == _UUID_SIZE:
-        return _Reading(pa.string(), converted_read(read, lambda data: str(uuid.UUID(bytes=data))))
-    return _bytes_or_decimal(schema, read)
-
-
-def _bytes_or_decimal(schema: _Schema, read: Read | None = None) -> _Reading:
-    read = read or _bytes
-    if schema.get("logicalType") != "decimal" or schema["precision"] > MAX_DECIMAL_DIGITS:
-        return _Reading(pa.binary(), read)
-    type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
-    return _Reading(type_, converted_read(read, _decimal(type_)))
-
-
-def _named(name: str) -> Callable[[object], object]:
-    return lambda value: {name: value}
-
-
-def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
-    limit, context = 10**type_.precision, exact_decimal_context(MAX_DECIMAL_DIGITS)
-
-    def convert(data: bytes) -> Decimal:
-        number = int.from_bytes(data, "big", signed=True)
-        if not data:
-            raise RefusedBodyError(f"not a valid {sql_type(type_)}", "")
-        if abs(number) >= limit:
-            raise RefusedBodyError(f"a number that {sql_type(type_)} cannot represent exactly", "")
-        return Decimal(number).scaleb(-type_.scale, context)
-
-    return convert
-
-
-def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
-    while True:
-        begin = at
-        count, at = _long(body, at)
-        if not count:
-            return at
-        size = None
-        if count < 0:
-            size, at = _long(body, at)  # in bytes, so that a reader may skip the block
-        if abs(count) > len(body) - at:  # no item is shorter than a byte
-            raise refused_at_byte("a block claims more items than the body has bytes", begin)
-        first = at
-        for _ in range(abs(count)):
-            at = read_item(at)
-        if size is not None and size != at - first:
-            raise refused_at_byte("a block whose actual size differs from its stated size", begin)
-
-
-def _long(body: bytes, at: int) -> tuple[int, int]:
-    byte = body[at]
-    if byte < 128:  # noqa: PLR2004 - nearly all are this short
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    number, at = binary_values.read_varint(body, at)
-    return binary_values.decode_zigzag(number), at
-
-
-def _int(body: bytes, at: int) -> tuple[int, int]:
-    number, after = _long(body, at)
-    if not -(1 << 31) <= number < 1 << 31:
-        raise refused_at_byte(TOO_LARGE.format("int"), at)
-    return number, after
-
-
-def _boolean(body: bytes, at: int) -> tuple[bool, int]:
-    if body[at] > 1:
-        raise refused_at_byte("not a valid boolean", at)
-    return body[at] == 1, at + 1
-
-
-_bytes = sized_bytes_reader(_long)
-_string = text_reader(_bytes)
+    return _Reading(pa.binary(), lambda cursor: cursor.take(size))
 
 
 def _enum(schema: _Schema) -> _Reading:
     symbols = schema["symbols"]
 
-    def read(body: bytes, at: int) -> tuple[str, int]:
-        number, after = _long(body, at)
+    def read(cursor: Cursor) -> str:
+        begin = cursor.at
+        number = cursor.zigzag()
         if not 0 <= number < len(symbols):
-            raise refused_at_byte("an invalid symbol number of an enum", at)
-        return symbols[number], after
+            raise refused_at_byte("an invalid symbol number of an enum", begin)
+        return str(symbols[number])
 
     return _Reading(pa.string(), read)
 
 
+def _read_int(cursor: Cursor) -> int:
+    begin = cursor.at
+    number = cursor.zigzag()
+    if not -(1 << 31) <= number < 1 << 31:
+        raise refused_at_byte(TOO_LARGE.format("int"), begin)
+    return number
+
+
+def _read_boolean(cursor: Cursor) -> bool:
+    begin = cursor.at
+    byte = cursor.body[begin]
+    if byte > 1:
+        raise refused_at_byte("not a valid boolean", begin)
+    cursor.at = begin + 1
+    return byte == 1
+
+
 _PRIMITIVES = {
-    "null": _Reading(None, lambda _body, at: (None, at)),
-    "boolean": _Reading(pa.bool_(), _boolean),
-    "float": _Reading(pa.float32(), binary_values.FLOAT),
-    "double": _Reading(pa.float64(), binary_values.DOUBLE),
-    "string": _Reading(pa.string(), _string),
+    "null": _Reading(None, lambda _: None),
+    "boolean": _Reading(pa.bool_(), _read_boolean),
+    "int": _Reading(pa.int32(), _read_int),
+    "long": _Reading(pa.int64(), Cursor.zigzag),
+    "float": _Reading(pa.float32(), lambda cursor: cursor.number(FLOAT)),
+    "double": _Reading(pa.float64(), lambda cursor: cursor.number(DOUBLE)),
+    "bytes": _Reading(pa.binary(), lambda cursor: cursor.take(cursor.zigzag())),
+    "string": _Reading(pa.string(), lambda cursor: cursor.text(cursor.zigzag())),
 }

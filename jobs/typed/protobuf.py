@@ -16,18 +16,19 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jobs.typed import binary_values
-from jobs.typed.binary_values import (
+from jobs.typed.cursor import (
+    CUT_OFF_REASON,
+    DUPLICATE_KEY_REASON,
+    Cursor,
     Read,
     columns_reader,
-    converted_read,
-    read_varint,
+    converted,
+    decode_zigzag,
+    nanoseconds_to_microseconds,
     refused_at_byte,
-    sized_bytes_reader,
-    text_reader,
 )
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
@@ -48,16 +49,19 @@ def protobuf_format(descriptors: bytes, message: str) -> BodyFormat:
 
 def columns_of_message(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
     """Return one column for each field of a message."""
-    return tuple(pa.field(one.name, one.type) for one in _Body(_described(descriptors, message)).fields.values())
+    fields, _ = _message(_described(descriptors, message), (), "$")
+    return tuple(pa.field(one.name, one.type) for one in fields.values())
 
 
 def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: Times) -> Reader:
     descriptor = _described(descriptors, message)
-    of_body, indexes = _Body(descriptor), _indexes(descriptor)
+    indexes = _indexes(descriptor)
+    _, read = _message(descriptor, (), "$")
 
-    def values_of(body: bytes, left: dict[str, Value]) -> Mapping[str, object]:
-        of_body.left = left
-        return of_body.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
+    def values_of(cursor: Cursor) -> Mapping[str, object]:
+        if cursor.body[:1] == b"\0":
+            _read_header(cursor, indexes)
+        return read(cursor, len(cursor.body))
 
     return columns_reader(values_of, columns)
 
@@ -76,17 +80,13 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
     return found
 
 
-def _after_header(body: bytes, wanted: Sequence[int]) -> int:
-    """Return the position after the message's path in its file: a count of indexes, then each; no index means [0]."""
-    number, at = read_varint(body, _HEADER)
-    count = binary_values.decode_zigzag(number)
-    indexes = []
-    for _ in range(min(count, _DEEPEST)):
-        index, at = read_varint(body, at)
-        indexes.append(binary_values.decode_zigzag(index))
+def _read_header(cursor: Cursor, wanted: Sequence[int]) -> None:
+    """Read the schema's id and the message's path in its file: a count of indexes, then each; no index means [0]."""
+    cursor.at = _HEADER
+    count = decode_zigzag(cursor.varint())
+    indexes = [decode_zigzag(cursor.varint()) for _ in range(min(count, _DEEPEST))]
     if count < 0 or (indexes or [0]) != wanted:
         raise refused_at_byte("the schema registry header refers to a different message", _HEADER)
-    return at
 
 
 def _indexes(descriptor: Descriptor) -> list[int]:
@@ -102,7 +102,7 @@ class _Scalar(NamedTuple):
     type: pa.DataType
     wire: int
     read: Read
-    default: object
+    default: object = 0
 
 
 class _Field(NamedTuple):
@@ -115,125 +115,119 @@ class _Field(NamedTuple):
     is_required: bool
     oneof: str | None
 
-    def take(self, found: dict[str, Any], body: bytes, at: int, wire_type: int) -> int:
-        """Read one occurrence of the field, and return the position after it."""
-        scalar, begin = self.scalar, at
+    def take(self, found: dict[str, Any], cursor: Cursor, wire_type: int) -> None:
+        """Read one occurrence of the field."""
+        scalar, begin = self.scalar, cursor.at
         # Packed: the numbers of a repeated field after their size. One message may have packed and single ones.
         if self.is_repeated and wire_type == _SIZED != scalar.wire:
             items = found.setdefault(self.name, [])
-            size, at = read_varint(body, at)
-            end = at + size
-            while at < end:
-                value, at = scalar.read(body, at)
-                items.append(value)
-            if at > end:
-                raise refused_at_byte(binary_values.CUT_OFF_REASON, end)
-            return at
+            size = cursor.varint()
+            end = cursor.at + size
+            while cursor.at < end:
+                items.append(scalar.read(cursor))
+            if cursor.at > end:
+                raise refused_at_byte(CUT_OFF_REASON, end)
+            return
         if wire_type != scalar.wire:
             raise refused_at_byte("a wire type that does not match the field", begin)
-        value, at = scalar.read(body, at)
+        value: Any = scalar.read(cursor)
         if self.is_map:
             entries = found.setdefault(self.name, {})
-            key = value["key"]  # type: ignore[index]
+            key = value["key"]
             key = str(key).lower() if isinstance(key, bool) else str(key)
             if key in entries:
-                raise refused_at_byte(binary_values.DUPLICATE_KEY_REASON, begin)
-            entries[key] = value["value"]  # type: ignore[index]
+                raise refused_at_byte(DUPLICATE_KEY_REASON, begin)
+            entries[key] = value["value"]
         elif self.is_repeated:
             found.setdefault(self.name, []).append(value)
         elif self.name in found:
             raise refused_at_byte("a field occurs twice in one message", begin)
         else:
             found[self.name] = value
-        return at
 
 
 _Fields = Mapping[int, _Field]  # by their numbers
-_ReadMessage = Callable[[bytes, int, int], dict[str, Any]]  # (body, start, end)
+_ReadMessage = Callable[[Cursor, int], dict[str, Any]]  # up to an end
 
 
-class _Body:
-    def __init__(self, descriptor: Descriptor) -> None:
-        self.left: dict[str, Value]  # undeclared fields of the current body, by path
-        self.fields, self.read = self._message(descriptor, (), "$")
+def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple[_Fields, _ReadMessage]:
+    """Return the fields and the reader of a message, which is at a path in a body, in the *outer* messages."""
+    inner = (*outer, descriptor.full_name)
+    is_entry = descriptor.GetOptions().map_entry  # its key and value have the map's path
+    fields = {
+        one.number: _field(one, inner, path if is_entry else member_path(path, one.name)) for one in descriptor.fields
+    }
+    missing = {one.name: one.default for one in fields.values()}
+    checked = [one for one in fields.values() if one.is_required or one.oneof is not None]
 
-    def _message(self, descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple[_Fields, _ReadMessage]:
-        inner = (*outer, descriptor.full_name)
-        is_entry = descriptor.GetOptions().map_entry  # its key and value have the map's path
-        fields = {
-            one.number: self._field(one, inner, path if is_entry else member_path(path, one.name))
-            for one in descriptor.fields
-        }
-        missing = {one.name: one.default for one in fields.values()}
-        checked = [one for one in fields.values() if one.is_required or one.oneof is not None]
+    def read(cursor: Cursor, end: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while cursor.at < end:
+            begin = cursor.at
+            tag = cursor.varint()
+            number = tag >> 3
+            if not 0 < number <= _MOST:
+                raise refused_at_byte("an invalid field number", begin)
+            field = fields.get(number)
+            if field is None:
+                begin = cursor.at
+                _skip(cursor, tag)
+                cursor.left.setdefault(f"{path}.{number}", _example(cursor.body[begin : cursor.at], tag & 7))
+            else:
+                try:
+                    field.take(found, cursor, tag & 7)
+                except RefusedBodyError as error:
+                    raise error.within(member_path("", field.name)) from None
+            if cursor.at > end:
+                raise refused_at_byte(CUT_OFF_REASON, end)
+        _check(checked, found, end)
+        return {**missing, **found}
 
-        def read(body: bytes, at: int, end: int) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            while at < end:
-                begin = at
-                tag, at = read_varint(body, at)
-                number = tag >> 3
-                if not 0 < number <= _MOST:
-                    raise refused_at_byte("an invalid field number", begin)
-                field = fields.get(number)
-                if field is None:
-                    begin, at = at, _skipped(body, at, tag)
-                    self.left.setdefault(f"{path}.{number}", _example(body[begin:at], tag & 7))
-                else:
-                    try:
-                        at = field.take(found, body, at, tag & 7)
-                    except RefusedBodyError as error:
-                        raise error.within(member_path("", field.name)) from None
-                if at > end:
-                    raise refused_at_byte(binary_values.CUT_OFF_REASON, end)
-            _check(checked, found, end)
-            return {**missing, **found}
+    return fields, read
 
-        return fields, read
 
-    def _field(self, field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Field:
-        scalar = self._scalar(field, outer, f"{path}[]" if field.is_repeated else path)
-        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        type_, default = scalar.type, None if field.has_presence else scalar.default
-        if is_map:
-            type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
-        elif field.is_repeated:
-            type_, default = pa.list_(scalar.type), []
-        elif field.containing_type.GetOptions().map_entry:
-            default = scalar.default
-        oneof = field.containing_oneof
-        return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
-                      None if oneof is None else oneof.name)  # fmt: skip
+def _field(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Field:
+    scalar = _scalar(field, outer, f"{path}[]" if field.is_repeated else path)
+    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+    type_, default = scalar.type, None if field.has_presence else scalar.default
+    if is_map:
+        type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
+    elif field.is_repeated:
+        type_, default = pa.list_(scalar.type), []
+    elif field.containing_type.GetOptions().map_entry:
+        default = scalar.default
+    oneof = field.containing_oneof
+    return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
+                  None if oneof is None else oneof.name)  # fmt: skip
 
-    def _scalar(self, field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scalar:
-        if field.type == FieldDescriptor.TYPE_GROUP:
-            raise SchemaError(f"{field.full_name}: groups are not supported")
-        if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {one.number: one.name for one in field.enum_type.values}
-            return _Scalar(pa.string(), _VARINT, converted_read(read_varint, _enum(names)), names.get(0))
-        message = field.message_type
-        if message is None:
-            return _SCALARS[field.type]
-        if message.full_name in outer or not message.fields:
-            return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(
-                read=converted_read(sized_bytes_reader(read_varint), _proven(message)), default=None
-            )
-        fields, read_message = self._message(message, outer, path)
 
-        def read(body: bytes, at: int) -> tuple[Any, int]:
-            size, at = read_varint(body, at)
-            if at + size > len(body):
-                raise refused_at_byte(binary_values.CUT_OFF_REASON, at)
-            return read_message(body, at, at + size), at + size
+def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scalar:
+    if field.type == FieldDescriptor.TYPE_GROUP:
+        raise SchemaError(f"{field.full_name}: groups are not supported")
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        names = {one.number: one.name for one in field.enum_type.values}
+        return _Scalar(pa.string(), _VARINT, converted(Cursor.varint, partial(_enum, names)), names.get(0))
+    message = field.message_type
+    if message is None:
+        return _SCALARS[field.type]
+    if message.full_name in outer or not message.fields:
+        proven = partial(_proven, GetMessageClass(message))
+        return _Scalar(pa.binary(), _SIZED, converted(_read_bytes, proven), None)
+    fields, read_message = _message(message, outer, path)
 
-        if message.full_name == "google.protobuf.Timestamp":
-            return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converted_read(read, _instant), 0)
-        if message.full_name in _WRAPPERS:
-            return _Scalar(
-                fields[1].type, _SIZED, converted_read(read, lambda values: values["value"]), fields[1].default
-            )
-        type_ = pa.struct([(one.name, one.type) for one in fields.values()])
-        return _Scalar(type_, _SIZED, read, None)
+    def read(cursor: Cursor) -> Any:  # noqa: ANN401 - a message, or its only value
+        size = cursor.varint()
+        end = cursor.at + size
+        if end > len(cursor.body):
+            raise refused_at_byte(CUT_OFF_REASON, cursor.at)
+        return read_message(cursor, end)
+
+    if message.full_name == "google.protobuf.Timestamp":
+        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converted(read, _instant))
+    if message.full_name in _WRAPPERS:
+        value = fields[1]
+        return _Scalar(value.type, _SIZED, lambda cursor: read(cursor)["value"], value.default)
+    return _Scalar(pa.struct([(one.name, one.type) for one in fields.values()]), _SIZED, read, None)
 
 
 def _check(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> None:
@@ -247,81 +241,77 @@ def _check(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> N
             oneofs.add(field.oneof)
 
 
-def _skipped(body: bytes, at: int, tag: int) -> int:
+def _skip(cursor: Cursor, tag: int) -> None:
+    """Skip the value of an undeclared field, whose tag was read."""
     groups: list[int] = []  # numbers of the open groups; each must end with its own number
     while True:
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _GROUP and len(groups) < _DEEPEST:
             groups.append(number)
         elif wire_type == _VARINT:
-            _, at = read_varint(body, at)
+            cursor.varint()
         elif wire_type == _SIZED:
-            size, at = read_varint(body, at)
-            at += size
+            size = cursor.varint()
+            cursor.at += size
         elif wire_type in {_EIGHT, _FOUR}:
-            at += 8 if wire_type == _EIGHT else 4
+            cursor.at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:
-            raise refused_at_byte(
-                f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "an invalid wire type", at
-            )
+            reason = f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "an invalid wire type"
+            raise refused_at_byte(reason, cursor.at)
         if not groups:
-            return at
-        tag, at = read_varint(body, at)
+            return
+        tag = cursor.varint()
 
 
 def _example(data: bytes, wire_type: int) -> Value:
     """Return the value of an undeclared field, decoded as far as its bytes alone allow."""
     if wire_type == _SIZED:
-        data = data[read_varint(data, 0)[1] :]
+        after_size = Cursor(data, {})
+        after_size.varint()
+        data = data[after_size.at :]
         with suppress(UnicodeDecodeError):  # bytes, or a message
             text = data.decode()
             return text if text.isprintable() else data
     if wire_type in {_SIZED, _GROUP}:
         return data
-    return Number(read_varint(data, 0)[0] if wire_type == _VARINT else int.from_bytes(data, "little"))
+    return Number(Cursor(data, {}).varint() if wire_type == _VARINT else int.from_bytes(data, "little"))
 
 
-def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
-    of = GetMessageClass(message)
-
-    def convert(inner: bytes) -> bytes:
-        try:
-            of.FromString(inner)
-        except DecodeError:
-            raise RefusedBodyError("not a valid message of its type", "") from None
-        return inner
-
-    return convert
+def _proven(of: type[Message], inner: bytes) -> bytes:
+    try:
+        of.FromString(inner)
+    except DecodeError:
+        raise RefusedBodyError("not a valid message of its type", "") from None
+    return inner
 
 
 def _instant(values: Mapping[str, int]) -> int:
     if not 0 <= values["nanos"] < 10**9:
         raise RefusedBodyError("an invalid or out-of-range time", "")
-    return binary_values.nanoseconds_to_microseconds(values["seconds"] * 10**9 + values["nanos"])
+    return nanoseconds_to_microseconds(values["seconds"] * 10**9 + values["nanos"])
 
 
-def _enum(names: Mapping[int, str]) -> Callable[[int], str]:
-    def convert(number: int) -> str:
-        name = names.get(_signed(number))
-        if name is None:
-            raise RefusedBodyError("an undeclared number of an enum", "")
-        return name
-
-    return convert
+def _enum(names: Mapping[int, str], number: int) -> str:
+    name = names.get(_signed(number))
+    if name is None:
+        raise RefusedBodyError("an undeclared number of an enum", "")
+    return name
 
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _within(low: int, high: int, name: str, of: Callable[[int], int]) -> Callable[[int], int]:
-    def convert(number: int) -> int:
-        found = of(number)
-        if not low <= found <= high:
-            raise RefusedBodyError(TOO_LARGE.format(name), "")
-        return found
+def _int(number: int) -> int:
+    if not -(1 << 31) <= number < 1 << 31:
+        raise RefusedBodyError(TOO_LARGE.format("int"), "")
+    return number
 
-    return convert
+
+def _unsigned_int(number: int) -> int:
+    if number >> 32:
+        raise RefusedBodyError(TOO_LARGE.format("a 32-bit field"), "")
+    return number
 
 
 def _boolean(number: int) -> bool:
@@ -330,29 +320,37 @@ def _boolean(number: int) -> bool:
     return number == 1
 
 
-_INT = (-(1 << 31), (1 << 31) - 1, "int")
+def _varint(type_: pa.DataType, convert: Callable[[int], object], default: object = 0) -> _Scalar:
+    return _Scalar(type_, _VARINT, lambda cursor: convert(cursor.varint()), default)
+
+
+def _fixed(type_: pa.DataType, wire: int, form: str, convert: Callable[[Any], object] | None = None) -> _Scalar:
+    packed = Struct(form)
+    if convert is None:
+        return _Scalar(type_, wire, lambda cursor: cursor.number(packed))
+    return _Scalar(type_, wire, lambda cursor: convert(cursor.number(packed)))
+
+
+def _read_bytes(cursor: Cursor) -> bytes:
+    return cursor.take(cursor.varint())
+
+
 _UNSIGNED = pa.decimal128(20, 0)
 _F = FieldDescriptor
 _SCALARS = {
-    _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, binary_values.DOUBLE, 0.0),
-    _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, binary_values.FLOAT, 0.0),
-    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, converted_read(read_varint, _signed), 0),
-    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, converted_read(read_varint, Decimal), Decimal(0)),
-    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, converted_read(read_varint, _within(*_INT, _signed)), 0),
-    _F.TYPE_FIXED64: _Scalar(
-        _UNSIGNED, _EIGHT, converted_read(binary_values.number_reader(Struct("<Q")), Decimal), Decimal(0)
-    ),
-    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, binary_values.number_reader(Struct("<I")), 0),
-    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, converted_read(read_varint, _boolean), False),  # noqa: FBT003 - the value
-    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, text_reader(sized_bytes_reader(read_varint)), ""),
-    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized_bytes_reader(read_varint), b""),
-    _F.TYPE_UINT32: _Scalar(
-        pa.int64(), _VARINT, converted_read(read_varint, _within(0, (1 << 32) - 1, "a 32-bit field", int)), 0
-    ),
-    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number_reader(Struct("<i")), 0),
-    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number_reader(Struct("<q")), 0),
-    _F.TYPE_SINT32: _Scalar(
-        pa.int32(), _VARINT, converted_read(read_varint, _within(*_INT, binary_values.decode_zigzag)), 0
-    ),
-    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, converted_read(read_varint, binary_values.decode_zigzag), 0),
+    _F.TYPE_DOUBLE: _fixed(pa.float64(), _EIGHT, "<d"),
+    _F.TYPE_FLOAT: _fixed(pa.float32(), _FOUR, "<f"),
+    _F.TYPE_INT64: _varint(pa.int64(), _signed),
+    _F.TYPE_UINT64: _varint(_UNSIGNED, Decimal, Decimal(0)),
+    _F.TYPE_INT32: _varint(pa.int32(), lambda number: _int(_signed(number))),
+    _F.TYPE_FIXED64: _fixed(_UNSIGNED, _EIGHT, "<Q", Decimal),
+    _F.TYPE_FIXED32: _fixed(pa.int64(), _FOUR, "<I"),
+    _F.TYPE_BOOL: _varint(pa.bool_(), _boolean, default=False),
+    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, lambda cursor: cursor.text(cursor.varint()), ""),
+    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _read_bytes, b""),
+    _F.TYPE_UINT32: _varint(pa.int64(), _unsigned_int),
+    _F.TYPE_SFIXED32: _fixed(pa.int32(), _FOUR, "<i"),
+    _F.TYPE_SFIXED64: _fixed(pa.int64(), _EIGHT, "<q"),
+    _F.TYPE_SINT32: _varint(pa.int32(), lambda number: _int(decode_zigzag(number))),
+    _F.TYPE_SINT64: _varint(pa.int64(), decode_zigzag),
 }

@@ -1,0 +1,139 @@
+"""Reads numbers, texts and times of Avro and Protobuf: a value is read exactly, or refused with its position."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from struct import Struct
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.typed.formats import Reader, Row, read_typed_rows
+from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, place_in_zone
+
+CUT_OFF_REASON = "truncated"
+DUPLICATE_KEY_REASON = "a key occurs twice in one object"
+FLOAT, DOUBLE = Struct("<f"), Struct("<d")
+_BITS = 64
+_EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_DAY = EPOCH.toordinal()
+_EARLIEST_DAY, _LATEST_DAY = date.min.toordinal() - _DAY, date.max.toordinal() - _DAY
+_NANOSECONDS = 1000  # in a microsecond
+
+
+def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
+    """Return the refusal of a body at a byte; callers add the path."""
+    return RefusedBodyError(reason, f" at byte {at}")
+
+
+class Cursor:
+    """A body, and the position of the next value in it; reading past the end may raise `IndexError`."""
+
+    __slots__ = ("at", "body", "left")
+
+    def __init__(self, body: bytes, left: dict[str, Value]) -> None:
+        self.body, self.at = body, 0
+        self.left = left  # fields without a column, by path
+
+    def varint(self) -> int:
+        """Read an unsigned number that has seven bits in each byte."""
+        body, begin = self.body, self.at
+        at, found, shift = begin, 0, 0
+        while True:
+            byte = body[at]
+            found |= (byte & 127) << shift
+            at += 1
+            shift += 7
+            if byte < 128 or shift > _BITS:  # noqa: PLR2004 - no further byte
+                break
+        if byte >= 128 or found >> _BITS:  # noqa: PLR2004
+            raise refused_at_byte("a number of more than 64 bits", begin)
+        self.at = at
+        return found
+
+    def zigzag(self) -> int:
+        """Read a signed number, whose lowest bit is its sign."""
+        byte = self.body[self.at]
+        if byte < 128:  # noqa: PLR2004 - nearly all are this short
+            self.at += 1
+            return (byte >> 1) ^ -(byte & 1)
+        return decode_zigzag(self.varint())
+
+    def take(self, size: int) -> bytes:
+        """Read *size* bytes."""
+        begin = self.at
+        if size < 0:
+            raise refused_at_byte("a negative length", begin)
+        self.at = begin + size
+        if self.at > len(self.body):
+            raise refused_at_byte(CUT_OFF_REASON, begin)
+        return self.body[begin : self.at]
+
+    def text(self, size: int) -> str:
+        """Read a UTF-8 text of *size* bytes."""
+        begin = self.at
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise refused_at_byte("invalid UTF-8", begin + error.start) from None
+
+    def number(self, form: Struct) -> Any:  # noqa: ANN401 - an integer or a float, as the form says
+        """Read a number of a fixed size."""
+        return form.unpack(self.take(form.size))[0]
+
+
+Read = Callable[[Cursor], object]  # reads a value, and moves the cursor behind it
+
+
+def converted(read: Read, convert: Callable[[Any], object]) -> Read:
+    """Return a reader that converts the values of *read*."""
+    return lambda cursor: convert(read(cursor))
+
+
+def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns: Sequence[pa.Field]) -> Reader:
+    """Return a reader of columns; *values_of* returns the values of a body by name."""
+    names, types = [column.name for column in columns], [column.type for column in columns]
+
+    def row(body: bytes, left: dict[str, Value]) -> Row:
+        cursor = Cursor(body, left)
+        try:
+            return tuple(map(values_of(cursor).get, names))
+        except IndexError:
+            raise refused_at_byte(CUT_OFF_REASON, len(body)) from None
+
+    return lambda bodies: read_typed_rows(bodies.to_pylist(), row, types)
+
+
+def decode_zigzag(unsigned: int) -> int:
+    """Decode a zigzag number, whose lowest bit is its sign."""
+    return (unsigned >> 1) ^ -(unsigned & 1)
+
+
+def check_instant(microseconds: int) -> int:
+    """Return microseconds since 1970; reject a time outside of the calendar's range."""
+    if not _EARLIEST <= microseconds <= _LATEST:
+        raise RefusedBodyError("an invalid or out-of-range time", "")
+    return microseconds
+
+
+def nanoseconds_to_microseconds(nanoseconds: int) -> int:
+    """Convert nanoseconds since 1970 to microseconds; reject a more precise time."""
+    if nanoseconds % _NANOSECONDS:
+        raise RefusedBodyError("a time more precise than a microsecond", "")
+    return check_instant(nanoseconds // _NANOSECONDS)
+
+
+def place_local_instant(microseconds: int, times: Times) -> datetime:
+    """Interpret a time without zone in the topic's zone."""
+    moment = EPOCH + timedelta(microseconds=check_instant(microseconds))
+    try:
+        return place_in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
+    except OverflowError:
+        raise RefusedBodyError("an invalid or out-of-range time", "") from None
+
+
+def check_day(days: int) -> int:
+    """Return days since 1970; reject a day outside of the calendar's range."""
+    if not _EARLIEST_DAY <= days <= _LATEST_DAY:
+        raise RefusedBodyError("an invalid or out-of-range date", "")
+    return days
