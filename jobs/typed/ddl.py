@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from jobs.lake.tables import PLAIN_NAME, PROVENANCE_COLUMNS, SQL_TYPES, Table, sql_type
+from jobs.lake.tables import PROVENANCE_COLUMNS, SQL_TYPES, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
@@ -19,7 +19,10 @@ MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
+_NAME = re.compile(r"\s*(?:([A-Za-z_]\w*)|`((?:[^`]|``)+)`)", re.ASCII)
+_WORD = re.compile(r"\s*([A-Za-z_]\w*|[<>(),:])", re.ASCII)
+_DIGITS = re.compile(r"\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)|(?!\s*\()", re.ASCII)  # of a decimal, if it states any
+_COMMENT = re.compile(r"\s*'(?:[^'\\]|\\.)*'")
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
 _NESTED = ("array", "map", "struct", "decimal")
@@ -76,7 +79,7 @@ class _Parser:
         return tuple(found)
 
     def _field(self, separator: str, depth: int) -> pa.Field:
-        name = self._word("the name of a column")
+        name = self._name("the name of a column")
         if self._text[self._at : self._at + 1] in set("-./@#$"):
             raise self._error("a name of letters, digits and _ (enclose any other name in backticks: `order-id` int)")
         if separator:
@@ -86,19 +89,23 @@ class _Parser:
         if not nullable:
             self._demand("null")
         if self._takes("comment"):
-            self._next("a comment in '…'")
+            self._token(_COMMENT, "a comment in '…'")
         return pa.field(name, type_, nullable)
 
     def _type(self, depth: int) -> pa.DataType:
         if depth == _DEEPEST:
             raise self._error(f"at most {_DEEPEST} levels of nested types")
         begin = self._at
-        name = self._word("a type").lower()
+        name = self._name("a type").lower()
         name = _ALIASES.get(name, name)
         if name in SQL_TYPES:
             return SQL_TYPES[name]
         if name == "decimal":
-            return self._decimal()
+            digits = self._token(_DIGITS, "(digits, digits after the point)")
+            precision, scale = (int((text or "0")[:4]) for text in digits.groups()) if digits[0] else (10, 0)
+            if not (1 <= precision <= MAX_DECIMAL_DIGITS and scale <= precision):
+                raise self._error(f"decimal(digits, digits after the point) with at most {MAX_DECIMAL_DIGITS} digits")
+            return pa.decimal128(precision, scale)
         if name not in _NESTED:
             self._at = begin
             raise self._error(f"a type ({', '.join((*SQL_TYPES, *_NESTED))})")
@@ -113,50 +120,26 @@ class _Parser:
         self._demand(">")
         return pa.list_(inner) if name == "array" else pa.map_(pa.string(), inner)
 
-    def _decimal(self) -> pa.DataType:
-        precision, scale = 10, 0
-        if self._takes("("):
-            precision = self._number()
-            scale = self._number() if self._takes(",") else 0
-            self._demand(")")
-        if not (1 <= precision <= MAX_DECIMAL_DIGITS and scale <= precision):
-            raise self._error(f"decimal(digits, digits after the point) with at most {MAX_DECIMAL_DIGITS} digits")
-        return pa.decimal128(precision, scale)
+    def _name(self, wanted: str) -> str:
+        found = self._token(_NAME, wanted)
+        return found[1] or str(found[2]).replace("``", "`")
 
-    def _number(self) -> int:
-        text = self._next("a number")
-        if not text.isdigit():
-            raise self._error("a number")
-        return int(text[:4])
-
-    def _word(self, wanted: str) -> str:
-        begin = self._at
-        text = self._next(wanted)
-        if text.startswith("`"):
-            return text[1:].replace("``", "`")
-        if not PLAIN_NAME.fullmatch(text):
-            self._at = begin
-            raise self._error(wanted)
-        return text
+    def _takes(self, wanted: str) -> bool:
+        found = _WORD.match(self._text, self._at)
+        is_there = found is not None and found[1].lower() == wanted
+        self._at = found.end() if found is not None and is_there else self._at
+        return is_there
 
     def _demand(self, wanted: str) -> None:
         if not self._takes(wanted):
             raise self._error(repr(wanted))
 
-    def _takes(self, wanted: str) -> bool:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found[1] is not None or found[0].strip().lower() != wanted:
-            return False
-        self._at = found.end()
-        return True
-
-    def _next(self, wanted: str) -> str:
-        """Return the next token; a quoted name keeps its first backquote."""
-        found = _TOKEN.match(self._text, self._at)
+    def _token(self, form: re.Pattern[str], wanted: str) -> re.Match[str]:
+        found = form.match(self._text, self._at)
         if found is None:
             raise self._error(wanted)
         self._at = found.end()
-        return f"`{found[1]}" if found[1] is not None else found[0].strip()
+        return found
 
     def _error(self, wanted: str) -> SchemaError:
         rest = self._text[self._at :].lstrip()
