@@ -16,7 +16,6 @@ from fastavro.schema import parse_schema
 
 from jobs.lake.tables import sql_type
 from jobs.typed.cursor import (
-    CUT_OFF_REASON,
     DOUBLE,
     DUPLICATE_KEY_REASON,
     FLOAT,
@@ -148,8 +147,6 @@ class _Record:
                     values[name] = step(cursor)
             except RefusedBodyError as error:
                 raise error.within(member_path("", name)) from None
-            except IndexError:
-                raise refused_at_byte(CUT_OFF_REASON, len(cursor.body)).within(member_path("", name)) from None
             return values
 
         return types, read
@@ -280,11 +277,10 @@ def _read_int(cursor: Cursor) -> int:
 
 def _read_boolean(cursor: Cursor) -> bool:
     begin = cursor.at
-    byte = cursor.body[begin]
-    if byte > 1:
+    byte = cursor.take(1)
+    if byte > b"\1":
         raise refused_at_byte("not a valid boolean", begin)
-    cursor.at = begin + 1
-    return byte == 1
+    return byte == b"\1"
 
 
 _PRIMITIVES = {

@@ -13,7 +13,7 @@ from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, place_in_zo
 CUT_OFF_REASON = "truncated"
 DUPLICATE_KEY_REASON = "a key occurs twice in one object"
 FLOAT, DOUBLE = Struct("<f"), Struct("<d")
-_BITS = 64
+_SHIFT_OF_LAST = 63  # of the tenth byte of a number
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _DAY = EPOCH.toordinal()
@@ -27,7 +27,7 @@ def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
 
 
 class Cursor:
-    """A body, and the position of the next value in it; reading past the end may raise `IndexError`."""
+    """A body, and the position of the next value in it."""
 
     __slots__ = ("at", "body", "left")
 
@@ -37,27 +37,25 @@ class Cursor:
 
     def varint(self) -> int:
         """Read an unsigned number that has seven bits in each byte."""
-        body, begin = self.body, self.at
-        at, found, shift = begin, 0, 0
-        while True:
-            byte = body[at]
-            found |= (byte & 127) << shift
-            at += 1
-            shift += 7
-            if byte < 128 or shift > _BITS:  # noqa: PLR2004 - no further byte
-                break
-        if byte >= 128 or found >> _BITS:  # noqa: PLR2004
+        at = begin = self.at
+        found = shift = 0
+        try:
+            while (byte := self.body[at]) > 127 and shift < _SHIFT_OF_LAST:  # noqa: PLR2004 - another byte follows
+                found |= (byte & 127) << shift
+                at += 1
+                shift += 7
+        except IndexError:
+            raise refused_at_byte(CUT_OFF_REASON, len(self.body)) from None
+        found |= byte << shift
+        if found >> 64:
             raise refused_at_byte("a number of more than 64 bits", begin)
-        self.at = at
+        self.at = at + 1
         return found
 
     def zigzag(self) -> int:
         """Read a signed number, whose lowest bit is its sign."""
-        byte = self.body[self.at]
-        if byte < 128:  # noqa: PLR2004 - nearly all are this short
-            self.at += 1
-            return (byte >> 1) ^ -(byte & 1)
-        return decode_zigzag(self.varint())
+        number = self.varint()
+        return (number >> 1) ^ -(number & 1)
 
     def take(self, size: int) -> bytes:
         """Read *size* bytes."""
@@ -95,11 +93,7 @@ def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns:
     names, types = [column.name for column in columns], [column.type for column in columns]
 
     def row(body: bytes, left: dict[str, Value]) -> Row:
-        cursor = Cursor(body, left)
-        try:
-            return tuple(map(values_of(cursor).get, names))
-        except IndexError:
-            raise refused_at_byte(CUT_OFF_REASON, len(body)) from None
+        return tuple(map(values_of(Cursor(body, left)).get, names))
 
     return lambda bodies: read_typed_rows(bodies.to_pylist(), row, types)
 

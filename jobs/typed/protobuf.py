@@ -251,8 +251,7 @@ def _skip(cursor: Cursor, tag: int) -> None:
         elif wire_type == _VARINT:
             cursor.varint()
         elif wire_type == _SIZED:
-            size = cursor.varint()
-            cursor.at += size
+            cursor.take(cursor.varint())
         elif wire_type in {_EIGHT, _FOUR}:
             cursor.at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:

@@ -120,7 +120,7 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("b2 01 04 08 05 12 00 b2 01 00", {"m": [("5", ""), ("0", "")]}),
         ("b2 01 00 b2 01 02 08 00", ("a key occurs twice in one object", "$.m at byte 5")),
         ("ba 01 02 01 04 b8 01 06", {"r": [-1, 2, 3]}),
-        ("ba 01 02 01 80", ("truncated", "byte 5")),
+        ("ba 01 02 01 80", ("truncated", "$.r at byte 5")),
         ("d2 01 04 08 01 10 7b", ("a time more precise than a microsecond", "$.at")),
         ("d2 01 04 08 01 10 e8 07", ("truncated", "$.at at byte 7")),
         ("d2 01 05 08 01 10 e8 07", {"at": dt.datetime(1970, 1, 1, 0, 0, 1, 1, dt.UTC)}),
