@@ -1,24 +1,24 @@
 """
 Compares the files that we derive from a store's log with those that the broker left.
 
-Everything is made twice, by the scalar modules and by the compiled ones, from the log alone; the broker's files are
-read as they are. Where a rebuild from the log cannot be equal (`explain_index`), a file must still follow from the real
-file before it.
+Everything is made twice, by the scalar modules and by the commands that rebuild, from the log alone; the broker's files
+are read as they are. Where a rebuild from the log cannot be equal (`explain_index`), a file must still follow from the
+real file before it.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import numpy as np
-
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
+from jobs.store.workers import SerialWorkers
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import PieceKind
-from rmq_formats.consumequeue.build import QueueBuilder
-from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
     QueueKind,
@@ -28,7 +28,6 @@ from rmq_formats.consumequeue.dispatch import (
     expected_units,
 )
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
@@ -36,7 +35,6 @@ from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, make_rules, release_at
 from rmq_formats.store import file_name_of_offset, is_index_name
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
-from tests.rmq_formats.builders import into
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexFile, IndexWriter
 from tests.support.stores import stored_records, walked_segments
 
@@ -166,58 +164,20 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
     )
 
 
-def by_compiled(store: Path, writer: Writer) -> Derived:
-    collector = UnitCollector(writer.queue_rules)
-    table = RuleTable.from_rules(make_rules(*writer.rules))
-    keys = [np.empty(0, PACKED_KEY)]
-    newest = -1
-    for group in _scanned(store):
-        collector.add(group)
-        keys += [packed.keys.copy() for packed in pack_keys(group, table)]
-        newest = group.base_offset + int(group.positions[-1])
-    packed_keys = np.concatenate(keys, dtype=PACKED_KEY, casting="equiv")
-    return Derived(_built_queues(collector, writer), _built_index(packed_keys, table, writer, newest))
-
-
-def _scanned(store: Path) -> Iterator[RawRecords]:
-    segments = [segment for segment, _ in walked_segments(store)]
-    written = [segment.base_offset for segment in segments if any(segment.read(0, 64))]
-    for segment in segments:
-        final = segment.base_offset < written[-1] if written else False
-        found = scan(segment.read, 0, segment.size, segment.size, segment.base_offset, segment.framing, final=final)
-        yield from (group for group in found if isinstance(group, RawRecords))
-
-
-def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
-    units = collector.finish()
-    files: dict[str, bytes] = {}
-    for name, part in units.queues():
-        size = writer.queue_file_size(name.kind)
-        builder = QueueBuilder(name.kind, size, writer.rules)
-        spans = list(builder.append(units.units[part]))
-        start = builder.start or 0
-        data = bytearray(builder.files_end - start)
-        for span in spans:
-            data[span.offset - start : span.offset - start + span.data.size] = span.data.tobytes()
-        for at in range(0, len(data), size):
-            files[f"{name.path}/{file_name_of_offset(start + at)}"] = bytes(data[at : at + size])
-    return files
-
-
-def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int) -> list[bytes]:
-    geometry = writer.index_geometry
-    cuts = list(range(0, len(keys), geometry.capacity)) or ([0] if newest >= 0 else [])
-    if len(keys) and len(keys) % geometry.capacity == 0 and int(keys[-1]["physical_offset"]) < newest:
-        cuts.append(len(keys))
-    files: list[bytes] = []
-    previous: IndexHeader | None = None
-    for cut in cuts:
-        data = bytearray(geometry.file_size)
-        builder = FileBuilder(geometry, table, into(data), previous)
-        builder.add(keys[cut : cut + geometry.capacity].copy())
-        previous = builder.finish(writer.rules[-1][1].empty_index_count)
-        files.append(bytes(data))
-    return files
+def by_commands(store: Path, writer: Writer) -> Derived:
+    """Return what `rebuild-consumequeue` and `rebuild-index` make of a store that one release wrote."""
+    ((_, release),) = writer.releases
+    delays = writer.settings.get("messageDelayLevel")
+    conf = BrokerConf(consume_queue_size=writer.queue_file_size(QueueKind.PLAIN), delay_level=delays)
+    with TemporaryDirectory() as folder:
+        queues, index = Path(folder, QueueKind.PLAIN), Path(folder, "index")
+        rebuild_queues(RebuildQueuesRequest(str(store), queues, conf, release=release), SerialWorkers())
+        rebuild_index(RebuildIndexRequest(str(store), str(index), writer.geometry.wanted(release)), SerialWorkers())
+        (queues / MANIFEST_FILE).unlink()
+        for kind in QueueKind:  # a store has the folders of the other kinds next to that of plain queues
+            if (queues / kind).exists():
+                (queues / kind).rename(Path(folder, kind))
+        return on_disk(Path(folder))
 
 
 # --- not from the log alone ------------------------------------------------------------------------------------------

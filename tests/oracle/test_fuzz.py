@@ -24,7 +24,7 @@ from tests.oracle.judge import (
     Derived,
     Difference,
     Writer,
-    by_compiled,
+    by_commands,
     by_scalar,
     differences,
     list_index_files,
@@ -85,7 +85,7 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
     disk = on_disk(store)
     found = [f"log: {offset}" for offset in unfaithful(store)]
     found += _told("scalar", differences(disk, by_scalar(log, writer)))
-    found += _told("compiled", differences(disk, by_compiled(store, writer)))
+    found += _told("commands", differences(disk, by_commands(store, writer)))
     if len(log) < stored:
         found.append(f"log: {len(log)} records of {stored} messages")
     return len(log), found

@@ -19,16 +19,22 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.indexfile.layout import Geometry as IndexGeometry
-from rmq_formats.indexfile.layout import decode_entry, decode_header
 from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict
-from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, unfaithful
+from tests.oracle.judge import (
+    Writer,
+    by_commands,
+    by_scalar,
+    explain_index,
+    on_disk,
+    records,
+    unfaithful,
+    units_into_log,
+)
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
-from tests.support.lakes import ingest_store, leftovers, raw_rows
+from tests.support.lakes import ingest_store, leftovers, raw_rows, real_entries
 from tests.support.query_stores import open_lake
 from tests.support.stores import segments_of
 from tests.support.waiting import free_port, wait_until
@@ -180,13 +186,15 @@ def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led
     made = by_scalar(log, rules).queues
     _, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
     assert unfaithful(store) == []
-    assert by_compiled(store, rules).queues == made
+    assert by_commands(store, rules).queues == made
     if led:
         had = by_scalar([*log[:_AGREED], *taken_back], rules).queues
         has = by_scalar([*log, *taken_back[1:]], rules).queues
         assert _units(by_scalar(log[:_AGREED], rules).queues) <= _units(on_disk(store).queues) or forgotten
         assert _are_among(on_disk(store).queues, has, had, in_place=not forgotten)
-        assert _indexed(store) <= {record.physical_offset for record in (*log, *taken_back)}
+        assert {offset for _, _, _, offset, *_ in real_entries(store)} <= {
+            record.physical_offset for record in (*log, *taken_back)
+        }
         return
     findings = _findings(store, writer)
     assert on_disk(store).queues == made or findings & forgotten
@@ -233,18 +241,12 @@ def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place
     known = set[tuple[str, int, bytes]]().union(*map(_units, others))
     if in_place:
         return _units(some) <= known
-    return {(queue, unit) for queue, _, unit in _units(some)} <= {(queue, unit) for queue, _, unit in known}
+    moved, places = ({(Path(name).parent, unit) for name, _, unit in units} for units in (_units(some), known))
+    return moved <= places
 
 
 def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
-    found = set()
-    for name, data in queues.items():
-        queue, _, base = name.rpartition("/")
-        for at in range(0, len(data), UNIT.size):
-            unit = data[at : at + UNIT.size]
-            if int(UNIT.unpack(unit)[0]):
-                found.add((queue, int(base) + at, unit))
-    return found
+    return {*units_into_log(dict(queues), 1)}
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
@@ -254,15 +256,6 @@ def _offsets_of_entries(store: Path) -> set[int]:
         offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)
         at += int(DLEDGER_ENTRY.unpack(raw[at : at + DLEDGER_ENTRY.size])[1])
     return offsets
-
-
-def _indexed(store: Path) -> set[int]:
-    geometry = IndexGeometry(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries)
-    return {
-        decode_entry(data, geometry.entry_position(number)).physical_offset
-        for data in on_disk(store).index_files
-        for number in range(1, decode_header(data).index_count)
-    }
 
 
 def _findings(store: Path, release: str) -> set[str]:

@@ -17,10 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
 
-from jobs.browse.pages import Pages
-from jobs.browse.workers import PageRequest
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from jobs.store.release import UndecidedError
@@ -32,6 +29,7 @@ from tests.support.commands import overwrite, run_in_process
 from tests.support.fault_draws import Planted, Violation
 from tests.support.fault_kinds import records_in
 from tests.support.lakes import ingest_store, rows_of
+from tests.support.pages import rendered
 from tests.support.stores import newest_segment
 
 _TOPICS = 3  # of a store, that are asked for one by one
@@ -63,11 +61,11 @@ def exported(*words: str | Path, out: Path) -> Given:
 
 def browsed(option: str, place: str | Path) -> Given:
     """Return what the pages of messages list; a page that says what may be missing counts as an exit code that does."""
-    pages = Pages(Place(**{option.removeprefix("--"): str(place)}))  # type: ignore[arg-type]  # of its texts
+    shown = Place(**{option.removeprefix("--"): str(place)})  # type: ignore[arg-type]  # of its texts
     code, found, query = ExitCode.CLEAN, set[str](), ""
     while True:
-        reply = pages.answer(0, PageRequest("/messages", dict(parse_qsl(query)), "en"))
-        page = reply.content.decode()
+        reply = rendered(shown, f"/messages?{query}")
+        page = reply.text
         if reply.status != HTTPStatus.OK or '<span class="severity gap">' in page:
             code = ExitCode.DAMAGE
         found.update(re.findall(r'href="/message\?at=(\d+)"', page))

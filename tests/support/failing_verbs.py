@@ -38,6 +38,7 @@ from jobs.query.place import Place
 from tests.golden import unpack
 from tests.support.killing import ended, forked, load_everything, told_by_fork
 from tests.support.lakes import leftovers
+from tests.support.pages import rendered
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
@@ -96,15 +97,15 @@ COMMANDS = (
     "optimize {lake} --heal",
     "catalog {lake}",
     "browse store={bad} /",
-    "browse store={bad} /messages topic=T1",
-    "browse store={good} /messages.ndjson key=k1",
-    "browse store={good} /find id=k1",
+    "browse store={bad} /messages?topic=T1",
+    "browse store={good} /messages.ndjson?key=k1",
+    "browse store={good} /find?id=k1",
     "browse store={bad} /topics",
     "browse store={good} /groups",
     "browse store={good} /unfinished",
     "browse lake={lake} /",
-    "browse lake={lake} /messages topic=T1",
-    "browse lake={lake} /find id=k1",
+    "browse lake={lake} /messages?topic=T1",
+    "browse lake={lake} /find?id=k1",
     "browse lake={lake} /tables/messages",
 )
 _CHANGE_LAKES = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
@@ -258,20 +259,16 @@ class Commands:
             fail_call(here, failure, os.open(self._folder / "noted", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - a slow machine would print lines that a fast one does not
         try:
-            return _browsed(words[1], *words[2:]) if words[0] == "browse" else int(cli.main(words))
+            return _browsed(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-def _browsed(place: str, path: str, *query: str) -> int:
+def _browsed(place: str, path: str) -> int:
     """Answer for a page as a process of `browse` does, and print the answer."""
-    from jobs.browse.pages import Pages
-    from jobs.browse.workers import PageRequest
-
-    question = PageRequest(path, dict(word.split("=", 1) for word in query), "en")
-    reply = Pages(Place(**dict([place.split("=", 1)]))).answer(0, question)  # type: ignore[arg-type] # two of its texts
-    sys.stdout.write(f"{reply.status} {reply.location}\n{unescape(reply.content.decode(errors='replace'))}")
+    reply = rendered(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # two of its texts
+    sys.stdout.write(f"{reply.status} {reply.headers['location']}\n{unescape(reply.body.decode(errors='replace'))}")
     return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)
 
 

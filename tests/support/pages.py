@@ -65,7 +65,7 @@ def rendered(place: Place, path: str, language: str = "en") -> PageReply:
     """Return what a process of the server renders: a page below its head, or a file."""
     route, _, query = path.partition("?")
     answer = RenderedPages(place).answer(0, PageRequest(route, dict(parse_qsl(query)), language))
-    return PageReply(answer.status, {}, answer.content)
+    return PageReply(answer.status, {"location": answer.location}, answer.content)
 
 
 @contextmanager
