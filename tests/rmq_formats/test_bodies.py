@@ -142,13 +142,6 @@ def test_trace_lines_after_an_undecodable_one_are_read() -> None:
     assert [trace.error is None for trace in decode_traces(body.encode())] == [False, True]
 
 
-@given(body=st.binary(max_size=300) | st.lists(st.sampled_from([*TraceKind, FIELD_END, LINE_END, "7", "é"])).map(
-    lambda parts: "".join(parts).encode()
-))  # fmt: skip
-def test_any_bytes_are_parsed_as_trace_lines(body: bytes) -> None:
-    assert {type(trace.kind) for trace in decode_traces(body)} <= {TraceKind}
-
-
 def test_trace_lines_are_parsed_lazily() -> None:
     body = f"{_SENT}\x02".encode() + b"\x01\x02" * 1_000_000
 

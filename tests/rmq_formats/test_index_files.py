@@ -69,10 +69,10 @@ def test_only_rollbacks_are_not_indexed() -> None:
 
 def test_index_keys_are_unique_key_words_and_tags_in_this_order() -> None:
     """Duplicates stay, empty words go; tags from 5.4.0 on, under a text of their own."""
-    record = a_message(KEYS=" dup  dup x ", TAGS="a||b", UNIQ_KEY="U")
+    record = a_message(KEYS=" dup  dup x\ty ", TAGS="a||b", UNIQ_KEY="U")
 
-    assert index_keys(record, Release.from_version("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x"]
-    assert index_keys(record, Release.from_version("5.4.0")) == ["T#U", "T#dup", "T#dup", "T#x", "T#T#a||b"]
+    assert index_keys(record, Release.from_version("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x\ty"]
+    assert index_keys(record, Release.from_version("5.4.0")) == ["T#U", "T#dup", "T#dup", "T#x\ty", "T#T#a||b"]
     assert index_keys(a_message(), NEWEST) == []
 
 

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
@@ -190,25 +191,13 @@ def test_terms_distinguish_leftovers_from_the_log(case: str) -> None:
         assert scanned(raw, Framing.DLEDGER, start=start, final=final, window=window) == pieces
 
 
-def test_a_bad_sector_has_no_term() -> None:
-    segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
+def test_a_bad_sector_has_no_term_and_unavailable_files_are_not_damage() -> None:
+    disk_error = Mock(side_effect=OSError(errno.EIO, "bad sector"))
 
-    assert segment.term_before(200) == LOWEST_TERM
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("deleted"), PermissionError("denied"), OSError("a network")])
-def test_unavailable_files_are_not_damage(error: OSError) -> None:
-    segment = SegmentBytes(_failing(error), 4096, BASE, Framing.DLEDGER)
-
-    with pytest.raises(type(error)):
-        segment.term_before(200)
-
-
-def _failing(error: OSError) -> Callable[[int, int], bytes]:
-    def read(_position: int, _length: int) -> bytes:
-        raise error
-
-    return read
+    assert SegmentBytes(disk_error, 4096, BASE, Framing.DLEDGER).term_before(200) == LOWEST_TERM
+    for error in (FileNotFoundError("deleted"), PermissionError("denied"), OSError("a network")):
+        with pytest.raises(type(error)):
+            SegmentBytes(Mock(side_effect=error), 4096, BASE, Framing.DLEDGER).term_before(200)
 
 
 _TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM, (1 << 63) - 1]))

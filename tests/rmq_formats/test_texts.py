@@ -38,7 +38,6 @@ from rmq_formats.properties import (
     parse_properties,
     property_crc_text,
     property_items,
-    split_keys,
 )
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import encode_properties
@@ -171,10 +170,6 @@ def test_encoded_properties_are_decoded_unchanged(
     parser: PropertyParser, properties: dict[str, str], trailing: bool
 ) -> None:
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
-
-
-def test_split_keys_keep_order_and_duplicates_without_empty_parts() -> None:
-    assert split_keys(" k1  dup dup\tx ") == ["k1", "dup", "dup\tx"]
 
 
 def test_the_property_crc_is_written_in_reverse() -> None:
