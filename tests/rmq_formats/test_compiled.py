@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,22 +29,6 @@ def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.Mon
     assert compiled.inlined(double)(21) == 42
 
 
-def test_the_first_writable_directory_is_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    occupied = tmp_path / "file"
-    occupied.write_text("")
-
-    def candidates() -> Iterator[Path]:
-        yield occupied
-        yield tmp_path / "second"
-        yield tmp_path / "third"
-
-    monkeypatch.setattr(compiled, "_candidates", candidates)
-    found = compiled._find_cache()  # noqa: SLF001
-    assert found is not None
-    assert found.parent == tmp_path / "second"
-    assert not (tmp_path / "third").exists()
-
-
 def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = Path(compiled.__file__).parent / "__pycache__"
     monkeypatch.setattr(compiled.config, "CACHE_DIR", str(tmp_path / "numba"))
@@ -65,11 +48,12 @@ def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, t
     assert list(compiled._candidates()) == [package, tmp_path / "named", last]  # noqa: SLF001
 
 
-def test_code_compiled_at_installation_is_copied_for_other_users(
+def test_code_compiled_at_installation_is_copied_to_the_first_writable_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The user of a service or container compiled for 30 seconds at each start."""
-    installed, own = tmp_path / "installed", tmp_path / "own"
+    occupied, installed, own, last = (tmp_path / name for name in ("occupied", "installed", "own", "last"))
+    occupied.touch()
     there = installed / f"compiled-{compiled._stamp()}" / "scan"  # noqa: SLF001
     there.mkdir(parents=True)
     for name in ("scan.1.nbc", "scan.nbi"):
@@ -82,12 +66,13 @@ def test_code_compiled_at_installation_is_copied_for_other_users(
         return temporary(dir=dir)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", only_own)
-    monkeypatch.setattr(compiled, "_candidates", lambda: iter([installed, own]))
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([occupied, installed, own, last]))
 
     found = compiled._find_cache()  # noqa: SLF001
 
     assert found is not None
     assert found.parent == own
+    assert not last.exists()
     assert {path.name: path.read_text() for path in (found / "scan").iterdir()} == {
         "scan.1.nbc": "scan.1.nbc",
         "scan.nbi": "scan.nbi",
