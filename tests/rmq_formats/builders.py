@@ -92,15 +92,12 @@ def a_segment(
     return log + (a_blank(size - len(log), framing) if sealed else bytes(size - len(log)))
 
 
-def reading(data: Buffer) -> Callable[[int, int], Buffer]:
-    return lambda position, length: data[position : position + length]
-
-
-def noting(data: Buffer, calls: list[int]) -> Callable[[int, int], Buffer]:
-    """Return a function that reads *data* and notes how much was asked for."""
+def reading(data: Buffer, calls: list[int] | None = None) -> Callable[[int, int], Buffer]:
+    """Return a function that reads *data*, and notes in *calls* how much was asked for."""
 
     def read(position: int, length: int) -> Buffer:
-        calls.append(length)
+        if calls is not None:
+            calls.append(length)
         return data[position : position + length]
 
     return read

@@ -261,12 +261,13 @@ def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
     )
 
 
-def group_of(records: Sequence[MessageRecord], base_offset: int | None = None) -> RawRecords:
-    """Return records as a scan gives them, between no bytes of others; *base_offset*: if not that of the first one."""
-    base = (records[0].physical_offset if records else 0) if base_offset is None else base_offset
-    positions = np.array([record.physical_offset - base for record in records], np.int64)
-    sizes = np.array([record.total_size for record in records], np.int32)
-    return RawRecords(as_bytes(b"".join(map(encode_record, records))), base, positions, sizes)
+def group_of(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> RawRecords:
+    """Return records as a scan gives them, in places after the first one's, between bytes that are none of theirs."""
+    raw = [encode_record(record) for record in records]
+    ends = np.cumsum([len(before), *map(len, raw)])
+    base_offset = records[0].physical_offset - len(before) if records else 0
+    buffer = as_bytes(before + b"".join(raw) + after or b"\0")
+    return RawRecords(buffer, base_offset, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
 
 
 def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> bytearray:
@@ -275,14 +276,6 @@ def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> b
     for key_hash, offset, time in puts:
         file.put(key_hash, offset, time, HashSlotCount.EMPTY_SLOT)
     return bytearray(file.encode())
-
-
-def side_by_side(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> RawRecords:
-    """Return records as a scan gives them, wherever they say that they are, between bytes that are none of theirs."""
-    raw = [encode_record(record) for record in records]
-    ends = np.cumsum([len(before), *map(len, raw)])
-    buffer = as_bytes(before + b"".join(raw) + after or b"\0")
-    return RawRecords(buffer, 1000, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
 
 
 def pack_units(records: RawRecords, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:

@@ -74,9 +74,7 @@ def logs(draw: st.DrawFn) -> list[MessageRecord]:
 
 
 def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
-    blocks = [
-        block.keys.copy() for block in pack_keys(group_of(records, BASE), RuleTable.from_rules(rules), from_offset)
-    ]
+    blocks = [block.keys.copy() for block in pack_keys(group_of(records), RuleTable.from_rules(rules), from_offset)]
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
@@ -111,7 +109,7 @@ def test_packed_keys_equal_those_of_the_scalar_model(log: Written) -> None:
 @given(logs(), releases)
 def test_positions_lead_to_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
     rules = make_rules((0, release))
-    group = group_of(records, BASE)
+    group = group_of(records)
     data = bytes(group.buffer)
     found = [
         (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KEY_KINDS[kind])
@@ -272,13 +270,11 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
 
 def test_entry_rows_have_slot_and_key() -> None:
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
-    (block,) = pack_keys(group_of([record], 0), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
+    (block,) = pack_keys(group_of([record]), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)
     entries["key_hash"] = block.keys["key_hash"]
     times = block.keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(
-        3, 5, GEOMETRY, entries, times, key_texts(block.places, group_of([record], 0).buffer)
-    ).to_pylist()
+    rows = entry_batch(3, 5, GEOMETRY, entries, times, key_texts(block.places, group_of([record]).buffer)).to_pylist()
 
     assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
         (3, 5, "T", "a", "key"),

@@ -28,7 +28,6 @@ from tests.rmq_formats.builders import (
     a_segment,
     framed,
     log_of,
-    noting,
     placed,
     reading,
 )
@@ -344,7 +343,7 @@ def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
     raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
     raw = encode_record(record) + raw[200:]
     assert [
-        piece.kind for piece in flat(scan(noting(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
+        piece.kind for piece in flat(scan(reading(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
     ]
     assert max(wanted) <= 256
 
@@ -383,7 +382,7 @@ def test_zeros_after_a_live_log_are_read_only_once() -> None:
     raw = a_segment([a_record()], 1 << 20)
     counted: list[int] = []
 
-    found = flat(scan(noting(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
+    found = flat(scan(reading(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
 

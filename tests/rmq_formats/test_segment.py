@@ -26,7 +26,7 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, damaged, log_of, noting, placed, reading
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, damaged, log_of, placed, reading
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 from tests.support.stores import newest_segment, walked_segments
 
@@ -203,7 +203,7 @@ def test_a_walk_reads_at_most_one_record_or_window_per_call() -> None:
     raw = bytearray(a_segment([ONE], size=3 << 20))
     raw[ONE.total_size : ONE.total_size + 8] = (2 << 20).to_bytes(4, "big") + b"\xda\xa3\x20\xa8"
 
-    pieces = list(walk_segment(SegmentBytes(noting(raw, calls), len(raw), 0)))
+    pieces = list(walk_segment(SegmentBytes(reading(raw, calls), len(raw), 0)))
 
     assert kinds(pieces) == [RECORD, WAITING]
     assert max(calls) <= (1 << 20) + 3
@@ -212,7 +212,7 @@ def test_a_walk_reads_at_most_one_record_or_window_per_call() -> None:
 def test_a_walk_skips_holes_of_sparse_files() -> None:
     calls: list[int] = []
     raw = a_segment([ONE], size=4096)
-    log = SegmentBytes(noting(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
+    log = SegmentBytes(reading(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
 
     assert kinds(list(walk_segment(log))) == [RECORD, UNWRITTEN]
     assert len(calls) < 100
