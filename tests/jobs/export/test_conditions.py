@@ -58,33 +58,24 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 ROWS = pa.RecordBatch.from_pylist([*_rows()], SCHEMA)
 
-# In DuckDB's words, where these are others.
+_SECTION = PAGE.read_text(encoding="utf-8").partition("## Conditions of export")[2].partition("\n## ")[0]
+# Those of the page and more; in DuckDB's words, where these are others.
 CONDITIONS: dict[str, str | None] = {
-    "tags = 'TagA'": None,
+    **dict.fromkeys(re.findall(r"^\| `([^`]+)`", _SECTION, re.MULTILINE)),
     "tags <> 'TagA'": None,
-    "tags IS NULL AND NOT (topic = 'Orders')": None,
-    "topic IN ('Orders', 'Bills') OR queue_id = 2": None,
     "topic NOT IN ('Orders', 'Bills')": None,
-    "topic LIKE 'Ord%'": None,
     "topic ILIKE 'ord%'": None,
     "topic ~ '^[oO]rders(_\\d)?$'": "regexp_matches(topic, '^[oO]rders(_\\d)?$')",
     "regexp_like(body_text, 'n.: 1[0-9]')": "regexp_matches(body_text, 'n.: 1[0-9]')",
     "queue_offset BETWEEN 3 AND 7": None,
-    "physical_offset >= 1000 AND physical_offset < 2000": None,
     "total_size % 2 = 1": None,
-    "properties['region'] = 'r1'": None,
     "properties['region'] IS NULL": None,
-    "CAST(properties['amount'] AS BIGINT) > 20": None,
     "try_cast(substr(uniq_key, 3, 1) AS INT) > 2": None,
-    "array_has(keys, 'all')": None,
     "array_contains(keys, 'k4')": None,
-    "keys[1] = 'k4'": None,
     "cardinality(keys) = 2": "len(keys) = 2",
     "store_time >= '2026-11-21T00:00:00Z'": None,
-    "store_time BETWEEN '2026-11-20 23:00:00' AND '2026-11-21 01:00:00'": None,
     "store_time < TIMESTAMP '2026-11-20 23:30:00'": "store_time < TIMESTAMPTZ '2026-11-20 23:30:00Z'",
     "store_time = to_timestamp_millis(1795219200000)": "epoch_ms(store_time) = 1795219200000",
-    "store_time > now() - INTERVAL '1 day'": None,
     "store_timestamp >= 1795219200000": None,
     "store_date = DATE '2026-11-21'": None,
     "store_date = '2026-11-21'": None,
@@ -93,7 +84,6 @@ CONDITIONS: dict[str, str | None] = {
     "date_trunc('hour', store_time) = TIMESTAMP '2026-11-21 01:00:00'": (
         "date_trunc('hour', store_time) = TIMESTAMPTZ '2026-11-21 01:00:00Z'"
     ),
-    "lower(topic) = 'orders'": None,
     "upper(topic) = 'BILLS'": None,
     "length(topic) = 5": None,
     "length(body) = 2": "octet_length(body) = 2",
@@ -139,14 +129,6 @@ def test_a_condition_chooses_the_rows_that_duckdb_chooses(text: str, duck: duckd
     assert 0 < len(expected) < ROWS.num_rows or text in {"NULL", "TRUE", "rand() < 2"} or "now()" in text
 
 
-def test_every_condition_of_the_page_is_compared() -> None:
-    section = PAGE.read_text().partition("## Conditions of export")[2].partition("\n## ")[0]
-    shown = re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
-
-    assert shown
-    assert set() == {*shown} - {*CONDITIONS}
-
-
 def test_only_columns_that_the_text_names_are_read() -> None:
     assert ("topic", "tags") == parse_condition("TAGS = 'x' OR topic = 'y'").columns
     assert ("physical_offset",) == parse_condition("rand() < 0.5").columns
@@ -160,52 +142,14 @@ def test_only_columns_that_the_text_names_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("((", "Expected: an expression"),
-        ("topic ==== 1", "Expected: an expression"),
-        ("colour = 'red'", "No field named colour"),
-        ('tags = "TagA"', 'No field named "TagA"'),
-        ("store_tme > 1", "Did you mean 'store_time'"),
-        ("body_error IS NULL", "No field named body_error"),
-        ("nothing(topic)", "Invalid function 'nothing'"),
-        ("topic RLIKE 'a'", "use the operator ~"),
-        ("topic", "non-boolean"),
-        ("1", "non-boolean"),
-        ("queue_id = 'x'", "Cannot cast string 'x'"),
-        ("1 / 0 = 1", "Divide by zero"),
-        ("topic ~ '('", "unclosed group"),
-        ("topic = $1", "dollar signs"),
-        ("topic = ?", "without subqueries, aggregates, window functions, UNNEST, parameters"),
-        ("count(*) > 1", "must be a boolean expression"),
-        ("row_number() OVER () > 1", "must be a boolean expression"),
-        ("unnest(keys) = 'a'", "must be a boolean expression"),
-        ("EXISTS (SELECT 1)", "must be a boolean expression"),
-        ("queue_id IN (SELECT 1)", "must be a boolean expression"),
-        ("lower((SELECT 'a')) = 'a'", "must be a boolean expression"),
-        ("topic = 'a' OR (SELECT count(*) FROM '{file}') > 0", "not found"),
-        ("EXISTS (SELECT * FROM read_csv('{file}'))", "not found"),
-        ("TRUE; COPY (SELECT 1) TO '{file}'", "Expected: end of expression"),
-        ("TRUE; CREATE EXTERNAL TABLE x STORED AS CSV LOCATION '{file}'", "Expected: end of expression"),
-        ("COPY (SELECT 1) TO '{file}'", "Unsupported command in expression"),
-        ("TRUE UNION SELECT TRUE", "Expected: end of expression"),
-        ("(" * 1000 + "TRUE" + ")" * 1000, "RecursionLimitExceeded"),
-        (" OR ".join(["queue_id = 1"] * 20_000), "use IN"),
-        ("queue_id" + "::INT" * 20_000 + " = 1", "use IN"),
-        ("topic = '$' OR TRUE" + " IS TRUE" * 20_000 + " OR topic = '$'", "use IN"),
-        ("/*'*/ TRUE" + " IS TRUE" * 20_000 + "/*'*/", "comments"),
-        ("/*" + "," * 40_000 + "*/ TRUE" + " IS TRUE" * 20_000, "comments"),
-        ("TRUE -- '\n" + " IS TRUE" * 20_000 + " OR topic = ''", "comments"),
-        ("topic = E'\\'' OR TRUE" + " IS TRUE" * 20_000 + " OR topic = E'\\''", "prefixed strings"),
         ("topic = '\udcff'", "surrogates not allowed"),
+        ("TRUE -- '\n" + " IS TRUE" * 20_000 + " OR topic = ''", "comments"),
     ],
 )
-def test_only_a_boolean_expression_on_columns_is_accepted(text: str, reason: str, tmp_path: Path) -> None:
-    file = tmp_path / "file.csv"
-    with pytest.raises(UnsupportedFormat, match=re.escape(reason)) as refused:
-        parse_condition(text.replace("{file}", str(file)))
-
-    assert 1 == len(str(refused.value).splitlines())
-    assert len(str(refused.value)) <= 300
-    assert not file.exists()
+def test_a_condition_that_no_shell_passes_is_refused(text: str, reason: str) -> None:
+    """The transcript of export has the others."""
+    with pytest.raises(UnsupportedFormat, match=reason):
+        parse_condition(text)
 
 
 @pytest.mark.parametrize(
