@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -239,10 +238,16 @@ def test_records_are_restored_from_rows_with_properties_as_maps() -> None:
     assert record_from_row(row | {"properties": dict(row["properties"])}) == record
 
 
+def read_with_polars(path: Path) -> pa.Table:
+    import polars as pl  # slow to load, and each test process collects this module
+
+    return pl.read_parquet(path).to_arrow()
+
+
 ENGINES: dict[str, Callable[[Path], pa.Table]] = {
     "pyarrow": pq.read_table,
     "duckdb": lambda path: duckdb.read_parquet(str(path)).to_arrow_table(),
-    "polars": lambda path: pl.read_parquet(path).to_arrow(),
+    "polars": read_with_polars,
 }
 
 

@@ -1,28 +1,27 @@
-"""`--iceberg`: the catalog shows the content of Delta's log, exactly once, after any interruption."""
+"""
+`--iceberg`: the catalog shows the content of Delta's log, exactly once, after any interruption.
 
+Each test process collects this module, and importing pyiceberg takes a second: the functions import it.
+"""
+
+import pkgutil
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
 import duckdb_extension_avro
 import duckdb_extension_iceberg
-import polars as pl
 import pyarrow as pa
-import pyiceberg.catalog
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io.pyarrow import PyArrowFile
-from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.lake import commit, iceberg
+from jobs.lake import iceberg
 from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
@@ -33,6 +32,10 @@ from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store, table_of
 from tests.support.other_engine import WITH_VECTORS, shared_lake
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.sql import SqlCatalog
 
 HERE = "here.rocketmq"
 EXTENSIONS = [
@@ -48,8 +51,10 @@ def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    from pyiceberg.utils.config import Config
+
     monkeypatch.setenv("PYICEBERG_CATALOG__HERE__URI", uri)
-    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
 class Grown:
@@ -78,7 +83,9 @@ def register(grown: Grown, run: Run) -> Run:
     return partial(run, "ingest", grown.broker.root, "--lake", grown.path, "--iceberg", "here")
 
 
-def catalog() -> Catalog:
+def catalog() -> "Catalog":
+    from pyiceberg.catalog import load_catalog
+
     return load_catalog("here")
 
 
@@ -107,6 +114,8 @@ def assert_shown(lake: Path) -> None:
 def test_iceberg_readers_return_the_same_rows_as_delta(
     name: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import polars as pl
+
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     grown = Grown(tmp_path, name)
     for _ in range(3):
@@ -143,11 +152,11 @@ class _Killed(BaseException):
     """The process ends here: nothing that is written for an error runs."""
 
 
-EFFECTS: tuple[tuple[Any, str], ...] = (
-    (commit, "_write"),
-    (PyArrowFile, "create"),
-    (SqlCatalog, "create_table"),
-    (SqlCatalog, "commit_table"),
+EFFECTS = (
+    "jobs.lake.commit._write",
+    "pyiceberg.io.pyarrow.PyArrowFile.create",
+    "pyiceberg.catalog.sql.SqlCatalog.create_table",
+    "pyiceberg.catalog.sql.SqlCatalog.commit_table",
 )
 
 
@@ -165,7 +174,7 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
         return call
 
-    undone = [patch.object(owner, name, stepped(getattr(owner, name))) for owner, name in EFFECTS]
+    undone = [patch(name, stepped(pkgutil.resolve_name(name))) for name in EFFECTS]
     for one in undone:
         one.start()
     try:
@@ -212,12 +221,14 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
 
 
 def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
     grown.run()
     Registrar(HERE).register(grown.lake)
     grown.run()
     original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
 
-    def overtaken(self: SqlCatalog, *args: Any) -> object:  # noqa: ANN401
+    def overtaken(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401
         for other in others:
             other.register(grown.lake)
         return original(self, *args)

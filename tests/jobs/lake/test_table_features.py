@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -79,6 +78,8 @@ def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
             ]
 
     def polars() -> list[int]:
+        import polars as pl  # slow to load, and each test process collects this module
+
         return pl.scan_delta(table).select("physical_offset").collect().to_series().to_list()
 
     def query() -> list[int]:
@@ -90,11 +91,13 @@ def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
 
 def read(lake: SharedLake, expected: list[int]) -> str:
     """Have each reader read the rows; return how that went."""
+    from polars.exceptions import PolarsError
+
     refusing = []
     for name, offsets in readers(lake).items():
         try:
             found = offsets()
-        except (OSError, duckdb.Error, DeltaError, DeltaProtocolError, pl.exceptions.PolarsError):
+        except (OSError, duckdb.Error, DeltaError, DeltaProtocolError, PolarsError):
             refusing.append(name)
         else:
             assert sorted(found) == expected, name

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
-import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -364,6 +363,8 @@ def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Br
 
 
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    import polars as pl  # slow to load, and each test process collects this module
+
     (tmp_path / "types.toml").write_text(
         '[topic.Orders]\nformat = "json"\nschema = "id int, d decimal(5,2), at timestamp, who struct<n: array<int>>"'
     )
