@@ -125,7 +125,6 @@ def test_a_worker_without_datafusion_is_named_before_any_work(
     assert ExitCode.CLEAN == run(*asked).code
 
 
-@pytest.mark.usefixtures("spark")
 def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     places: dict[str, Path], tmp_path: Path, run: Run
 ) -> None:
