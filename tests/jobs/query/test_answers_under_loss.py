@@ -4,7 +4,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,11 +15,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.result import ExitCode
 from jobs.export.export import ExportRequest, plan_export
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.query import lookups
-from jobs.query.lookups import read_page
-from jobs.query.message import ListConditions as Listed
 from jobs.query.place import Place, detect_likely_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
@@ -30,7 +25,6 @@ from jobs.source.log import DataLossError
 from jobs.source.options import ReadOptions
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
@@ -155,42 +149,15 @@ def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Sto
     assert f"the first at offset {before[0]}: rows were deleted" in source.lacking[0]
 
 
-def test_an_answer_names_the_topics_that_runs_left_out(
+def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lake = str(tmp_path / "lake")
-    request = IngestRequest(str(golden("b533-base")), lake, selection=Selection(topics=("T1", "T2")))
-    for selection in (request.selection, Selection(exclude_topics=("T2",)), Selection()):
-        ingest(replace(request, selection=selection, change_topics=True), SerialWorkers())
-
-    def asked(topic: str) -> list[str]:
-        source = open_lake(lake)
-        lookups.by_key(source, topic, "dup")
-        lookups.by_offset(source, topic, 0, 0)
-        return source.lacking
-
-    for topic in ("T2", "T3", "T9"):
-        assert ["--topics T1,T2; --exclude-topics T2" in text for text in asked(topic)] == [True]
-        assert [gap.offset for gap in plan_export(ExportRequest(Place(lake=lake), topics=(topic, "T1")), {}).gaps] == [
-            0
-        ]
-    assert asked("T1") == []
-    planned = plan_export(ExportRequest(Place(lake=lake), topics=("T1",)), {})
-    assert (planned.gaps, planned.notes) == ([], ())
-    assert "only some topics" in plan_export(ExportRequest(Place(lake=lake)), {}).notes[0]
-    for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
-        source = open_lake(lake)
-        read_page(source, page, None, 5, 60)
-        assert ["only some topics" in text for text in (source.lacking if is_short else source.notes)] == [True]
-        assert bool(source.lacking) is is_short
-    source = open_lake(lake)
-    assert not list(source.copies("7F000001" * 4, ()))
-    assert source.lacking
-    by_id = open_lake(lake)
-    assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
-    assert by_id.lacking
-    for topics, is_said in ((), True), (("T1",), False), (("T1", "T2"), True):
-        wanted = ReadOptions.parse({"path": request.store, "after": lake, "topics": ",".join(topics)})
+    """The transcript of topics has the answers of all commands."""
+    store, lake = golden("b533-base"), tmp_path / "lake"
+    for selection in (Selection(topics=("T1", "T2")), Selection(exclude_topics=("T2",)), Selection()):
+        ingest_store(store, lake, selection=selection, change_topics=True)
+    for topics, is_said in ("", True), ("T1", False), ("T1,T2", True):
+        wanted = ReadOptions.parse({"path": str(store), "after": str(lake), "topics": topics})
         RocketmqReader(wanted).partitions()
         assert ("only some topics" in capfd.readouterr().err) is is_said
 
