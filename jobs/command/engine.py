@@ -4,7 +4,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import click
@@ -47,17 +46,12 @@ engine_option = option(
 class StoreRun:
     """A command that reads a store: the broker's configuration, the read settings, and workers (`start_workers`)."""
 
-    def __init__(self, place: StorePlace, engine: str, max_rate: int | None, *, warm: str) -> None:
+    def __init__(self, place: StorePlace, engine: str, max_rate: int | None) -> None:
         self.conf = place.read_conf()
         self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
         self.read_limits = read_limits_beside_broker(place.store, max_rate)
         places = self.commitlog or (place.store,)
-        self._ready = start_workers(engine, *places, half=self.read_limits is not None, warm=warm)
-
-    @cached_property
-    def workers(self) -> "Workers":
-        """The workers, once they are ready."""
-        return self._ready()
+        self.workers = start_workers(engine, *places, half=self.read_limits is not None)
 
     def open_lake(self, location: str) -> "Lake":
         """Return a lake with the workers' file system settings."""
@@ -67,14 +61,9 @@ class StoreRun:
 
 
 def start_workers(
-    asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False, warm: str
-) -> "Callable[[], Workers]":
-    """
-    Choose the engine by the size of *places* (as *size* counts it); return a function that returns its workers.
-
-    If the engine is Spark, its session starts in the background, and the function waits for it: import other modules in
-    the meantime. *half* and *warm* are those of `begin_session`.
-    """
+    asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False
+) -> "Workers":
+    """Choose the engine by the size of *places* (as *size* counts it), and return its workers; *half* as for Spark."""
     context = click.get_current_context()
     context.meta.setdefault(NAMED_PLACES_KEY, []).extend(places)
     is_decided = asked != AUTO or is_spark_requested()
@@ -84,11 +73,7 @@ def start_workers(
     context.meta[_CHOICE] = choice
     if choice.lacking:
         log_message(f"rmq-lake: {choice.spark_benefit_text()}")
-    if choice.engine is Engine.SPARK:
-        from jobs.launch.session import begin_session
-
-        begin_session(f"rmq-lake {context.info_name}", half=half, warm=warm, s3=uses_s3(context))
-    return partial(make_workers, choice.engine, half=half)
+    return make_workers(choice.engine, half=half)
 
 
 def uses_s3(context: click.Context) -> bool:
@@ -98,7 +83,7 @@ def uses_s3(context: click.Context) -> bool:
 
 
 def make_workers(engine: Engine, *, half: bool = False) -> "Workers":
-    """Return the workers of an engine; for Spark, start the session or wait for it."""
+    """Return the workers of an engine; for Spark, start the session if none is running."""
     context = click.get_current_context()
     if engine is Engine.HERE:
         from jobs.store.workers import InProcessWorkers

@@ -29,8 +29,8 @@ from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import merge_and_vacuum
 from jobs.launch.failures import one_line_message
+from jobs.products import PRODUCTS
 from jobs.products.product import Output, State
-from jobs.products.registry import PRODUCTS
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import Workers

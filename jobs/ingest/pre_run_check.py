@@ -22,7 +22,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
-from jobs.products.registry import PRODUCTS
+from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.store.broker_config import read_config_files
 from jobs.store.ranges import plan_ranges, written_sizes

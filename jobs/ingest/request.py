@@ -9,7 +9,7 @@ from uuid import uuid4
 from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.lake.findings import INDEX, GapRow, OpenDamage
-from jobs.products.registry import PRODUCT_NAMES, Product
+from jobs.products import PRODUCT_NAMES, Product
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf

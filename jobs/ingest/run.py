@@ -43,9 +43,9 @@ from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.superseded import Superseded, refuse_deletion_vectors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
+from jobs.products import PRODUCTS, Product
 from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_by_table
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_releases
-from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import (

@@ -8,24 +8,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from importlib import import_module
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, mask_program_output
-from jobs.console.progress import Progress, Work, show_progress
+from jobs.console.progress import Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import given_spark_options, split_secrets
 from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
 
-_STARTING = "rmq-lake: starting Spark"
-_WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left to itself
@@ -40,47 +36,6 @@ _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 # The JVM that this process has started, and how. One at most, because pyspark keeps one gateway per process.
 _jvms: "list[tuple[subprocess.Popen[bytes], spark.Submission]]" = []
-_starting: "list[Future[SparkSession]]" = []  # one at most, until the session is used
-_warming: list[threading.Thread] = []  # one at most, until there is work
-
-
-def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> None:
-    """Start the session in the background; `spark_session` waits for it. *warm* names the module of the tasks."""
-    if _starting or _jvms:
-        return
-    session: Future[SparkSession] = Future()
-
-    def start() -> None:
-        try:
-            _start(app_name, None, half=half, warm=warm, s3=s3)
-            if _jvms and _jvms[-1][1].is_local:
-                _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
-                _warming[-1].start()
-            session.set_result(SparkSession.builder.appName(app_name).getOrCreate())
-        except Exception as error:  # noqa: BLE001 - raised when the session is used
-            session.set_exception(error)
-
-    _starting.append(session)
-    Progress(Work(_STARTING))  # immediately: the imports meanwhile also take a second
-    threading.Thread(target=start, daemon=True).start()  # a command that ends before does not wait for it
-
-
-def _warm_up(context: SparkContext, module: str) -> None:
-    """Start workers and let them import *module* while the driver plans; this saves the first tasks seconds."""
-
-    def work(part: Iterable[int]) -> Iterable[int]:
-        import_module(module)
-        return part
-
-    count = min(context.defaultParallelism, _WARM_WORKERS)
-    with suppress(Exception):  # only an optimisation; the run may have ended already
-        context.parallelize(range(count), count).mapPartitions(work).collect()
-
-
-def await_worker_warm_up() -> None:
-    """Wait for workers that are starting: tasks that are submitted earlier would start additional ones."""
-    if _warming:
-        _warming.pop().join()
 
 
 def spark_session(
@@ -91,27 +46,19 @@ def spark_session(
     s3: bool = False,
 ) -> SparkSession:
     """
-    Return the session of this process; start one if none is running or starting.
+    Return the session of this process; start one if none is running.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves half of this
     machine's cores unused, unless the user chose a master. *s3* loads the JARs for S3. A driver that was started by
     spark-submit already has its JVM.
     """
-    if _jvms and not _starting:
-        return SparkSession.builder.appName(app_name).getOrCreate()
-    with show_progress(Work(_STARTING)):
-        if _starting:
-            session = _starting.pop().result()
-            # Made active in this thread as well: else its queries have none of its settings.
-            SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
-            return session
-        _start(app_name, spark_options, half=half, s3=s3)
+    if not _jvms:
+        with show_progress(Work("rmq-lake: starting Spark")):
+            _start(app_name, spark_options, half=half, s3=s3)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
-def _start(
-    app_name: str, spark_options: Sequence[str] | None, *, half: bool, warm: str | None = None, s3: bool = False
-) -> None:
+def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3: bool) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # The user's own spark-submit has started this driver, with `jobs/main.py` alone.
         context, archive = SparkContext.getOrCreate(), build_code_archive()
@@ -119,15 +66,13 @@ def _start(
         if archive.name not in shipped and not any(archive.name in path for path in sys.path):
             context.addPyFile(str(archive))
         return
-    if _jvms:
-        return
     if spark_options is None:
         spark_options = given_spark_options()
     if half:
         spark_options = spark.use_half_the_cores(spark_options)
     spark.check_master(spark_options)
     public, secret = split_secrets(spark_options)
-    _start_jvm(app_name, spark.prepare_submission(public, warm=warm, s3=s3), secret)
+    _start_jvm(app_name, spark.prepare_submission(public, s3=s3), secret)
 
 
 def close() -> None:
@@ -144,8 +89,8 @@ def close() -> None:
 
 
 def is_started() -> bool:
-    """Return whether this process has a session, or is starting one."""
-    return bool(_jvms or _starting)
+    """Return whether this process has started a session."""
+    return bool(_jvms)
 
 
 def jvm_death() -> str | None:

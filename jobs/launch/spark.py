@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch import worker_daemon
 from jobs.launch.arguments import conf_settings, effective_spark_settings, option_value
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
+_DAEMON_MODULE = "jobs.store.spark_workers"  # its `run_daemon`
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
 _NAMED_JARS = 3  # in a message
 
@@ -50,11 +50,11 @@ class Submission(NamedTuple):
     is_local: bool
 
 
-def prepare_submission(spark_options: Sequence[str], *, warm: str | None = None, s3: bool = False) -> Submission:
+def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Submission:
     """
     Fetch missing JARs, and return spark-submit's arguments: our options, overridden by the user's.
 
-    *warm* is the module of the tasks, which local workers share. *s3*: the run reads or writes a location on S3.
+    *s3*: the run reads or writes a location on S3.
     """
     java_home = find_java_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -73,9 +73,8 @@ def prepare_submission(spark_options: Sequence[str], *, warm: str | None = None,
     else:
         defaults += [word for setting in _DELTA for word in ("--conf", setting)]
     options = [*defaults, *spark_options]
-    if local and warm is not None and worker_daemon.IS_SAFE:
-        environment[worker_daemon.MODULE_VARIABLE] = warm
-        options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
+    if local and sys.platform == "linux":  # elsewhere libraries of the system may not be used after a fork
+        options = ["--conf", f"spark.python.daemon.module={_DAEMON_MODULE}", *options]
     options = _with_files(options, "--jars", own_jars)
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:

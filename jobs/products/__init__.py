@@ -1,1 +1,54 @@
-"""The products of a run: message rows, queue units, index entries."""
+"""
+The registry of all products of runs, in the order of their steps.
+
+This module is light, so that options and the check before a run can use it; `start` imports the module of a product.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.products.product import Run, StartedProduct, State
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One kind of output of runs."""
+
+    name: str  # in `--tables`
+    module: str
+    step: str  # the name of its last step
+    tables: tuple[str, ...]
+    start_function: str = "start_product"  # its function in the module
+    state_key: str | None = None  # of its state in manifests; None: it has none
+    is_always_made: bool = False
+    needs_every_topic: bool = False  # so a choice of topics has none of it
+    is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
+
+    def start(self, run: "Run", state: "State | None") -> "StartedProduct[Any]":
+        """Inspect the store before the log is read; *state* is that of the last run."""
+        started: StartedProduct[Any] = getattr(import_module(self.module), self.start_function)(run, state)
+        return started
+
+
+PRODUCTS = (
+    Product(
+        "messages", "jobs.products.messages", "reading and writing",
+        ("messages", "quarantine", "log_pieces", "traces"), is_always_made=True,
+    ),
+    Product("consume_queue", "jobs.products.queues.product", "joining queues", ("consume_queue",), state_key="queues"),
+    Product(  # an index file contains the keys of all topics
+        "index", "jobs.products.index.product", "building index entries",
+        ("index_entries", "index_files"), state_key="index", needs_every_topic=True,
+    ),
+    Product(
+        "config_files", "jobs.products.broker_config", "storing configuration",
+        ("config_files",), start_function="start_files", state_key="config_files", is_of_last_step=True,
+    ),
+    Product(
+        "broker_config", "jobs.products.broker_config", "comparing configuration",
+        ("broker_config", "consumer_offsets"), state_key="broker_config", is_of_last_step=True,
+    ),
+)  # fmt: skip
+PRODUCT_NAMES = frozenset(product.name for product in PRODUCTS)  # the names that `--tables` accepts

@@ -2,17 +2,22 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from jobs.console.process import hide_pandas
 from jobs.console.progress import Work, show_spark_progress
-from jobs.launch.session import await_worker_warm_up, hadoop_options
+from jobs.launch.session import hadoop_options
+from jobs.products import PRODUCTS
 from jobs.store.workers import Item, Result, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
+from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 
 _counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `pop_task_counts`
 
@@ -58,7 +63,6 @@ class SparkWorkers:
             return []
         records = self.spark.sparkContext.accumulator(0)
         if sizes:
-            await_worker_warm_up()
             if CACHE_WAS_EMPTY and (self.spark.sparkContext.master or "").startswith("local"):
                 compile_at_first_use()
             _counts[1] += len(items)
@@ -106,3 +110,34 @@ def freeze_collected_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def run_daemon() -> None:
+    """
+    Run the process from which Spark forks its local Python workers, with the modules of tasks imported in advance.
+
+    Spark's own daemon imports none of our modules, so each worker spends a second of CPU on the same imports, and has
+    them in memory of its own. Spark leaves imports to the workers because an import may start threads, which are lost
+    in a fork. On Linux, our imports start none except jemalloc's, which it restarts itself after a fork.
+    """
+    from pyspark.daemon import manager
+
+    import_task_modules()
+    manager()
+
+
+def import_task_modules() -> None:
+    """Import the modules of tasks, and load compiled functions."""
+    hide_pandas()
+    with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
+        for product in PRODUCTS:
+            import_module(product.module)
+        if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
+            compile_messages()
+            compile_queues_and_index()
+    gc.collect()
+    gc.freeze()  # a collection in a worker would copy the pages that all workers share
+
+
+if __name__ == "__main__":
+    run_daemon()

@@ -113,14 +113,12 @@ def export(  # noqa: PLR0913 - one argument an option
 
         with raise_as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
             condition = parse_condition(where)
-    ready = start_workers(engine, *(place.commitlog or [place.location]), warm="jobs.export.export")
+    workers = start_workers(engine, *(place.commitlog or [place.location]))
 
-    # Imports run while a JVM starts.
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export
     from jobs.export.items import ANY_TIME
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
-    workers = ready()
     choice = get_chosen_engine()
     if condition is not None and choice is not None and choice.engine is Engine.SPARK:
         from pyspark import SparkContext

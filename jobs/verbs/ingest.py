@@ -35,7 +35,7 @@ from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
-from jobs.products.registry import PRODUCT_NAMES
+from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
 from jobs.store.running_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
@@ -209,13 +209,10 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     if seen is not None:
         return seen, {}
     half = request.read_limits is not None
-    ready = start_workers(asked, size=check.new_size, half=half, warm="jobs.products.preload")
+    workers = start_workers(asked, size=check.new_size, half=half)
 
-    # Imported while the JVM starts.
     from jobs.ingest.run import ingest
-    from jobs.products import preload  # noqa: F401
 
-    workers = ready()
     summary = ingest(request, workers)
     check.remember_nothing_new(summary)
     return summary, workers.options
@@ -270,7 +267,6 @@ def _follow(
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, StopRequest
-    from jobs.products import preload  # noqa: F401
 
     workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))

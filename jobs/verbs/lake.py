@@ -223,13 +223,11 @@ def optimize(  # noqa: PLR0913 - one argument an option
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)
-    ready = start_workers(engine, lake, warm="jobs.lake.compaction")
+    workers = start_workers(engine, lake)
 
-    # Imported while the JVM starts.
     from jobs.lake.lake import Lake
     from jobs.lake.upkeep import optimize as optimize_lake
 
-    workers = ready()
     saved = optimize_lake(lake, workers, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
     registrations.register(Lake(normalise_location(lake), workers.options))
@@ -315,12 +313,11 @@ def restore(  # noqa: PLR0913 - one argument an option
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")
     if not resume:
         refuse_nonempty_directory(str(out))
-    ready = start_workers(engine, lake, warm="jobs.restore.segment")
+    workers = start_workers(engine, lake)
     from jobs.lake.lake import Lake
     from jobs.restore.plan import find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
-    workers = ready()
     source = Lake(normalise_location(lake), workers.options)
     store_id = find_store(source, broker).store_id
 

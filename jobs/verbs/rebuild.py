@@ -98,7 +98,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--advance-checkpoint requires --install")
     if how.is_preview and report is not None:
         raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
-    run = _begun(place, how, settings, engine, warm="jobs.rebuild.index")
+    run = _begun(place, how, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
@@ -167,7 +167,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     target = Path(local_path(out))
     if to == _ROCKSDB:
         _refuse_for_database(root, target, how)
-    run = _begun(place, how, settings, engine, warm="jobs.rebuild.queue_run")
+    run = _begun(place, how, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queue_installation
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
@@ -196,12 +196,12 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     return _print_end(summary, asdict(summary), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
-def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str, *, warm: str) -> StoreRun:
+def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str) -> StoreRun:
     """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
     refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
         refuse_running_broker(place.store)
-    return StoreRun(place, engine, settings.max_rate, warm=warm)
+    return StoreRun(place, engine, settings.max_rate)
 
 
 def refuse_running_broker(store: str) -> None:

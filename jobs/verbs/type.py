@@ -106,11 +106,10 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     unknown = sorted(set(retype) - {one.topic for one in types})
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
-    ready = start_workers(engine, lake, warm="jobs.typed.task")
+    workers = start_workers(engine, lake)
     from jobs.lake.lake import Lake
     from jobs.typed.run import TypeRequest, type_lake
 
-    workers = ready()
     where = Lake(normalise_location(lake), workers.options)
     request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters)
     summary = type_lake(request, workers)
@@ -158,11 +157,10 @@ def _answer(  # noqa: PLR0913 - one argument an option
 
 
 def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinter) -> ExitCode:
-    ready = start_workers(engine, lake, warm="jobs.typed.task")
+    workers = start_workers(engine, lake)
     from jobs.lake.lake import Lake
     from jobs.typed.infer import infer_types
 
-    workers = ready()
     found = [
         infer_types(Lake(normalise_location(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)
     ]

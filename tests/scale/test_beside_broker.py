@@ -83,7 +83,6 @@ def test_verbs_that_read_the_log_limit_their_load(
 
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")  # else `ingest` reads so little itself
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
-    monkeypatch.setattr("jobs.launch.session.begin_session", session)
     monkeypatch.setattr("jobs.store.running_broker.lower_priority", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with held(store), pytest.raises(Begun):

@@ -503,9 +503,7 @@ def load_everything() -> None:
     import_module("jobs.browse.pages")
     for path in sorted((ROOT / "jobs").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not any(
-            part in name for part in ("browse", "main", "launch", "spark", "source", "condition", "worker_daemon")
-        ):
+        if not any(part in name for part in ("browse", "main", "launch", "spark", "source", "condition")):
             import_module(name)
     compile_messages()
     compile_queues_and_index()

@@ -46,7 +46,7 @@ _STOPPED_S: Final = 10.0
 CLEAN: Final = (0, 3)
 """Exit codes of commands that were not killed; 3 reports a gap or damage."""
 
-_DAEMONS: Final = (b"-m\0jobs.launch.worker_daemon", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
+_DAEMONS: Final = (b"-m\0jobs.store.spark_workers", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
 _VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
 

@@ -204,7 +204,7 @@ def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None
 
 def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
     extra = ["--metrics", str(taken.lake / "figures"), "--report", str(taken.lake / "report.html")]
-    with patch("jobs.launch.session.begin_session", side_effect=AssertionError("a session")):
+    with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(taken.broker.root), "--lake", str(taken.lake), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN

@@ -5,16 +5,14 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import gethostname
 
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.launch import session, worker_daemon
+from jobs.launch import session
 from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
 from jobs.launch.session import require_worker_modules
@@ -80,53 +78,6 @@ def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypat
 @pytest.fixture
 def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_jvms", [])
-    monkeypatch.setattr(session, "_starting", [])
-
-
-@pytest.mark.usefixtures("_no_jvm_yet")
-def test_a_session_that_was_begun_in_the_background_is_returned(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[bool] = []
-    go_on = threading.Event()
-
-    def start(*_: object, half: bool, **_how: object) -> None:
-        begun.append(half)
-        assert go_on.wait(60)
-
-    monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=True, warm="jobs.products.preload")
-    session.begin_session("tests", half=True, warm="jobs.products.preload")
-    threading.Timer(0.1, go_on.set).start()
-
-    with ThreadPoolExecutor(1) as other:
-        found, active = other.submit(lambda: (session.spark_session("tests"), SparkSession.getActiveSession())).result()
-
-    assert spark is found is active
-    assert begun == [True]
-
-
-@pytest.mark.usefixtures("_no_jvm_yet")
-def test_an_error_at_the_start_of_a_session_is_raised_when_the_session_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: object, half: bool, **_how: object) -> None:
-        raise SetupError(f"no Java, {half}")
-
-    monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=False, warm="jobs.products.preload")
-
-    with pytest.raises(SetupError, match="no Java, False"):
-        session.spark_session("tests")
-
-
-def test_work_waits_only_for_starting_workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
-    monkeypatch.setattr(session, "_warming", [warming])
-    warming.start()
-
-    session.await_worker_warm_up()
-    session.await_worker_warm_up()
-
-    assert not warming.is_alive()
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
@@ -139,24 +90,22 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
 
 _SHOWN = """
 import os, sys
-from jobs.launch.worker_daemon import import_task_module
-import_task_module()
+from jobs.store.spark_workers import import_task_modules
+import_task_modules()
 names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
-print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
+print("jobs.products.messages" in sys.modules, "pandas" in sys.modules)
+print(names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
 """
 
 
-@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
-@pytest.mark.parametrize(("module", "is_there"), [("jobs.products.preload", True), ("no.such.module", False)])
-def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses(
-    module: str, *, is_there: bool
-) -> None:
-    """What cannot be imported is left to the task that needs it. Jemalloc's threads remain: it prepares for forks."""
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is imported before a fork there")
+def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses() -> None:
+    """Jemalloc's threads remain: it prepares for forks."""
     name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
     command = [sys.executable, "-c", _SHOWN, name]
-    environment = {**os.environ, worker_daemon.MODULE_VARIABLE: module, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    assert f"{is_there} False set()\n" == subprocess.check_output(command, env=environment, text=True)
+    assert "True False\nset()\n" == subprocess.check_output(command, env=environment, text=True)
 
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from jobs.launch import cache as caches
-from jobs.launch import engine, spark, worker_daemon
+from jobs.launch import engine, spark
 from jobs.launch.arguments import conf_settings, option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
 from jobs.launch.spark import Submission, prepare_submission
@@ -53,15 +53,13 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert "-XX:TieredStopAtLevel=1" in jvm_flags(told)  # it only schedules Python tasks
 
 
-@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
-def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
-    local = prepare_submission([], warm="jobs.products.preload")
-    cluster = prepare_submission(["--master", "yarn"], warm="jobs.products.preload")
+@pytest.mark.skipif(sys.platform != "linux", reason="each worker imports by itself there")
+def test_local_workers_share_their_imports_and_those_of_a_cluster_do_not() -> None:
+    local = prepare_submission([])
+    cluster = prepare_submission(["--master", "yarn"])
 
-    assert "jobs.products.preload" == local.environment[worker_daemon.MODULE_VARIABLE]
-    assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
-    assert worker_daemon.MODULE_VARIABLE not in cluster.environment
-    assert [] == values(cluster, "--conf") == values(prepare_submission([]), "--conf")
+    assert ["spark.python.daemon.module=jobs.store.spark_workers"] == values(local, "--conf")
+    assert [] == values(cluster, "--conf")
 
 
 def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_is_enough() -> None:

@@ -23,11 +23,11 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.table_file import FileNaming
+from jobs.products import PRODUCT_NAMES
 from jobs.products.index import product as index_product
 from jobs.products.index.entries import read_entries
 from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
 from jobs.products.product import Output
-from jobs.products.registry import PRODUCT_NAMES
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store

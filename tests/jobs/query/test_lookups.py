@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
-from jobs.products.registry import PRODUCT_NAMES
+from jobs.products import PRODUCT_NAMES
 from jobs.query import lookups, store_index
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow

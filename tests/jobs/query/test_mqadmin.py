@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
-from jobs.products.registry import PRODUCT_NAMES
+from jobs.products import PRODUCT_NAMES
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
 from jobs.query.mqadmin.text import host_port_text, pad, time_text
 from rmq_formats.commitlog.record import Host
