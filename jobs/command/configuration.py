@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.options import FILE, click_parameters, examples, flag, option, options_of_function, verb_arguments
-from jobs.command.places import QUERIED_LAKE, STORE, CommaSeparatedPathsType, check_places, skip_place_check
+from jobs.command.places import QUERIED_LAKE, STORE, CommaSeparatedPathsType, check_places
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.arguments import given_spark_options
@@ -239,8 +239,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
         named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
         raise click.UsageError(f"{ONE_SOURCE_NEEDED}; both are set: {named}")
     other = max(given, key=lambda name: _SOURCES.index(sources[name]))
-    skip_place_check(other, ctx)
-    parsed[other] = None
+    parsed[other] = ctx.params[other] = None
 
 
 def configurable_parameters(command: click.Command) -> list[click.Parameter]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.options import StorePlace, option
-from jobs.command.places import NAMED_PLACES_KEY
+from jobs.command.places import named_places
 from jobs.console.log import log_message
 from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
-_CHOICE = f"{__name__}.choice"  # in click's context, for the answer
+# In click's context: the choice, for the answer, and the places to read, which the broker's configuration may name.
+_CHOICE, _READ = f"{__name__}.choice", f"{__name__}.read"
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
 _BLOCK = 512  # bytes: the unit of `st_blocks`
 
@@ -65,7 +66,7 @@ def start_workers(
 ) -> "Workers":
     """Choose the engine by the size of *places* (as *size* counts it), and return its workers; *half* as for Spark."""
     context = click.get_current_context()
-    context.meta.setdefault(NAMED_PLACES_KEY, []).extend(places)
+    context.meta[_READ] = places
     is_decided = asked != AUTO or is_spark_requested()
     to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places)
     is_remote = not all(map(is_local, places))
@@ -79,7 +80,8 @@ def start_workers(
 def uses_s3(context: click.Context) -> bool:
     """Return whether this command, or a Spark setting, names a location on S3."""
     settings = effective_spark_settings(given_spark_options()).values()
-    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(NAMED_PLACES_KEY, ()), *settings))
+    named = (place for place, _, _ in named_places(context))
+    return any(scheme_of(place) in S3_SCHEMES for place in (*named, *context.meta.get(_READ, ()), *settings))
 
 
 def make_workers(engine: Engine, *, half: bool = False) -> "Workers":

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.command.places import OUTPUT_DIRECTORY, STORE, CommaSeparatedPathsType
+from jobs.command.places import LOG_DIRECTORIES, OUTPUT_DIRECTORY, STORE
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
 from jobs.query.mqadmin.java import check_charset
 from jobs.store.release import parse_release, parse_rules
@@ -95,7 +95,7 @@ def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as 
 def examples(*lines: str, exit_codes: str = "") -> str:
     """Return the epilog of a verb: example command lines, and its own exit codes if it has any."""
     text = "\n".join(["\b", "Examples:", *(f"  rmq-lake {line}" for line in lines)])
-    return f"{text}\n\n\b\nExit codes: {exit_codes}\n" if exit_codes else text
+    return f"{text}\n\nExit codes: {exit_codes}\n" if exit_codes else text
 
 
 def options_of_function(function: Callable[..., Any]) -> dict[str, Any]:
@@ -238,9 +238,7 @@ quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
 releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(parse_rules)))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
-commitlog_option = option(
-    "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", CommaSeparatedPathsType()
-)
+commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
 label_option = option("NAME", "The broker's label in the lake, if the contents of STORE match no store in the lake.")

@@ -7,8 +7,9 @@ one, or by its log: segments of a CommitLog, or a directory `commitlog` with seg
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -28,40 +29,9 @@ from rmq_formats.store import (
     parse_offset_name,
 )
 
-# What a command names, in click's context.
-NAMED_PLACES_KEY = f"{__name__}.places"
-_STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
-_EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
-_OUTSIDE = "Choose a location outside the store"
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
-
-
-def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
-    """Refuse an output place inside a store; a verb that *makes_store* may have left a part of its own store there."""
-    store = find_enclosing_store(value)
-    if store is not None and not (makes_store and is_within(store, value)):
-        raise _refused(value, param, ctx, store)
-    if ctx is not None:
-        ctx.meta.setdefault(_OUTPUTS, []).append((value, param))
-        _compare_places(ctx)
-
-
-def _compare_places(ctx: click.Context) -> None:
-    """Refuse an output place inside a store that this command reads, in whichever order the two are parsed."""
-    for value, param in ctx.meta.get(_OUTPUTS, ()):
-        for store in ctx.meta.get(_STORES, ()):
-            if is_within(value, store):
-                raise _refused(value, param, ctx, store)
-
-
-def _refused(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str) -> click.BadParameter:
-    is_same = _real(value) == _real(store)
-    if _is_lake(param) and is_same:
-        return click.BadParameter(_not_a_lake(value, store), ctx, param)
-    where = "is" if is_same else "is inside"
-    reason = f"{value!r} {where} the store {store!r}. {_OUTSIDE}"
-    return click.BadParameter(reason, ctx, param)
+_FILE, _DIRECTORY = "a file", "a directory"
 
 
 def is_within(place: str, root: str) -> bool:
@@ -102,34 +72,85 @@ def _names(directory: Path) -> Iterator[str]:
         return
 
 
+def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.Parameter]]:
+    """Yield every place that a command names, with its type and parameter."""
+    for param in ctx.command.params:
+        if isinstance(param.type, PlaceType):
+            value = ctx.params.get(str(param.name))
+            for place in value if isinstance(value, tuple) else () if value is None else (value,):
+                yield str(place), param.type, param
+
+
+def check_places(ctx: click.Context) -> None:
+    """Refuse places to write inside a store, and missing local stores and lakes, before anything starts."""
+    named = list(named_places(ctx))
+    stores = [place for place, type_, _ in named if type_.is_guarded]
+    for place, type_, param in named:
+        if type_.is_output:
+            _check_output(place, type_, stores, param, ctx)
+    for place, type_, param in named:
+        if type_.lacks is not None and is_local(place):
+            problem = _problem(place, type_.lacks, ctx)
+            if problem is not None:
+                raise click.BadParameter(problem, ctx, param)
+
+
+def _check_output(
+    location: str, type_: "PlaceType", stores: Sequence[str], param: click.Parameter, ctx: click.Context
+) -> None:
+    """Refuse a place inside a store; a verb that makes a store may have left a part of its own store there."""
+    path = Path(local_path(location)) if is_local(location) else None
+    links = []  # tables of a lake may be in other places
+    if path is not None and type_.local_kind is None:
+        links = [str(path / name) for name in _names(path) if (path / name).is_symlink()]
+    is_lake = param.name in {"lake", "findings_lake"}
+    for place in (location, *links):
+        store = find_enclosing_store(place)
+        if store is None or (type_.makes_store and is_within(store, place)):
+            store = next((one for one in stores if is_within(place, one)), None)
+        if store is None:
+            continue
+        is_same = _real(place) == _real(store)
+        reason = (
+            f"{place!r} {'is' if is_same else 'is inside'} the store {store!r}. Choose a location outside the store"
+        )
+        raise click.BadParameter(_not_a_lake(place, store) if is_lake and is_same else reason, ctx, param)
+    kind = None if path is None else _kind_of(path)
+    if type_.local_kind is not None and kind not in {type_.local_kind, None}:
+        raise click.BadParameter(f"{location}: is {kind}; pass {type_.local_kind}", ctx, param)
+    if type_.local_kind is None and kind == _FILE:
+        wanted = "a lake is a directory of tables" if is_lake else "pass a directory"
+        raise click.BadParameter(f"{location!r} is a file; {wanted}", ctx, param)
+
+
+def _kind_of(path: Path) -> str | None:
+    """Describe a path in words; None if it does not exist."""
+    with suppress(OSError):  # not a valid file name: the verb reports it
+        if path.exists():
+            return _DIRECTORY if path.is_dir() else _FILE if path.is_file() else "not a regular file"
+    return None
+
+
 # Returns the problem of a directory that must exist, as a sentence on the location that the user named.
 _Lacks = Callable[[Path, str], str | None]
 
 
-def check_places(ctx: click.Context) -> None:
-    """Refuse missing local stores and lakes before anything starts or is written."""
+def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
+    """Return why a command cannot read a local directory, as a sentence; None if it can."""
     is_log_elsewhere = bool(ctx.params.get("commitlog") or ctx.params.get("broker_conf"))  # then STORE may be empty
-    for location, lacks, param in ctx.meta.pop(_EXPECTED, []):
-        path = Path(local_path(location))
-        try:
-            os.scandir(path).close()
-            problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path, location)
-        except NotADirectoryError:
-            kind = "; a lake is a directory of tables"
-            if lacks is not _lacks_tables:
-                kind = f", but a store is a directory. To print the file:\n{tool_command()} dump {quote(location)}"
-            problem = f"{location!r} is a file{kind}"
-        except PermissionError:
-            continue  # not a wrong argument: the verb says that it has no access, with exit code 1
-        except OSError as error:  # mostly ENOENT; it becomes the refusal
-            problem = f"{location}: {error.strerror or error}"
-        if problem is not None:
-            raise click.BadParameter(problem, ctx, param)
-
-
-def skip_place_check(option: str, ctx: click.Context) -> None:
-    """Drop the demands on the place that an option names, because another option replaces it."""
-    ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one[2] is None or one[2].name != option]
+    path = Path(local_path(location))
+    try:
+        os.scandir(path).close()
+        return None if is_log_elsewhere and lacks is _lacks_store else lacks(path, location)
+    except NotADirectoryError:
+        if lacks is _lacks_tables:
+            return f"{location!r} is a file; a lake is a directory of tables"
+        dump = f"{tool_command()} dump {quote(location)}"
+        return f"{location!r} is a file, but a store is a directory. To print the file:\n{dump}"
+    except PermissionError:
+        return None  # not a wrong argument: the verb says that it has no access, with exit code 1
+    except OSError as error:  # mostly ENOENT; it becomes the refusal
+        return f"{location}: {error.strerror or error}"
 
 
 def _lacks_store(root: Path, location: str) -> str | None:
@@ -175,96 +196,35 @@ def _lacks_both(root: Path, location: str) -> str | None:
     return f"{location}: neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
 
 
-class LocationType(click.ParamType[str]):
-    """A path or URI to read or write; an unsupported one is refused before anything starts."""
+@dataclass(frozen=True, eq=False)
+class PlaceType(click.ParamType[Any]):
+    """A path or URI to read or write, and what `check_places` requires of it."""
 
-    name = "location"
+    lacks: _Lacks | None = None  # without it, the place need not exist
+    is_guarded: bool = False  # a store, or a lake that a store is restored from, into which nothing is written
+    is_writable: bool = False  # files can be written at such a place
+    is_output: bool = False  # this command writes there; existing files there are from its earlier runs
+    local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
+    makes_store: bool = False  # the command writes a store there
+    name: str = "location"  # in messages
 
-    def __init__(
-        self,
-        lacks: _Lacks | None = None,
-        *,
-        is_guarded: bool = False,
-        is_writable: bool = False,
-        is_output: bool = False,
-    ) -> None:
-        """
-        Set the requirements for the place.
-
-        Without *lacks*, the place need not exist. *is_guarded*: a store, or a lake that a store is restored from, into
-        which nothing is written. *is_writable*: files can be written at such a place. *is_output*: this command writes
-        there; existing files there are from its earlier runs.
-        """
-        self._lacks = lacks
-        self._is_writable = is_writable or is_output
-        self.is_guarded = is_guarded
-        self.is_output = is_output
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the location, and return it unchanged."""
-        text = _text(self, value, param, ctx)
-        reason = why_unsupported(text, to_write=self._is_writable)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as above
+        """Refuse an unsupported location, and return the others unchanged."""
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
+            self.fail(f"{value!r} is not a valid path", param, ctx)
+        text = os.fspath(value)
+        if self.local_kind is not None:
+            if not is_local(text):
+                self.fail(f"{text}: is not on this machine; pass the local path of {self.local_kind}", param, ctx)
+            return Path(text)
+        reason = why_unsupported(text, to_write=self.is_writable or self.is_output)
         if reason is not None:
             self.fail(reason, param, ctx)
-        if ctx is not None:
-            ctx.meta.setdefault(NAMED_PLACES_KEY, []).append(text)
-            if self._lacks is not None and is_local(text):
-                ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
-            if self.is_guarded:
-                ctx.meta.setdefault(_STORES, []).append(text)
-                _compare_places(ctx)
-        if self.is_output:
-            path = Path(local_path(text)) if is_local(text) else None
-            links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
-            for place in (text, *links):  # tables of a lake may be in other places
-                _guard(place, param, ctx)
-            if _kind_of(text) == "a file":
-                wanted = "a lake is a directory of tables" if _is_lake(param) else "pass a directory"
-                self.fail(f"{text!r} is a file; {wanted}", param, ctx)
         return text
 
 
-def _kind_of(location: str) -> str | None:
-    """Describe a local path in words (for example "a file"); None if it does not exist."""
-    with suppress(OSError, ValueError):  # not a valid file name: the verb reports it
-        path = Path(local_path(location)) if is_local(location) else None
-        if path is not None and path.exists():
-            return "a directory" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
-    return None
-
-
-def _is_lake(param: click.Parameter | None) -> bool:
-    return param is not None and param.name in {"lake", "findings_lake"}
-
-
-class OutputPathType(click.Path):
-    """A local path to write: a directory, or a file that is replaced (so it must not be a device)."""
-
-    is_output = True
-
-    def __init__(self, *, is_file: bool = False, makes_store: bool = False) -> None:
-        super().__init__(file_okay=is_file, dir_okay=not is_file, path_type=Path)
-        self._makes_store = makes_store
-
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        """Check and return the path; a URI is refused."""
-        text = _text(self, value, param, ctx)
-        wanted = "a directory" if self.dir_okay else "a file"
-        if not is_local(text):
-            self.fail(f"{text}: is not on this machine; pass the local path of {wanted}", param, ctx)
-        _guard(text, param, ctx, makes_store=self._makes_store)
-        kind = _kind_of(text)
-        if kind not in {wanted, None}:
-            self.fail(f"{text}: is {kind}; pass {wanted}", param, ctx)
-        return super().convert(text, param, ctx)
-
-
-class CommaSeparatedPathsType(click.ParamType[tuple[str, ...]]):
+class CommaSeparatedPathsType(PlaceType):
     """Paths or URIs of parts of a store, separated by commas, as in a broker's configuration."""
-
-    name = "path[,path]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the paths in the given order."""
@@ -272,16 +232,7 @@ class CommaSeparatedPathsType(click.ParamType[tuple[str, ...]]):
         paths = tuple(str(path).strip() for path in given)
         if not all(paths):
             self.fail(f"{value!r} contains an empty path", param, ctx)
-        return tuple(LOG_DIRECTORY.convert(path, param, ctx) for path in paths)
-
-
-def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-    if not isinstance(value, str | os.PathLike):
-        type_.fail(f"{value!r} is not a valid path", param, ctx)
-    text = os.fspath(value)
-    if not text or "\0" in text:
-        type_.fail(f"{value!r} is not a valid path", param, ctx)
-    return text
+        return tuple(super(CommaSeparatedPathsType, self).convert(path, param, ctx) for path in paths)
 
 
 def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
@@ -297,15 +248,15 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 
-STORE_FILE = LocationType(is_guarded=True)
-STORE = LocationType(_lacks_store, is_guarded=True)
-LOG_DIRECTORY = LocationType(lambda *_: None, is_guarded=True)
-LAKE = LocationType(_lacks_tables, is_guarded=True)
-STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
+STORE_FILE = PlaceType(is_guarded=True)
+STORE = PlaceType(_lacks_store, is_guarded=True)
+LOG_DIRECTORIES = CommaSeparatedPathsType(lambda *_: None, is_guarded=True, name="path[,path]")
+LAKE = PlaceType(_lacks_tables, is_guarded=True)
+STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
 # The answer may be written into a folder of it; a lake is only at places where one can be written.
-QUERIED_LAKE = LocationType(_lacks_tables, is_writable=True)
-CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
-OUTPUT_LOCATION = LocationType(is_output=True)
-OUTPUT_FILE = OutputPathType(is_file=True)
-OUTPUT_DIRECTORY = OutputPathType()
-NEW_STORE = OutputPathType(makes_store=True)
+QUERIED_LAKE = PlaceType(_lacks_tables, is_writable=True)
+CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)
+OUTPUT_LOCATION = PlaceType(is_output=True)
+OUTPUT_FILE = PlaceType(is_output=True, local_kind=_FILE, name="file")
+OUTPUT_DIRECTORY = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory")
+NEW_STORE = PlaceType(is_output=True, local_kind=_DIRECTORY, name="directory", makes_store=True)

@@ -83,7 +83,7 @@ def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
 
 def object_store_error(location: str, options: Mapping[str, str], error: OSError) -> OSError:
     """Return an error of `deltalake` with the message of the object store that caused it."""
-    return error if is_local(location) else _object_store(location, options).object_store_error(location, error)
+    return error if is_local(location) else _object_store(location, options).explain_error(location, error)
 
 
 def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":

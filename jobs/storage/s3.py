@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
-from jobs.storage.settings import AzureSettings, azure_delta_options, azure_filesystem
+from jobs.storage.settings import AzureSettings, azure_delta_options, azure_filesystem, find_s3_settings
 from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
@@ -78,13 +79,11 @@ def retry_server_failures(call: Callable[[], Result], *, has_answered: bool = Tr
     return call()
 
 
-class _Persistent(io.RawIOBase):
-    """A pyarrow file whose reads are retried."""
+class _ReaderFile(io.RawIOBase):
+    """A reader as a file, for pyarrow's own readers."""
 
-    def __init__(self, file: "NativeFile", calls: _Calls) -> None:
-        self._file = file
-        self._calls = calls
-        self._size: int = calls(file.size)
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._position = 0
 
     def readable(self) -> bool:
@@ -94,23 +93,13 @@ class _Persistent(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = offset + (0, self._position, self._reader.size)[whence]
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(self._size - self._position, 0)
-        size = left if size is None or size < 0 else min(size, left)
-        data: bytes = self._calls(lambda: self._file.read_at(size, self._position)) if size else b""
-        self._position += len(data)
-        return data
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        count = self._reader.read_into(self._position, memoryview(buffer).cast("B"))
+        self._position += count
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,20 +158,34 @@ class ObjectStorage(Storage):
         from pyarrow import PythonFile
 
         file = self._call(location, lambda: self.filesystem.open_input_file(object_key(location)))
-        return PythonFile(_Persistent(file, partial(self._call, location)), mode="r")
+        return PythonFile(_ReaderFile(_ArrowReader(file, partial(self._call, location))), mode="r")
 
-    def object_store_error(self, location: str, error: OSError) -> OSError:
-        """Return an error of `deltalake` with its cause and a remedy; *error* itself if the cause is another one."""
-        known = self._missing_or_unreachable(location, str(error))
-        if known is not None:
-            return known
-        found = _ANSWER.search(str(error))
-        if found is None:
-            return error
-        said = f"{found['code']}: {found['message']}"
-        if found["status"] in {"401", "403"}:
-            return self._denied(location, said)
-        return OSError(f"{location}: {self.service} refuses the request ({said[:_SHOWN]})")
+    def explain_error(self, location: str, error: OSError) -> OSError:
+        """Return an error of pyarrow or `deltalake` with its cause and a remedy; *error* itself for other causes."""
+        text = str(error)
+        if (found := _NO_BUCKET.search(text)) is not None:
+            kind, name = "container" if self.service == "Azure" else "bucket", object_key(location).partition("/")[0]
+            return OSError(
+                f"{location}: the {kind} {name} does not exist on {self.endpoint} ({found[0]}); check its name and "
+                f"{self.endpoint_setting}, or create it"
+            )
+        if (found := _UNREACHABLE.search(text)) is not None:
+            return OSError(
+                f"{location}: cannot connect to {self.endpoint} ({found[0]}); check {self.endpoint_setting}, and that "
+                "the server is running"
+            )
+        answer = _ANSWER.search(text)
+        if answer is not None:
+            is_denied, cause = answer["status"] in {"401", "403"}, f"{answer['code']}: {answer['message']}"
+        else:
+            is_denied = _DENIED.search(text) is not None and not isinstance(error, PermissionError)
+            cause = re.split("(?:AWS|Azure) Error:? ", text)[-1].partition("\n")[0]
+        if is_denied:
+            reason = f"{self.service} denies access ({cause[:_SHOWN]}); the request used {self.credentials_text}"
+            return PermissionError(errno.EACCES, reason, location)
+        return (
+            error if answer is None else OSError(f"{location}: {self.service} refuses the request ({cause[:_SHOWN]})")
+        )
 
     def _call(self, location: str, call: Callable[[], Result]) -> Result:
         """Return the result of *call*; if access, bucket or address is wrong, the error names the settings to check."""
@@ -192,49 +195,12 @@ class ObjectStorage(Storage):
             self.has_answered.set()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from error
         except OSError as error:
-            known = self._missing_or_unreachable(location, str(error))
-            if known is not None:
-                raise known from error
-            if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
+            explained = self.explain_error(location, error)
+            if explained is error:
                 raise
-            raise self._denied(
-                location, re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
-            ) from error
+            raise explained from error
         self.has_answered.set()
         return result
-
-    def _missing_or_unreachable(self, location: str, said: str) -> OSError | None:
-        """Return an error that names the missing bucket or the unreachable server; None if *said* is another error."""
-        if (found := _NO_BUCKET.search(said)) is not None:
-            kind, name = "container" if self.service == "Azure" else "bucket", object_key(location).partition("/")[0]
-            return OSError(
-                f"{location}: the {kind} {name} does not exist on {self.endpoint} ({found[0]}); check its name and "
-                f"{self.endpoint_setting}, or create it"
-            )
-        if (found := _UNREACHABLE.search(said)) is not None:
-            return OSError(
-                f"{location}: cannot connect to {self.endpoint} ({found[0]}); check {self.endpoint_setting}, and that "
-                "the server is running"
-            )
-        return None
-
-    def _denied(self, location: str, said: str) -> PermissionError:
-        reason = f"{self.service} denies access ({said[:_SHOWN]}); the request used {self.credentials_text}"
-        return PermissionError(errno.EACCES, reason, location)
-
-
-# Hadoop's settings of S3, and their names in pyarrow, `deltalake` and pyiceberg.
-_NAMES = {
-    "fs.s3a.access.key": ("access_key", "AWS_ACCESS_KEY_ID", "s3.access-key-id"),
-    "fs.s3a.secret.key": ("secret_key", "AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
-    "fs.s3a.session.token": ("session_token", "AWS_SESSION_TOKEN", "s3.session-token"),
-    "fs.s3a.endpoint.region": ("region", "AWS_REGION", "s3.region"),
-}
-_PYARROW, _DELTALAKE, _PYICEBERG = range(3)
-
-
-def _named(options: Mapping[str, str], client: int) -> dict[str, str]:
-    return {names[client]: value for setting, names in _NAMES.items() if (value := options.get(setting))}
 
 
 def _endpoint(options: Mapping[str, str]) -> tuple[str, bool]:
@@ -251,7 +217,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     """Return the storage for these Hadoop settings."""
     from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
 
-    named = _named(dict(options), _PYARROW)
+    named = {names.pyarrow: value for names, value in find_s3_settings(dict(options))}
     endpoint, is_path_style = _endpoint(dict(options))
     if endpoint:
         named["endpoint_override"] = endpoint.split("://", 1)[-1]
@@ -286,7 +252,7 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
         del os.environ[name]  # Amazon's clients treat it as unset; `deltalake` would sign with an empty token
     return {
         "AWS_REGION": "us-east-1",
-        **_named(options, _DELTALAKE),
+        **{names.variables[0]: value for names, value in find_s3_settings(options)},
         **({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}),
         **({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}),
         **({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false"} if is_path_style else {}),
@@ -301,7 +267,8 @@ def iceberg_options(location: str, options: Mapping[str, str]) -> dict[str, str]
     endpoint, is_path_style = _endpoint(options)
     addressing = str(bool(endpoint) and not is_path_style).lower()
     own = {"s3.endpoint": endpoint} if endpoint else {}
-    return {**_named(options, _PYICEBERG), **own, "s3.force-virtual-addressing": addressing}
+    named = {names.pyiceberg: value for names, value in find_s3_settings(options)}
+    return {**named, **own, "s3.force-virtual-addressing": addressing}
 
 
 def delta_location(location: str) -> str:

@@ -22,26 +22,31 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
+class S3Names(NamedTuple):
+    """The names of a setting of S3 besides Hadoop's."""
+
+    variables: tuple[str, ...]  # of the environment; the first one is also the name in `deltalake`
+    in_profile: str  # of Amazon's configuration files
+    pyarrow: str = ""  # the endpoint is translated separately, with its scheme
+    pyiceberg: str = ""
+
+
 _OF_AMAZON = {
-    "fs.s3a.access.key": ("AWS_ACCESS_KEY_ID",),
-    "fs.s3a.secret.key": ("AWS_SECRET_ACCESS_KEY",),
-    "fs.s3a.session.token": ("AWS_SESSION_TOKEN",),
-    "fs.s3a.endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "fs.s3a.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-}
-_IN_PROFILE = {
-    "fs.s3a.access.key": "aws_access_key_id",
-    "fs.s3a.secret.key": "aws_secret_access_key",
-    "fs.s3a.session.token": "aws_session_token",
-    "fs.s3a.endpoint.region": "region",
-    "fs.s3a.endpoint": "endpoint_url",
+    "fs.s3a.access.key": S3Names(("AWS_ACCESS_KEY_ID",), "aws_access_key_id", "access_key", "s3.access-key-id"),
+    "fs.s3a.secret.key": S3Names(
+        ("AWS_SECRET_ACCESS_KEY",), "aws_secret_access_key", "secret_key", "s3.secret-access-key"
+    ),
+    "fs.s3a.session.token": S3Names(("AWS_SESSION_TOKEN",), "aws_session_token", "session_token", "s3.session-token"),
+    "fs.s3a.endpoint.region": S3Names(("AWS_REGION", "AWS_DEFAULT_REGION"), "region", "region", "s3.region"),
+    "fs.s3a.endpoint": S3Names(("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "endpoint_url"),
 }
 S3_KEY_SETTINGS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # they belong together
 
 
 def read_environment_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings from the environment; keys in variables override those of a profile."""
-    settings = merge_settings(_of_profile(environment), read_variable_settings(environment, _OF_AMAZON))
+    variables = {setting: names.variables for setting, names in _OF_AMAZON.items()}
+    settings = merge_settings(_of_profile(environment), read_variable_settings(environment, variables))
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
     if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -91,7 +96,15 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
             raise OSError(f"{path}: not a valid AWS configuration file: {type(error).__name__}") from None
         if parser.has_section(name):
             found |= parser[name]
-    return {setting: found[key].strip() for setting, key in _IN_PROFILE.items() if found.get(key, "").strip()}
+    values = {setting: found.get(names.in_profile, "").strip() for setting, names in _OF_AMAZON.items()}
+    return {setting: value for setting, value in values.items() if value}
+
+
+def find_s3_settings(options: Mapping[str, str]) -> list[tuple[S3Names, str]]:
+    """Return the values of S3's settings, except the endpoint, with the names that clients use."""
+    return [
+        (names, options[setting]) for setting, names in _OF_AMAZON.items() if names.pyarrow and options.get(setting)
+    ]
 
 
 _KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"

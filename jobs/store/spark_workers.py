@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 from jobs.console.process import hide_pandas
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import hadoop_options
-from jobs.products import PRODUCTS
 from jobs.store.workers import Item, Result, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 
+# Of most tasks; they import what the other tasks need from other libraries as well.
+_TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
 _counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `pop_task_counts`
 
 
@@ -130,8 +131,8 @@ def import_task_modules() -> None:
     """Import the modules of tasks, and load compiled functions."""
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
-        for product in PRODUCTS:
-            import_module(product.module)
+        for module in _TASK_MODULES:
+            import_module(module)
         if not CACHE_WAS_EMPTY:  # else the driver compiles before the first task
             compile_messages()
             compile_queues_and_index()
