@@ -13,7 +13,7 @@ from jobs.command import VERBS
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.options import parse_log_place, parse_time_argument
-from jobs.console.amounts import TimeArgument, parse_time, time_text
+from jobs.console.amounts import parse_time
 from jobs.console.result import ExitCode
 from tests.golden import StoreOf
 from tests.support.commands import Run
@@ -103,15 +103,6 @@ def test_spark_options_with_unbalanced_quotes_are_a_usage_error(
     ended = run("inspect", golden("b551-base"))
 
     assert (ended.code, "RMQ_LAKE_SPARK_OPTIONS: No closing quotation" in ended.err) == (ExitCode.USAGE, True)
-
-
-def test_the_zone_is_printed_if_the_text_does_not_state_it() -> None:
-    assert TimeArgument("2025-11-20 15:42").interpretation(SHANGHAI) == (
-        "'2025-11-20 15:42' is interpreted in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
-    )
-    assert TimeArgument(str(STORED)).interpretation(SHANGHAI) is None
-    assert TimeArgument("2h").interpretation(SHANGHAI) is None
-    assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
 
 
 ROOT = Path(__file__).parents[3]

@@ -1,7 +1,6 @@
 """`dump`: every record, unit and entry of one file with its offset, and the end of the file."""
 
 import base64
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -103,17 +102,6 @@ def test_an_unreadable_sector_is_damage_and_later_records_are_printed(
     assert "# UNREADABLE 4096 bytes cannot be read at position 8192: Input/output error" in outcome.out
     assert "sealed segment" in outcome.out
     assert outcome.out.count("  record  ") > 20
-
-
-def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / ("0" * 20)
-    path.write_bytes(log_of([a_record(b"\x1b[2J", topic="a\nb", properties=b"KEYS\x01k\n\x1b[31m\x02")]))
-
-    outcome = run("dump", "--fields", path)
-
-    assert "\x1b" not in outcome.out
-    assert r"a\nb/0" in outcome.out
-    assert json.loads(run("dump", "--json", path).out.splitlines()[0])["topic"] == "a\nb"
 
 
 # files of queues and index

@@ -18,7 +18,6 @@ import pytest
 from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
-from jobs.query.mqadmin.arguments import UNSUPPORTED_COMMANDS
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
@@ -117,15 +116,6 @@ def test_a_message_cannot_control_the_terminal(
 
 def test_piped_output_equals_that_of_mqadmin_byte_for_byte(run: Run, hostile: str) -> None:
     assert ESC in run(*FIRST, "--body", "--store", hostile).out
-
-
-@pytest.mark.parametrize(("why", "names"), UNSUPPORTED_COMMANDS.items())
-def test_an_unsupported_command_is_a_usage_error_with_the_reason(why: str, names: tuple[str, ...], run: Run) -> None:
-    for name in names:
-        code, out, err = run("mqadmin", name, "-n", "host:9876", "-b", "host:10911")
-
-        assert (code, out) == (ExitCode.USAGE, "")
-        assert why in err
 
 
 def test_csv_keeps_nested_values() -> None:
