@@ -16,7 +16,7 @@ from tests.sampling import on_any_worker, sample, some_often
 from tests.support.commands import ROOT
 from tests.support.fault_draws import Draw, drawn, failure, find_violations, of_faults, of_repairs
 from tests.support.fault_kinds import NO_FAULT, STORE
-from tests.support.faults import VERBS, line, matrix, page, said
+from tests.support.faults import PAGE, VERBS, line, matrix, page, said
 
 CHECKS = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.
@@ -45,7 +45,7 @@ def test_no_verb_reports_a_problem_of_a_healthy_store(folder: Path, verb: str) -
 def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: int) -> None:
     rows = list(matrix(folder, every))
     green = [fault for fault, cells in rows if not fault.unseen and cells["verify"].code is ExitCode.CLEAN]
-    text = (ROOT / "docs" / "internals" / "faults.md").read_text()
+    text = PAGE.read_text()
 
     assert [] == green
     assert {line(*row) for row in rows} <= set(text.splitlines())

@@ -18,7 +18,6 @@ from rmq_formats.indexfile.build import (
     KEY_KINDS,
     PACKED_KEY,
     Comparison,
-    FieldDifference,
     FileBuilder,
     IndexFilePart,
     RuleTable,
@@ -166,18 +165,6 @@ def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> N
         scalar.put(key_hash, offset, time, release_at(rules, offset).hash_slot_count)
 
     assert built(keys, rules, cut, None, geometry)[0] == scalar.encode()
-
-
-def test_time_differences_overflow_as_in_java() -> None:
-    """A store time far below zero gives the largest difference, not the smallest."""
-    times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
-    records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
-    rules = make_rules((0, NEWEST))
-    scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
-    for key_hash, offset, time in packed(records, rules).tolist():
-        scalar.put(key_hash, offset, time, NEWEST.hash_slot_count)
-
-    assert built(packed(records, rules), rules, 3, IndexHeader(0, 5, 0, 0, 0, 12))[0] == scalar.encode()
 
 
 def test_keys_before_the_start_offset_are_skipped() -> None:
@@ -354,32 +341,22 @@ def changed(position: int, value: int) -> bytearray:
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
-def test_a_different_entry_is_reported_with_number_and_field(size: int) -> None:
-    at = COMPARED.entry_position(6)
-    comparison = compared(changed(at + 15, 200), small_file(), size)
+def test_differences_are_reported_with_number_and_field(size: int) -> None:
+    """All of the header, then the first one of the slots, and that of the entries."""
+    slot, entry = COMPARED.slot_position(3) + 3, COMPARED.entry_position(6) + 15
+    data = changed(entry, 200)
+    data[15], data[39], data[slot], data[entry + 20] = 1, 77, 99, 1
+    comparison = compared(data, small_file(), size)
 
-    assert not comparison.is_equal
-    assert comparison.differences == [FieldDifference(IndexFilePart.ENTRY, 6, "time_diff_s", at + 12, 200, 25)]
-    assert str(comparison.differences[0]) == f"entry 6 time_diff_s: 200, expected 25, at position {at + 12}"
-    assert comparison.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 0, IndexFilePart.ENTRY: 1}
-    assert comparison.differing_bits == (200 ^ 25).bit_count()
-
-
-def test_a_different_slot_is_reported_with_its_number() -> None:
-    comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
-
-    (difference,) = comparison.differences
-    assert (*difference[:3], difference.found) == (IndexFilePart.SLOT, 3, "newest_entry", 99)
-
-
-def test_different_header_fields_are_reported_first() -> None:
-    data = changed(15, 1)
-    data[39] = 77
-    data[COMPARED.entry_position(2)] = 1
-    comparison = compared(data, small_file())
-
-    assert [difference.field for difference in comparison.differences] == ["end_timestamp", "index_count", "key_hash"]
-    assert str(comparison.differences[1]) == "header index_count: 77, expected 10, at position 36"
+    assert [str(difference) for difference in comparison.differences] == [
+        "header end_timestamp: 1700000039937, expected 1700000040000, at position 8",
+        "header index_count: 77, expected 10, at position 36",
+        f"slot 3 newest_entry: 99, expected 7, at position {slot - 3}",
+        f"entry 6 time_diff_s: 200, expected 25, at position {entry - 3}",
+    ]
+    assert comparison.counts == {IndexFilePart.HEADER: 2, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 2}
+    pairs = zip(data, small_file(), strict=True)
+    assert comparison.differing_bits == sum((found ^ expected).bit_count() for found, expected in pairs)
 
 
 @pytest.mark.parametrize("after", [b"", bytes(5 * 20)], ids=["cut short", "zeroed"])

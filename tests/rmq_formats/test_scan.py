@@ -216,17 +216,6 @@ def test_a_dledger_header_must_state_the_size_of_its_record() -> None:
     assert "around a record" in found[0].reason
 
 
-def test_a_failed_read_is_retried_block_by_block() -> None:
-    raw, _ = _log_of_some_blocks()
-
-    def read(position: int, length: int) -> bytes:
-        if length > BLOCK:
-            raise OSError(errno.EIO, "Input/output error")
-        return raw[position : position + length]
-
-    assert flat(scan(read, 0, len(raw), len(raw), BASE, final=True)) == list(walk(raw, BASE, final=True))
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, None])
 def test_only_disk_errors_count_as_damage(number: int | None) -> None:
     raw, _ = _log_of_some_blocks()

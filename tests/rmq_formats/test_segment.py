@@ -60,6 +60,9 @@ CASES = {
         "RB",
     ),
     "zeros after the last record": (a_segment([ONE]), "RU"),
+    # The broker copies a record front to back, and the first bytes of its size are zeros.
+    "the size of a record": (log_of([ONE, TWO])[: ONE.total_size + 4].ljust(4096, b"\0"), "RW"),
+    "a record without its last byte": (log_of([ONE, TWO])[:-1].ljust(4096, b"\0"), "RW"),
     "zeros alone, made ahead of need": (bytes(4096), "U"),
     "nothing": (b"", ""),
     "cut off after a record": (log_of([ONE, TWO]), "RR"),
@@ -170,18 +173,6 @@ def test_a_dledger_header_must_match_its_record(field: str, value: int, reason: 
 
     assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
     assert reason in pieces[0].reason
-
-
-def test_a_partially_written_record_is_waiting() -> None:
-    """The broker copies it front to back (and the first bytes of its size are zeros); the file after is zeros."""
-    for size in range(4, TWO.total_size):
-        raw = (log_of([ONE, TWO])[: ONE.total_size + size]).ljust(4096, b"\0")
-
-        pieces = list(walk(raw, 0))
-
-        assert kinds(pieces) == [RECORD, WAITING], size
-        assert pieces[1].offset == ONE.total_size, size
-        assert END_BY_LAST_PIECE[pieces[-1].kind] is SegmentEnd.OPEN, size
 
 
 def test_the_last_record_is_complete_if_its_body_and_end_are_written() -> None:

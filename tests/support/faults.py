@@ -1,7 +1,7 @@
 """
-The page of faults: the result of each verb for each kind of damage.
+The tables of docs/internals/faults.md: the result of each verb for each kind of damage.
 
-    python -m tests.support.faults > docs/internals/faults.md
+    python -m tests.support.faults
 
 Every fault is planted in a copy of one healthy store that a real broker wrote; every verb runs in this process, without
 Spark. `test_faults.py` compares the page with the current results.
@@ -10,7 +10,6 @@ Spark. `test_faults.py` compares the page with the current results.
 import json
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from jobs.console.result import ExitCode
 from jobs.verify.log import UNCHECKED_FIELDS
 from tests.golden import unpack
-from tests.support.commands import run_in_process
+from tests.support.commands import ROOT, run_in_process
 from tests.support.fault_kinds import (
     MESSAGE_HIT,
     NO_CHECKSUM,
@@ -35,7 +34,7 @@ from tests.support.fault_kinds import (
 )
 from tests.support.lakes import table_of
 
-STARTED = Path(__file__).parents[1] / "oracle" / "recorded_starts.jsonl"
+STARTED = ROOT / "tests" / "oracle" / "recorded_starts.jsonl"
 
 
 class Start(NamedTuple):
@@ -176,36 +175,7 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-_HEAD = """# Faults and the result of each command
-
-Each fault is planted in a copy of a healthy store that a 5.3.3 broker wrote (four segments, queue files of ten units,
-thirteen index files), and each command is run on it. `python -m tests.support.faults` generates this page; a test
-compares it with the current results. If a row names a field, one bit of this field is changed.
-
-The number in parentheses is the exit code.
-
-* *does not read it*: the command does not need to open such a file.
-* *not verified*: `inspect` reads the names of files, their beginnings and ends, and a sample of the records; with
-  `--deep` it reads every record of the log. In both cases it reports that it found no problems, and that only
-  `verify` can confirm this. `verify` itself reports *not verified* if it found no problems, but a file that it needs
-  is missing: without the checkpoint, it cannot determine how far the broker had flushed its files.
-* *healthy (no checksum)*: `verify` reports the store as healthy, and names the changed field among the fields that no
-  checksum covers. Only `verify` reports *healthy*.
-* *done*: `ingest` has written all existing data to the lake; it reports nothing about files that it did not need to
-  read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace a
-  file, or if a part of the log that it needs is missing or damaged, and with 4 if a file of the store contradicts the
-  log and the log may be wrong.
-* *rows say: missing*: the store has no queues at all. `ingest` does not fail, because the store may be a copy that
-  contains only the log; the column `status` of `consume_queue` marks the units as missing.
-* *prints it*: `dump` prints the file that has the fault. It reports only damage that is visible in this file alone.
-* *answers*: `query` prints the affected message, which it finds by its queue offset, without index files. It checks
-  that the message is the one to which the unit of the queue points and that the body matches its CRC; it prints all
-  other fields as they are stored. *damage or gap* (3): one of these checks fails, or messages may be missing.
-
-Some faults cannot be detected, or are not reported as damage. A note under the table lists them, with the reason. The
-row *no fault* is the control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are
-wrong, and which options to use if the store has no evidence.
-"""
+PAGE = ROOT / "docs" / "internals" / "faults.md"
 
 
 def matrix(folder: Path, every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
@@ -220,7 +190,10 @@ def line(fault: Fault, cells: dict[str, Cell]) -> str:
 
 
 def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
-    lines = [_HEAD]
+    """Return the page with its tables as the results are now; the text above them is written by hand."""
+    by_hand, _, tables = PAGE.read_text(encoding="utf-8").partition(f"\n## {Part.LOG.value}\n")
+    assert tables, f"{PAGE} has no tables: restore it"
+    lines = [by_hand]
     for part in Part:
         some = [(fault, cells) for fault, cells in rows if fault.part is part]
         lines += [f"## {part.value}", "", "| fault | " + " | ".join(f"`{verb}`" for verb in VERBS) + " |"]
@@ -275,7 +248,7 @@ def _starts() -> Iterator[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        sys.stdout.write(page(list(matrix(Path(folder)))))
+        PAGE.write_text(page(list(matrix(Path(folder)))), encoding="utf-8")
 
 
 if __name__ == "__main__":
