@@ -301,8 +301,8 @@ def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMas
     starts, ends, equal, _, unchecked = lake
     check = RangeCheck()
     with closing(RangeReader(range_).pieces()) as pieces:
-        for _ in check.watch(range_, pieces):
-            pass
+        for item in pieces:
+            check.add(item)
     damaged = [one.offset for one in (*check.wrong, *check.doubtful)]
     goes_on = starts < starts[equal].max(initial=-1)
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)

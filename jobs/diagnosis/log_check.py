@@ -10,15 +10,16 @@ record.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.diagnosis.broker_start import DoubtfulBytes, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
-from jobs.store.chain import Outcome, Pieces
+from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -104,23 +105,25 @@ class RangeCheck:
         """The number of intact records."""
         return self.records - len(self.wrong)
 
-    def watch(self, _range: Range, pieces: Pieces) -> Pieces:
-        """Yield *pieces*, and check each one."""
-        for item in pieces:
-            if isinstance(item, Piece):
-                if item.kind is PieceKind.DAMAGE:
-                    self.damaged.append(item)
-                    self._note(item.offset, item.end)
-                elif item.kind is PieceKind.BLANK:
-                    self._note(item.offset, item.offset)
-            else:
-                times = np.empty(item.positions.size, np.int64)
-                kernels.store_timestamps(item.buffer, item.positions, times)
-                self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
-                self.times.add(item, times)
-                self._check_records(item)
-                self.records += int(item.positions.size)
-            yield item
+    def add(self, item: RawRecords | Piece) -> None:
+        """Check the next records, or note the bytes between them."""
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.DAMAGE:
+                self.damaged.append(item)
+                self._note(item.offset, item.end)
+            elif item.kind is PieceKind.BLANK:
+                self._note(item.offset, item.offset)
+            return
+        times = np.empty(item.positions.size, np.int64)
+        kernels.store_timestamps(item.buffer, item.positions, times)
+        self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
+        self.times.add(item, times)
+        self._check_records(item)
+        self.records += int(item.positions.size)
+
+    def finish(self) -> Self:
+        """Return the check itself."""
+        return self
 
     def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
@@ -143,13 +146,17 @@ class RangeCheck:
         self.places.append(DoubtfulBytes(offset, end, self.messages + records_before))
 
 
+def check_range(_range: Range, _files: ExitStack) -> RangeCheck:
+    """Begin the check of a range."""
+    return RangeCheck()
+
+
 class LogCheck:
     """A collector that finds the damage of the log during the first pass over it."""
 
-    range_collector = RangeCheck
-
     def __init__(self) -> None:
         self.checks: list[RangeCheck] = []
+        self.new_collector = check_range
 
     @property
     def doubtful_ranges(self) -> list[tuple[int, int]]:

@@ -44,17 +44,19 @@ from jobs.lake.superseded import Superseded, refuse_deletion_vectors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products import PRODUCTS, Product
-from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_by_table
+from jobs.products.product import FinishedProduct, Run, StartedProduct
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats, determine_releases
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import (
     LogTruncatedError,
     Outcome,
+    Results,
     confirm_deleted,
     confirm_not_truncated,
     ranges_deleted_meanwhile,
     read_chained,
+    select_results,
     watermark,
 )
 from jobs.store.ranges import (
@@ -165,26 +167,26 @@ class _Run(NextRun):
             self.summary.plan = describe_plan(ranges, written_size(ranges))
             self.summary.open = self.earlier_damage
             return
-        work = RangePass(self.output, tuple(one.collector for one in started))
+        output, collectors = self.output, [one.collector for one in started if one.collector is not None]
         with add_bytes_of_later_phase(self.summary.bytes_left):
-            outcomes = read_chained(self.workers, ranges, work, work.discard)
+            outcomes = read_chained(self.workers, ranges, collectors, output.discard)
         self.clock.end_step("reading and writing")
         self._note_read(outcomes)
-        for number, (product, one) in enumerate(zip(products, started, strict=True)):
+        for product, one in zip(products, started, strict=True):
             if product.is_of_last_step and self.summary.bytes_left:
                 continue
-            own = [Outcome(outcome.range, outcome.facts, outcome.payload[number].value) for outcome in outcomes]
+            own = [] if one.collector is None else select_results(outcomes, collectors.index(one.collector))
             try:
                 self._add_finished(product, one.finish(own, self.summary.to_offset))
             except (TopicsError, FileNotFoundError) as error:
                 for outcome in outcomes:
-                    work.discard(outcome.payload)
+                    output.discard(outcome.payload)
                 if isinstance(error, FileNotFoundError):
                     refuse_taken_run(self.lake, self.known_store.store_id, self.known_store.next_run, error)
                 raise
             self.clock.end_step(product.step)
         for outcome in outcomes:
-            work.delete_scratch(outcome.payload)
+            output.delete_scratch(outcome.payload)
         self._confirm_not_rewritten(outcomes)
         if not self.is_registered:
             self._register()
@@ -298,7 +300,7 @@ class _Run(NextRun):
         self.summary.bytes_left = sum(range_.size for range_ in new if range_.start_offset >= end)
         return end
 
-    def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
+    def _note_read(self, outcomes: Sequence[Outcome[Results]]) -> None:
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
         confirm_deleted(self.store, ranges_deleted_meanwhile(outcomes))
@@ -314,7 +316,8 @@ class _Run(NextRun):
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].facts.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
-        self.files = files_by_table(outcomes)
+        for table, action in (item for one in outcomes for result in one.payload for item in result.files.items()):
+            self.files.setdefault(table, []).append(action)
 
     def _add_finished(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
@@ -329,14 +332,14 @@ class _Run(NextRun):
         for gap in finished.gaps:
             summary.add_gap(*gap)
 
-    def _confirm_not_rewritten(self, outcomes: Sequence[Outcome[Collected]]) -> None:
+    def _confirm_not_rewritten(self, outcomes: Sequence[Outcome[Results]]) -> None:
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:
                 reason = f"the log was rewritten from {fingerprint.offset} on while it was being read"
                 raise LogTruncatedError(errno.ESTALE, reason, self.store.root)
 
-    def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:
+    def _commit_read(self, outcomes: Sequence[Outcome[Results]], superseded: Superseded | None) -> None:
         summary = self.summary
         self.state[COMMAND_KEY] = self.request.command
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))

@@ -36,7 +36,8 @@ from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
-from jobs.store.chain import Outcome, run_range, watermark
+from jobs.store.chain import Outcome, watermark
+from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, SettleLimits, describe_plan, find_holes, plan_ranges
 from jobs.store.release import parse_rules
 from jobs.store.running_broker import check_disk_space
@@ -276,17 +277,16 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
         output.new_file(TIERED, name) as messages,
         output.new_file(QUARANTINE, name, run=output.naming.run) as quarantine,
     ):
-
-        def read(part: QueueRange, range_: Range, pieces: Iterator[RawRecords | Piece]) -> QueueRange:
-            damaged = sorted(_write_messages(part, pieces, messages, rules, selection))
-            where = {"segment": range_.base_offset, "file": range_.location}
+        outcomes = []
+        for part in bundle:
+            reader = RangeReader(part.range)
+            damaged = sorted(_write_messages(part, reader.pieces(), messages, rules, selection))
+            where = {"segment": part.range.base_offset, "file": part.range.location}
             # Damaged bytes may be of messages that were not selected.
             left_out = {} if selection.topic_filter is None else {"sample": None}
             if damaged:
                 quarantine.write_rows(one._asdict() | where | left_out for one in damaged)
-            return part
-
-        outcomes = [run_range(part.range, partial(read, part)) for part in bundle]
+            outcomes.append(Outcome(part.range, reader.facts, part))
         files = {TIERED.name: messages.close(), QUARANTINE.name: quarantine.close()}
     return outcomes, {table: action for table, action in files.items() if action is not None}
 

@@ -12,7 +12,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
-from jobs.products.product import FinishedProduct, Run, StartedProduct, State, collect_nothing
+from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
 
 FILES_KEY = "files"  # in the state: name → SHA-256 of the newest version that the lake has
@@ -24,7 +24,7 @@ Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there m
 StateJson = Mapping[str, Any]
 
 
-def start_product(run: Run, state: StateJson | None) -> StartedProduct[None]:
+def start_product(run: Run, state: StateJson | None) -> StartedProduct[Any]:
     """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
     config, known = read_broker_config(run.store), parse_state(state)
 
@@ -39,10 +39,10 @@ def start_product(run: Run, state: StateJson | None) -> StartedProduct[None]:
             finished.add(table, run.output.write_config(table, changes, to_offset))
         return finished
 
-    return StartedProduct(run.from_offset, collect_nothing, finish)
+    return StartedProduct(run.from_offset, None, finish)
 
 
-def start_files(run: Run, state: State | None) -> StartedProduct[None]:
+def start_files(run: Run, state: State | None) -> StartedProduct[Any]:
     """Prepare rows of configuration files, one for each new, changed or deleted file."""
     known, files = dict(state[FILES_KEY]) if state else {}, tuple(read_config_files(run.store))
 
@@ -64,7 +64,7 @@ def start_files(run: Run, state: State | None) -> StartedProduct[None]:
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 
-    return StartedProduct(run.from_offset, collect_nothing, finish)
+    return StartedProduct(run.from_offset, None, finish)
 
 
 class BrokerState(NamedTuple):

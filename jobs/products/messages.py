@@ -9,7 +9,7 @@ of the trace topic contains keys and tags of other messages. If such a message d
 left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.bodies import add_inflated_bodies, decode_stored_body
+from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import Collector, CollectorResult, FinishedProduct, Output, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome, confirm_not_rewritten
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
@@ -66,16 +67,20 @@ class Damage(NamedTuple):
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
 
-# Whether a range was deleted before the bytes between its messages were read, and which patterns that no known topic
-# matches are matched in it.
-_RangeRead = tuple[bool, frozenset[str]]
+class RangeMessages(NamedTuple):
+    """The result for a range."""
+
+    files: Mapping[str, AddedFile]
+    was_deleted: bool  # before the bytes between its messages were read
+    matched: frozenset[str]  # the patterns that no known topic matches and that its topics match
+    scratch_files: tuple[str, ...] = ()
 
 
-def start_product(run: Run, state: State | None) -> StartedProduct[_RangeRead]:
+def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages]:
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
-    return StartedProduct(run.from_offset, partial(_collector, shared), partial(_finish, run))
+    return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
 # Of all ranges of a run: output, rules, selection, the offset before which records are read for other products, and
@@ -83,21 +88,16 @@ def start_product(run: Run, state: State | None) -> StartedProduct[_RangeRead]:
 _Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
 
 
-def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_RangeRead]:
-    messages = _RangeMessages(shared, range_, files)
-    return messages.add, messages.finish
-
-
-def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> FinishedProduct:
+def _finish(run: Run, outcomes: Sequence[Outcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
     """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
-    matched = frozenset[str]().union(*(outcome.payload[1] for outcome in outcomes))
+    matched = frozenset[str]().union(*(outcome.payload.matched for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(
             f"no topic in this log matches {', '.join(unmatched)} (--topics, --exclude-topics), so nothing was "
             "committed. Topic names are case-sensitive"
         )
-    deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
+    deleted = [outcome.range for outcome in outcomes if outcome.payload.was_deleted]
     confirm_not_rewritten(run.store, deleted)
     why = "deleted before the bytes between its messages were read; the messages themselves are in the lake"
     return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
@@ -130,6 +130,7 @@ class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Start without files: a file is created by its first row."""
         output, self._rules, self._selection, self._from_offset, self._unmatched = shared
+        check_lock_is_shared(output.lake, output.naming.store_id)
         self._matched = set[str]()
         self._chooses = None if self._selection.topic_filter is None else self._takes
         part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
@@ -175,7 +176,7 @@ class _RangeMessages:
     def _add_damage(self, damage: Damage) -> None:
         self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
 
-    def finish(self) -> CollectorResult[_RangeRead]:
+    def finish(self) -> RangeMessages:
         self._pieces.finish()
         files = {
             MESSAGES.name: self._messages.close(),
@@ -184,7 +185,7 @@ class _RangeMessages:
             TRACES.name: self._traces.close(),
         }
         found = {table: action for table, action in files.items() if action is not None}
-        return CollectorResult((self._pieces.was_deleted, frozenset(self._matched)), found)
+        return RangeMessages(found, self._pieces.was_deleted, frozenset(self._matched))
 
 
 def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:

@@ -7,33 +7,38 @@ All collectors of a range share one pass over its pieces. A product stores its s
 manifest of this run; the files that it writes are not part of any table until the run is committed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from jobs.lake.lake import Lake
-from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
 from jobs.products.index.settings import GivenSettings
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import Outcome
-from jobs.store.ranges import Range
+from jobs.store.chain import NewCollector, Outcome
 from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece
 
-C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
 State = Mapping[str, Any]  # JSON
+
+
+class RangeResult(Protocol):
+    """The result of a product's collector for a range, with files of which a run deletes those that it does not use."""
+
+    @property
+    def files(self) -> Mapping[str, AddedFile]:
+        """Uncommitted files, by table."""
+
+    @property
+    def scratch_files(self) -> tuple[str, ...]:
+        """Files of the run's scratch, which are deleted before its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,17 @@ class Output:
         if is_local(scratch.location):
             Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
         return scratch
+
+    def delete_scratch(self, results: Iterable[RangeResult]) -> None:
+        """Delete the scratch files of a range."""
+        for name in (name for result in results for name in result.scratch_files):
+            self.scratch.delete(name)
+
+    def discard(self, results: Sequence[RangeResult]) -> None:
+        """Delete all files of a range that was not accepted."""
+        for table, action in (item for result in results for item in result.files.items()):
+            self.lake.delete(f"{table}/{action.path}")
+        self.delete_scratch(results)
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> AddedFile | None:
         """Write a file of rows about the broker's configuration; None if there are no rows."""
@@ -88,26 +104,6 @@ class Run:
     cut_back_to: int | None = None  # the offset at which the broker truncated its log since the last run
 
 
-class CollectorResult(NamedTuple, Generic[C_co]):
-    """A collector's result for a range: a value, and uncommitted files by table."""
-
-    value: C_co
-    files: Mapping[str, AddedFile]
-    scratch: tuple[str, ...] = ()  # files of the run's scratch, which are deleted before its commit
-
-
-# Two functions: one adds the next piece of a range (a buffer of records is valid until the next call), one returns the
-# result of the range.
-Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], CollectorResult[C]]]
-# Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
-NewCollector = Callable[[Range, ExitStack], Collector[C]]
-
-
-def collect_nothing(_range: Range, _files: ExitStack) -> Collector[None]:
-    """Return the collector of a product that does not need the log."""
-    return lambda _: None, lambda: CollectorResult(None, {})
-
-
 Gap = tuple[int, int, str]  # start and end of a range that the lake will lack, fully or in part, and why
 
 
@@ -130,55 +126,15 @@ class FinishedProduct:
             self.files.setdefault(table.name, []).extend(found)
 
 
+R = TypeVar("R", bound=RangeResult)
+
+
 @dataclass(frozen=True, slots=True)
-class StartedProduct(Generic[C]):
+class StartedProduct(Generic[R]):
     """A product in a run: the offset from which it reads the log, and the factory of its collectors."""
 
     from_offset: int
-    collector: NewCollector[C]
+    collector: NewCollector[R] | None  # None: the product does not need the log
     # Completes the product on the driver, with its collector's result for each accepted range, and the offset at which
     # the next run continues.
-    finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
-
-
-Collected = tuple[CollectorResult[object], ...]  # of one range: by each product, in their order
-
-
-@dataclass(frozen=True, slots=True)
-class RangePass:
-    """One pass over a range for all products, in a task."""
-
-    output: Output
-    collectors: tuple[NewCollector[object], ...]
-
-    def __call__(self, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Collected:
-        """Pass every piece to every collector; return the results."""
-        check_lock_is_shared(self.output.lake, self.output.naming.store_id)
-        with ExitStack() as files:
-            collectors = [collector(range_, files) for collector in self.collectors]
-            for item in pieces:
-                for add, _ in collectors:
-                    add(item)
-            return tuple(finish() for _, finish in collectors)
-
-    def discard(self, collected: Collected) -> None:
-        """Delete the files of a range that was not accepted."""
-        for made in collected:
-            for table, action in made.files.items():
-                self.output.lake.delete(f"{table}/{action.path}")
-        self.delete_scratch(collected)
-
-    def delete_scratch(self, collected: Collected) -> None:
-        """Delete the scratch files of a range."""
-        for made in collected:
-            for name in made.scratch:
-                self.output.scratch.delete(name)
-
-
-def files_by_table(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[AddedFile]]:
-    """Return the files of all ranges, by table."""
-    files: dict[str, list[AddedFile]] = {}
-    for made in (one for outcome in outcomes for one in outcome.payload):
-        for table, action in made.files.items():
-            files.setdefault(table, []).append(action)
-    return files
+    finish: Callable[[Sequence[Outcome[R]], int], FinishedProduct]

@@ -42,7 +42,7 @@ from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
+from jobs.store.chain import ListedLog, read_ranges_not_deleted
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
@@ -224,7 +224,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the log, its keys and the store's fi
 ) -> tuple[Explanation, list[BuildTask]]:
     """Return the explanation of the store's files, and the files to build in place of lost ones."""
     keys, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
-    read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
+    read_ranges_not_deleted(workers, log, collectors=[keys, check])
     explanation = explain_files(workers, log, keys, check.doubtful_ranges, files, settings)
     row, found = explanation.key_sequence, explanation.files
     held: set[str] = set()

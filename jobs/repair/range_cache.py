@@ -15,11 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from jobs.diagnosis.log_check import RangeCheck
-from jobs.products.index.key_sequence import RangeKeyCollector
-from jobs.products.queues.unit_files import collect_units
+from jobs.diagnosis.log_check import check_range
+from jobs.products.index.key_sequence import collect_range_keys
+from jobs.products.queues.unit_files import collect_range_units
 from jobs.storage.locations import local_path
-from jobs.store.chain import Outcome, read_to_end, run_range, run_watched
+from jobs.store.chain import Outcome, run_range
 from jobs.store.ranges import Range
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.workers import Workers
@@ -27,7 +27,7 @@ from rmq_formats.store import INDEX_FOLDER
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_OF_LOG_ALONE = frozenset({RangeCheck, RangeKeyCollector, read_to_end, collect_units})
+_OF_LOG_ALONE = frozenset({check_range, collect_range_keys, collect_range_units})
 
 
 class CachingWorkers:
@@ -56,39 +56,34 @@ class CachingWorkers:
     def _map_ranges(
         self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]
     ) -> list[Any]:
-        parts = _split_task(task)
+        # The result of each collector of a pass is cached by itself, with the facts of the range.
+        new_collectors = _collectors_of(task)
+        parts = new_collectors or [task]
         try:
             pickled = [pickle.dumps(part) for part in parts]
         except (pickle.PicklingError, AttributeError, TypeError):  # a task of this process alone
             return self._workers.map(ranges, task, label, sizes)
         keys = self._hash_dependencies(ranges, parts, pickled)
         found = {key: self._known[key] for row in keys for key in row if key in self._known}
-        for own, *of_collectors in keys:
-            if parts[0] is read_to_end and of_collectors and found.keys() >= {*of_collectors}:
-                found[own] = pickle.dumps((pickle.loads(found[of_collectors[0]])[0], None))  # noqa: S301 - as below
         new = [number for number, row in enumerate(keys) if not found.keys() >= {*row}]
         # Collectors that have seen all these ranges are left out.
-        needed = [at for at in range(1, len(parts)) if any(keys[number][at] not in found for number in new)]
-        if len(parts) > 1:
-            watched = partial(run_watched, task=parts[0], collectors=[parts[at] for at in needed])
-            task = partial(run_range, task=watched)
+        needed = [at for at in range(len(parts)) if any(keys[number][at] not in found for number in new)]
+        if new_collectors:
+            task = partial(run_range, new_collectors=[parts[at] for at in needed])
         some = [sizes[number] for number in new] if sizes else ()
         results = self._workers.map([ranges[number] for number in new], task, label, some) if new else []
         for number, result in zip(new, results, strict=True):
-            seen, payloads = None, [result]
-            if isinstance(result, Outcome):
-                seen = result.facts
-                payloads = [result.payload[0], *result.payload[1]] if len(parts) > 1 else [result.payload]
-            for at, payload in zip([0, *needed], payloads, strict=True):
-                found[keys[number][at]] = pickle.dumps((seen, payload))
+            facts, payloads = (result.facts, result.payload) if new_collectors else (None, [result])
+            for at, payload in zip(needed, payloads, strict=True):
+                found[keys[number][at]] = pickle.dumps((facts, payload))
         unchanged = self._hash_dependencies(ranges, parts, pickled)
         for before, after in zip(keys, unchanged, strict=True):
             self._known |= {key: found[key] for key in before} if before == after else {}
         whole = []
         for range_, row in zip(ranges, keys, strict=True):
-            (seen, payload), *rest = [pickle.loads(found[key]) for key in row]  # noqa: S301 - pickled by this process
-            payload = (payload, [one for _, one in rest]) if rest else payload
-            whole.append(payload if seen is None else Outcome(range_, seen, payload))
+            cached = [pickle.loads(found[key]) for key in row]  # noqa: S301 - pickled by this process
+            payloads = tuple(payload for _, payload in cached)
+            whole.append(Outcome(range_, cached[0][0], payloads) if new_collectors else payloads[0])
         return whole
 
     def _hash_dependencies(
@@ -111,11 +106,6 @@ class CachingWorkers:
         return rows
 
 
-def _split_task(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """Return the task of a range, and its collectors, if there are any; any other task unchanged."""
-    if not isinstance(task, partial) or task.func is not run_range:
-        return (task,)
-    inner = task.keywords["task"]
-    if isinstance(inner, partial) and inner.func is run_watched:
-        return inner.keywords["task"], *inner.keywords["collectors"]
-    return (inner,)
+def _collectors_of(task: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return the collectors of a pass over the log; none of another task."""
+    return task.keywords["new_collectors"] if isinstance(task, partial) and task.func is run_range else []

@@ -1,5 +1,5 @@
 """
-Runs a task on every range of a plan, and accepts only contiguous ranges.
+Reads every range of a plan in a task, for all collectors in one pass, and accepts only contiguous ranges.
 
 Ranges are cut at arbitrary offsets, so the task of each range, except the first one of a segment, searches for the
 first record. This search may find a wrong record: a body may contain whole records, and stale records may follow the
@@ -9,7 +9,8 @@ gives the same records.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -23,8 +24,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import is_disk_error
 
 T = TypeVar("T")
-Pieces = Iterator[RawRecords | Piece]
-Task = Callable[[Range, Pieces], T]
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Outcome(NamedTuple, Generic[T]):
@@ -35,67 +35,66 @@ class Outcome(NamedTuple, Generic[T]):
     payload: T
 
 
-class RangeCollector(Protocol):
-    """Collects data from the pieces of one range while a task reads them; it is sent to the task and returned by it."""
+class RangeCollector(Protocol[T_co]):
+    """Collects data from the pieces of one range, in the task that reads them."""
 
-    def watch(self, range_: Range, pieces: Pieces) -> Pieces:
-        """Yield *pieces* unchanged, and collect from each one."""
+    def add(self, item: RawRecords | Piece) -> object:
+        """Process the next piece; a buffer of records is valid until the next call."""
+
+    def finish(self) -> T_co:
+        """Return the result for the range."""
+
+
+# Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
+NewCollector = Callable[[Range, ExitStack], RangeCollector[T]]
+Results = tuple[Any, ...]  # of one range: by each collector, in their order
 
 
 class LogCollector(Protocol):
     """Collects additional data from the pieces of a log while tasks read them for another purpose."""
 
     @property
-    def range_collector(self) -> Callable[[], RangeCollector]:
+    def new_collector(self) -> NewCollector[Any]:
         """Make the collector of a range."""
 
     def add_outcomes(self, outcomes: Sequence[Outcome[Any]]) -> None:
-        """Take the collectors of all ranges, in order."""
+        """Take the results of all ranges, in order."""
 
 
-def read_to_end(_range: Range, pieces: Pieces) -> None:
-    """Read the pieces and ignore them: the task of a pass that only serves collectors."""
-    for _ in pieces:
-        pass
-
-
-def keep_payload(_: object) -> None:
+def keep_results(_: object) -> None:
     """Discard nothing."""
 
 
 def read_chained(
     workers: Workers,
     ranges: Sequence[Range],
-    task: Task[T],
-    discard: Callable[[T], object] = keep_payload,
+    new_collectors: Sequence[NewCollector[Any]] = (),
+    discard: Callable[[Results], object] = keep_results,
     collectors: Sequence[LogCollector] = (),
-) -> list[Outcome[T]]:
+) -> list[Outcome[Results]]:
     """
-    Run *task* on the ranges of the log, and return the contiguous outcomes.
+    Read the ranges of the log in one pass, and return the contiguous outcomes, with the results of *new_collectors*.
 
-    *task* must read its pieces to the end; *collectors* see every piece. *discard* undoes what a task wrote for a range
-    that is not accepted.
+    The other *collectors* see every piece as well, and take their own results. *discard* undoes what the new collectors
+    wrote for a range that is not accepted.
     """
-    if collectors:
-        watched = partial(run_watched, task=task, collectors=[one.range_collector for one in collectors])
-        both = read_chained(workers, ranges, watched, lambda payload: discard(payload[0]))
-        for number, one in enumerate(collectors):
-            one.add_outcomes([Outcome(range_, seen, made[number]) for range_, seen, (_, made) in both])
-        return [Outcome(range_, seen, payload) for range_, seen, (payload, _) in both]
-    run = partial(run_range, task=task)
+    run = partial(run_range, new_collectors=[*new_collectors, *(one.new_collector for one in collectors)])
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
-    outcomes = workers.map(ranges, run, "reading", sizes)
-    return keep_contiguous_outcomes(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
+    read = workers.map(ranges, run, "reading", sizes)
+    count = len(new_collectors)
+    outcomes = keep_contiguous_outcomes(
+        read,
+        lambda range_: workers.map([range_], run, "reading again")[0],
+        lambda results: discard(results[:count]),
+    )
+    for number, one in enumerate(collectors, count):
+        one.add_outcomes(select_results(outcomes, number))
+    return [Outcome(range_, facts, results[:count]) for range_, facts, results in outcomes]
 
 
-def run_watched(
-    range_: Range, pieces: Pieces, *, task: Task[T], collectors: Sequence[Callable[[], RangeCollector]]
-) -> tuple[T, list[RangeCollector]]:
-    """Run *task* on the pieces of a range, which new collectors see as well; return its result, and them."""
-    made = [collector() for collector in collectors]
-    for one in made:
-        pieces = one.watch(range_, pieces)
-    return task(range_, pieces), made
+def select_results(outcomes: Sequence[Outcome[Results]], number: int) -> list[Outcome[Any]]:
+    """Return the outcomes of one collector, by its number."""
+    return [Outcome(range_, facts, results[number]) for range_, facts, results in outcomes]
 
 
 def keep_contiguous_outcomes(
@@ -139,11 +138,16 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     return seen.next if seen.unfinished_from is None else seen.unfinished_from
 
 
-def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
-    """Run *task* on one range, here."""
+def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> Outcome[Results]:
+    """Read one range here, and pass each piece to every collector."""
     reader = RangeReader(range_)
-    payload = task(range_, reader.pieces())
-    return Outcome(range_, reader.facts, payload)
+    with ExitStack() as files:
+        collectors = [new_collector(range_, files) for new_collector in new_collectors]
+        for item in reader.pieces():
+            for one in collectors:
+                one.add(item)
+        results = tuple(one.finish() for one in collectors)
+    return Outcome(range_, reader.facts, results)
 
 
 _TIMES = 3  # attempts
@@ -229,17 +233,17 @@ def _still_begins(newest: NewestSegment, store: Store) -> bool:
 def read_ranges_not_deleted(
     workers: Workers,
     log: ListedLog,
-    task: Task[T],
-    discard: Callable[[T], object] = keep_payload,
+    new_collectors: Sequence[NewCollector[Any]] = (),
+    discard: Callable[[Results], object] = keep_results,
     collectors: Sequence[LogCollector] = (),
-) -> tuple[int, list[Outcome[T]]]:
+) -> tuple[int, list[Outcome[Results]]]:
     """
-    Run *task*, which stores little per record, on the ranges of a log.
+    Read the ranges of a log with collectors that keep little per record.
 
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
     ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
-    outcomes = read_chained(workers, ranges, task, discard, collectors)
+    outcomes = read_chained(workers, ranges, new_collectors, discard, collectors)
     confirm_deleted(log.store, ranges_deleted_meanwhile(outcomes))
     start, stays = drop_deleted_ranges(log, outcomes)
     for outcome in outcomes[: len(outcomes) - len(stays)]:

@@ -21,6 +21,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
+from jobs.store.running_broker import FileState
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, read_index_header
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import BLANK
@@ -58,7 +59,7 @@ _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
 
 _MOST_REMEMBERED = 1024  # segments
-_Identity: TypeAlias = tuple[Segment, int, int, int, int, int]
+_Identity: TypeAlias = tuple[Segment, int, FileState]
 _remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # the marks of sealed segments
 
 
@@ -293,29 +294,24 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
 
     A process that follows a store calls this often, so the marks of complete files are cached.
     """
-    identity = None if segment in store.segments[-2:] else _identity(segment, records)
+    identity = None if segment in store.segments[-2:] else _identify(segment, records)
     if identity in _remembered:
         return _remembered[identity]
     own = MarkCollector()
     with suppress(OSError):  # the part read so far counts, this time
         for record in islice(_records(store, segment), records):
             own.add_all(record_marks(record))
-        if identity and identity == _identity(segment, records):
+        if identity and identity == _identify(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
             _remembered[identity] = own.new_marks
     return own.new_marks
 
 
-def _identity(segment: Segment, records: int) -> _Identity | None:
+def _identify(segment: Segment, records: int) -> _Identity | None:
     """Return the identity of a local file's bytes; a replaced file has another one."""
-    if not is_local(segment.location):
-        return None
-    try:
-        status = Path(local_path(segment.location)).stat()
-    except FileNotFoundError:  # deleted by the broker: the read that follows reports it
-        return None
-    return segment, records, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+    state = FileState.read(Path(local_path(segment.location))) if is_local(segment.location) else None
+    return None if state is None else (segment, records, state)  # deleted: the read that follows reports it
 
 
 def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:

@@ -7,7 +7,6 @@ record. Whether all messages were copied cannot be checked, because a topic may 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import NamedTuple
@@ -15,15 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.log_check import LogCheck, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
 from jobs.storage.model import Reader
-from jobs.store.chain import read_chained
 from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
-from jobs.store.ranges import Range, plan_ranges
-from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, relist_store
+from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_deleted, is_written, read_stored_units
-from jobs.store.workers import SerialWorkers, Workers
+from jobs.store.workers import Workers
 from jobs.verify.findings import (
     COMPACTED_FOREIGN_RECORD,
     COMPACTED_OUT_OF_ORDER,
@@ -31,14 +27,11 @@ from jobs.verify.findings import (
     COMPACTED_UNIT_DIFFERS,
     PartReport,
 )
-from jobs.verify.log import MESSAGE_REJECTED, findings_on_records
+from jobs.verify.log import MESSAGE_REJECTED, QueueLog, findings_on_records, read_queue_log
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
-from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNIT_TYPES
-from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.kernels.integers import Bytes, Integers
@@ -94,7 +87,7 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
     if not files:
         return
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
-    verify = partial(_verify, store=bare, rules=replace(rules, multi_dispatch=False), is_closed=store.is_closed)
+    verify = partial(_verify, store=bare, rules=rules, is_closed=store.is_closed)
     verified = workers.map(files, verify, "verifying compacted logs")
     queues = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
     part.findings += chain.from_iterable(_across(queue, store) for queue in queues)
@@ -162,46 +155,31 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
     units = read_stored_units(queue, 0, min(queue.capacity, most))  # before the log: records without a unit are behind
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
-    log = file.store(store)
-    check = LogCheck()
-    ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
-    outcomes = read_chained(SerialWorkers(), ranges, partial(_collect, file=file, rules=rules), collectors=[check])
-    checks = check.checks
-    made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
-    findings = list(_of_records(file, log, checks, made))
+    log = read_queue_log(file.store(store), rules, (file.topic, file.queue_id))
+    made = log.units
+    findings = list(_of_records(file, log))
     behind = 0
     if not findings:  # units of damaged records follow from the damage
         found_in_units, behind = _compared_units(file, store, units, made, is_closed=is_closed)
         findings += found_in_units
-    wrong = [one.offset for check in checks for one in check.wrong]
+    wrong = [one.offset for check in log.checks for one in check.wrong]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
-    compared, others = _other_copies(file.original, store, log.segments[0], whole)
+    compared, others = _other_copies(file.original, store, log.log.segments[0], whole)
     numbers = made["queue_offset"]
     first, last = (int(numbers.min()), int(numbers.max())) if made.size else (None, None)
     return _Verified((*findings, *others), int(made.size), compared, first, last, behind)
 
 
-def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
-    yield from map(_as_damage, findings_on_records(log, checks)[0])
-    name = log.path_below_root(log.segments[0].location)
-    records = sum(check.records for check in checks)
-    if records > made.size:
-        found, expected = f"{records - made.size} of other queues", f"only records of {file.topic}/{file.queue_id}"
-        yield Finding(
-            QUEUES,
-            COMPACTED_FOREIGN_RECORD,
-            name,
-            None,
-            "records",
-            found,
-            expected,
-            "the file belongs to another queue",
-        )
-    numbers = made["queue_offset"]
+def _of_records(file: _CompactedFile, log: QueueLog) -> Iterator[Finding]:
+    yield from map(_as_damage, findings_on_records(log.log, log.checks)[0])
+    cause = "the file belongs to another queue"
+    yield from log.findings_on_foreign_records(COMPACTED_FOREIGN_RECORD, f"{file.topic}/{file.queue_id}", cause)
+    made, numbers = log.units, log.units["queue_offset"]
     falls = np.flatnonzero(np.diff(numbers) <= 0)
     if falls.size:
         at = int(falls[0]) + 1
-        place = name, int(made["physical_offset"][at]) - log.start_offset, "queue offset"
+        name = log.log.path_below_root(log.log.segments[0].location)
+        place = name, int(made["physical_offset"][at]) - log.log.start_offset, "queue offset"
         found, expected = str(numbers[at]), f"more than {numbers[at - 1]}"
         cause = "a record changed after the broker wrote it"
         yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
@@ -211,14 +189,6 @@ def _as_damage(finding: Finding) -> Finding:
     """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
     cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_MADE_AGAIN}"
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
-
-
-def _collect(_: Range, pieces: Iterator[RawRecords | Piece], *, file: _CompactedFile, rules: QueueRules) -> Units:
-    collector = UnitCollector(rules)
-    for item in pieces:
-        if not isinstance(item, Piece):
-            collector.add(item)
-    return collector.finish().units_of_queue(file.topic, file.queue_id)
 
 
 def _compared_units(

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
 from jobs.diagnosis.broker_start import why_length_is_doubtful
-from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
+from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
 from jobs.lake.findings import (
     DAMAGED_RANGE,
     GAP,
@@ -15,6 +19,7 @@ from jobs.lake.findings import (
     LOST_START,
     MISNAMED_SEGMENT,
     OVERLAPPING_FILE,
+    QUEUES,
     UNDECIDED,
     UNREADABLE_RANGE,
     WRONG_BODY,
@@ -24,6 +29,8 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
+from jobs.products.queues.unit_files import QueueUnitCollector
+from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS,
     find_lost_start,
@@ -33,9 +40,11 @@ from jobs.store.log_ends import (
     wrong_name_text,
 )
 from jobs.store.queue_files import queues_of_files
-from jobs.store.ranges import cut_short_segments, find_holes
+from jobs.store.ranges import cut_short_segments, find_holes, plan_ranges
 from jobs.store.running_broker import find_broker_process
-from jobs.store.store import Segment, Store, find_checkpoint_file, read_checkpoint
+from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
+from jobs.store.units import Units
+from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import (
     CHECKPOINT_AFTER_LOG,
     SHORT_CHECKPOINT,
@@ -49,6 +58,8 @@ from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.dispatch import QueueRules
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
 
@@ -187,6 +198,40 @@ def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
     names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
     place = store.path_below_root(segment.location), 0, "name"
     return Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
+
+
+class QueueLog(NamedTuple):
+    """A log with the records of one queue alone, in a tier or of a compacted topic, as it was read."""
+
+    log: Store
+    checks: Sequence[RangeCheck]
+    units: Units  # of the queue, as its records require them
+    end: int
+    others: Sequence[Results]  # of other collectors, by range
+
+    def findings_on_foreign_records(self, kind: str, queue: str, cause: str) -> Iterator[Finding]:
+        """Yield a finding if the log has records of other queues."""
+        count = sum(check.records for check in self.checks) - self.units.size
+        if count > 0:
+            place = self.log.path_below_root(self.log.segments[0].location), None, "records"
+            yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
+
+
+def read_queue_log(
+    log: Store,
+    rules: QueueRules,
+    queue: tuple[str, int],
+    range_size: int = DEFAULT_RANGE_SIZE,
+    others: Sequence[NewCollector[Any]] = (),
+) -> QueueLog:
+    """Read and check the log of a queue, here; *others* collect more from it."""
+    check, rules = LogCheck(), replace(rules, multi_dispatch=False)
+    ranges = plan_ranges(log, log.start_offset, range_size)
+    collectors = [lambda *_: QueueUnitCollector(rules, *queue), *others]
+    outcomes = read_chained(SerialWorkers(), ranges, collectors, collectors=[check])
+    units = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
+    end = outcomes[-1].facts.next if outcomes else 0
+    return QueueLog(log, check.checks, units, end, [outcome.payload[1:] for outcome in outcomes])
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

@@ -40,7 +40,6 @@ from jobs.store.chain import (
     confirm_deleted,
     ranges_deleted_meanwhile,
     read_chained,
-    read_to_end,
     watermark,
 )
 from jobs.store.queue_files import (
@@ -162,7 +161,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
-        outcomes = read_chained(workers, ranges, read_to_end, collectors=collectors)
+        outcomes = read_chained(workers, ranges, collectors=collectors)
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile

@@ -38,7 +38,7 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues.differences import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, read_to_end, retry_if_expired
+from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
@@ -163,7 +163,7 @@ def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over
     if store is not indexing.store:  # retention has deleted files since
         indexing = IndexVerification(store, request.wanted, scratch)
         if indexing.collectors:
-            read_ranges_not_deleted(workers, log, read_to_end, collectors=indexing.collectors)
+            read_ranges_not_deleted(workers, log, collectors=indexing.collectors)
     try:
         return indexing.report(workers, log, check)
     except UndecidedError as error:

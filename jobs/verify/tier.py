@@ -11,7 +11,6 @@ topic as a number that only the broker can resolve; the hash of its key, which i
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -21,17 +20,14 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
-from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import INDEX, LOG, MISSING_INDEX_ENTRIES, QUEUES, Finding
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage import AnyStorage
-from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
-from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
-from jobs.store.workers import SerialWorkers, Workers
+from jobs.store.workers import Workers
 from jobs.verify.findings import (
     ENTRIES_OF_LOST_MESSAGES,
     FOREIGN_RECORD,
@@ -41,12 +37,11 @@ from jobs.verify.findings import (
     LostRanges,
     PartReport,
 )
-from jobs.verify.log import UNCHECKED_NOTE, findings_on_records, log_numbers
+from jobs.verify.log import UNCHECKED_NOTE, findings_on_records, log_numbers, read_queue_log
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
-from rmq_formats.consumequeue.dispatch import QueueRules
+from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.errors import FormatError, NeedMoreData
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.keys import key_text
@@ -136,54 +131,36 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
 def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, PartReport, IndexedQueue]:
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
-    rules = replace(
-        determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False
-    )
-    check = LogCheck()
-    outcomes = read_chained(
-        SerialWorkers(),
-        plan_ranges(store, store.start_offset, range_size),
-        partial(_collect, rules=rules, queue=queue),
-        collectors=[check],
-    )
-    checks = check.checks
-    findings, lost = findings_on_records(store, checks)
-    end = outcomes[-1].facts.next if outcomes else 0
-    expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
-    keys = np.concatenate([NO_KEYS, *(outcome.payload[1] for outcome in outcomes)])
-    records = sum(check.records for check in checks)
-    wrong: list[Finding] = []
-    if records > expected.size:
-        place = store.path_below_root(store.segments[0].location), None, "records"
-        found = f"{records - expected.size} of other queues"
-        cause = "the file belongs to another queue, or some of its bits changed"
-        wrong.append(
-            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"only records of {queue.topic}/{queue.queue_id}", cause)
-        )
+    rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
+    log = read_queue_log(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
+    findings, lost = findings_on_records(store, log.checks)
+    keys = np.concatenate([NO_KEYS, *(own for (own,) in log.others)])
+    keys = keys[np.isin(keys["physical_offset"], log.units["physical_offset"])]
+    cause = "the file belongs to another queue, or some of its bits changed"
+    wrong = list(log.findings_on_foreign_records(FOREIGN_RECORD, f"{queue.topic}/{queue.queue_id}", cause))
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):
-        matched, differences = _compared(stored, expected, store)
+        matched, differences = _compared(stored, log.units, store)
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
         ]
-    indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
-    numbers = {"expected": int(expected.size), "matched": matched}
-    return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed
+    indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, log.end, keys, tuple(lost))
+    numbers = {"expected": int(log.units.size), "matched": matched}
+    return PartReport(findings, log_numbers(store, log.checks, log.end)), PartReport(wrong, numbers), indexed
 
 
-def _collect(
-    _: Range, pieces: Iterator[RawRecords | Piece], *, rules: QueueRules, queue: TierQueue
-) -> tuple[Units, QueueKeys]:
-    """Return the units that a range's records make in the queue, and their keys."""
-    collector = UnitCollector(rules)
-    keys = [NO_KEYS]
-    for item in pieces:
+class _KeyCollector:
+    """Collects the keys of a range's records."""
+
+    def __init__(self) -> None:
+        self._keys = [NO_KEYS]
+
+    def add(self, item: RawRecords | Piece) -> None:
         if not isinstance(item, Piece):
-            collector.add(item)
-            keys += tier_index_keys(item)
-    units = collector.finish().units_of_queue(queue.topic, queue.queue_id)
-    all_keys = np.concatenate(keys)
-    return units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])]
+            self._keys += tier_index_keys(item)
+
+    def finish(self) -> QueueKeys:
+        return np.concatenate(self._keys)
 
 
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:

@@ -1,6 +1,6 @@
 """Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns."""
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -144,23 +144,29 @@ def expected(root: Path) -> Result:
 def found(root: Path, range_size: int) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
-    outcomes = read_chained(SerialWorkers(), ranges, _collected)
-    rows = [row for outcome in outcomes for row in outcome.payload[0]]
-    damage = [place for outcome in outcomes for place in outcome.payload[1]]
+    outcomes = read_chained(SerialWorkers(), ranges, [_RowCollector])
+    rows = [row for outcome in outcomes for row in outcome.payload[0][0]]
+    damage = [place for outcome in outcomes for place in outcome.payload[0][1]]
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
 
 
-def _collected(_: Range, pieces: Iterator[RawRecords | Piece]) -> tuple[Rows, Damage]:
-    rows: Rows = []
-    damage: Damage = []
-    for item in pieces:
+class _RowCollector:
+    """Collects the rows of a range's records, and its damage."""
+
+    def __init__(self, _range: Range, _files: ExitStack) -> None:
+        self._rows: Rows = []
+        self._damage: Damage = []
+
+    def add(self, item: RawRecords | Piece) -> None:
         if isinstance(item, Piece):
-            damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
+            self._damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
         else:
             batch, bad = message_batch(item, PropertyParser.SCAN)
-            rows += [(row["physical_offset"], encode_record(record_from_row(row))) for row in batch.to_pylist()]
-            damage += bad
-    return rows, damage
+            self._rows += [(row["physical_offset"], encode_record(record_from_row(row))) for row in batch.to_pylist()]
+            self._damage += bad
+
+    def finish(self) -> tuple[Rows, Damage]:
+        return self._rows, self._damage
 
 
 def lost(store: TinyStore, result: Result) -> list[int]:

@@ -9,13 +9,13 @@ to another.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from struct import Struct
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -23,14 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import (
-    ListedLog,
-    Outcome,
-    Pieces,
-    drop_deleted_ranges,
-    read_ranges_not_deleted,
-    read_to_end,
-)
+from jobs.store.chain import ListedLog, Outcome, drop_deleted_ranges, read_ranges_not_deleted
 from jobs.store.ranges import Range, find_holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
@@ -64,6 +57,7 @@ class RangeKeys(NamedTuple):
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # physical offset of the last record with keys
     damaged: tuple[tuple[int, int], ...]  # start and end of bytes that do not form a record
+    files: Mapping[str, Any] = {}  # of tables: none
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
@@ -209,10 +203,10 @@ class LogKeyCollector:
 
     def __init__(self, rules: Rules, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._outcomes: Sequence[Outcome[RangeKeyCollector]] = ()
-        self.range_collector = partial(RangeKeyCollector, rules, scratch)
+        self._outcomes: Sequence[Outcome[RangeKeys]] = ()
+        self.new_collector = partial(collect_range_keys, rules, scratch)
 
-    def add_outcomes(self, outcomes: Sequence[Outcome["RangeKeyCollector"]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[Outcome[RangeKeys]]) -> None:
         """Take the keys of all ranges."""
         self._outcomes = outcomes
 
@@ -221,13 +215,18 @@ class LogKeyCollector:
         start, outcomes = drop_deleted_ranges(log, self._outcomes)
         start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
         gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
-        return KeySequence(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
+        return KeySequence(self._scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
+
+
+def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "KeyCollector":
+    """Return the collector of a range's keys."""
+    return KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
 
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeySequence:
     """Read a log and return its keys."""
     keys = LogKeyCollector(rules, scratch)
-    read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys])
+    read_ranges_not_deleted(workers, log, collectors=[keys])
     return keys.key_sequence(log)
 
 
@@ -239,24 +238,6 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
-
-
-@dataclass(slots=True)
-class RangeKeyCollector:
-    """Writes the keys of one range to a scratch file, while it is read."""
-
-    rules: Rules
-    scratch: Scratch
-    keys: RangeKeys = field(init=False)
-
-    def watch(self, range_: Range, pieces: Pieces) -> Pieces:
-        """Yield *pieces*, and write the keys of each."""
-        with ExitStack() as files:
-            collector = KeyCollector(self.rules, self.scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
-            for item in pieces:
-                collector.add(item)
-                yield item
-        self.keys = collector.finish()
 
 
 class KeyCollector:

@@ -23,7 +23,7 @@ from jobs.products.index.key_sequence import KeyCollector, KeySequence, RangeKey
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files, refusal_reason
-from jobs.products.product import Collector, CollectorResult, FinishedProduct, Output, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
@@ -134,15 +134,9 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     return run.writers
 
 
-def _collector(output: Output, opening: ContinuationPoint, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
+def _collector(output: Output, opening: ContinuationPoint, range_: Range, files: ExitStack) -> KeyCollector:
     name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
-    keys = KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
-
-    def finish() -> CollectorResult[RangeKeys]:
-        span = keys.finish()
-        return CollectorResult(span, {}, span.scratch_files)
-
-    return keys.add, finish
+    return KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
 
 def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> list[EntryWork]:

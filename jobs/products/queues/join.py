@@ -32,7 +32,7 @@ from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.unit_files import (
     GroupUnits,
-    collect_units,
+    collect_range_units,
     count_groups,
     damaged_ranges,
     discard_units,
@@ -88,11 +88,13 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
 ) -> CollectedLog:
     """Read a log and collect its expected units; *collectors* see each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
-    task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
-    start, outcomes = read_ranges_not_deleted(workers, log, task, partial(discard_units, scratch), collectors)
+    units = partial(collect_range_units, rules, groups, scratch)
+    start, outcomes = read_ranges_not_deleted(
+        workers, log, [units], lambda results: discard_units(scratch, results[0]), collectors
+    )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
-    return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
+    return CollectedLog([outcome.payload[0] for outcome in outcomes], scratch, groups, start, end)
 
 
 def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work

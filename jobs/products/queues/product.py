@@ -13,7 +13,7 @@ from functools import partial
 
 from jobs.lake.history import read_committed_records
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, CollectorResult, FinishedProduct, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues.differences import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import determine_queue_rules
@@ -55,7 +55,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             rules, groups, output.create_scratch() if scratch else None, stem, first, last, selection
         )
 
-    collector = partial(_collector, partial(collect, first=from_offset, last=seen.dispatched))
+    def collector(range_: Range, _files: ExitStack) -> RangeUnitCollector:
+        return collect(range_.start_offset, from_offset, seen.dispatched)
 
     def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> FinishedProduct:
         deleted = [(one.start_offset, one.end_offset) for one in ranges_deleted_meanwhile(outcomes)]
@@ -109,16 +110,6 @@ def _collect_deleted(
                 collector.add(group)
             found.append(collector.finish())
     return found
-
-
-def _collector(collect: Callable[[int], RangeUnitCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
-    collector = collect(range_.start_offset)
-
-    def finish() -> CollectorResult[RangeUnits]:
-        units = collector.finish()
-        return CollectorResult(units, {}, units.scratch_files)
-
-    return collector.add, finish
 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:

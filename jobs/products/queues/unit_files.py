@@ -6,9 +6,10 @@ group reads one section of every file, in log order. A range of small messages h
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
 
@@ -46,6 +47,7 @@ class RangeUnits(NamedTuple):
     records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # start and end of bytes without a record
     records_end: int | None = None  # the end of the last record that was processed
+    files: Mapping[str, Any] = {}  # of tables: none
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
@@ -132,14 +134,27 @@ class RangeUnitCollector:
             self._parts.append(write_units(self._scratch, file, packed, queues, self._groups, with_tags=with_tags))
 
 
-def collect_units(
-    _range: Range, pieces: Iterator[RawRecords | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
-) -> RangeUnits:
-    """Write the units of one range."""
-    collector = RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")
-    for item in pieces:
-        collector.add(item)
-    return collector.finish()
+def collect_range_units(
+    rules: QueueRules, groups: int, scratch: Scratch | None, _range: Range, _files: ExitStack
+) -> RangeUnitCollector:
+    """Return the collector of a range's units."""
+    return RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")
+
+
+class QueueUnitCollector:
+    """Collects the units of one queue in a range, in memory."""
+
+    def __init__(self, rules: QueueRules, topic: str, queue_id: int) -> None:
+        self._collector, self._topic, self._queue_id = UnitCollector(rules), topic, queue_id
+
+    def add(self, item: RawRecords | Piece) -> None:
+        """Process the next records."""
+        if not isinstance(item, Piece):
+            self._collector.add(item)
+
+    def finish(self) -> Units:
+        """Return the units, in log order."""
+        return self._collector.finish().units_of_queue(self._topic, self._queue_id)
 
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:

@@ -2,7 +2,8 @@
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from heapq import heapreplace
 from itertools import accumulate, chain
 from pathlib import Path
@@ -34,12 +35,18 @@ from tests.support.stores import log_folders, segments_of, stored_records
 SEGMENT = 1 << 14
 
 
-def _offsets(_range: Range, pieces: Iterator[RawRecords | Piece]) -> list[int]:
-    found: list[int] = []
-    for item in pieces:
+class _Offsets:
+    """Collects the offsets of a range's records."""
+
+    def __init__(self, _range: Range, _files: ExitStack) -> None:
+        self._found: list[int] = []
+
+    def add(self, item: RawRecords | Piece) -> None:
         if not isinstance(item, Piece):
-            found += [item.base_offset + int(position) for position in item.positions]
-    return found
+            self._found += [item.base_offset + int(position) for position in item.positions]
+
+    def finish(self) -> list[int]:
+        return self._found
 
 
 @pytest.mark.sample(12)
@@ -50,8 +57,8 @@ def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golde
     expected = [record.physical_offset for record, _ in stored_records(root)]
 
     for range_size in (97, 1000, 5000, 1 << 20):
-        outcomes = read_chained(SerialWorkers(), plan_ranges(store, 0, range_size), _offsets)
-        assert expected == [offset for outcome in outcomes for offset in outcome.payload], range_size
+        outcomes = read_chained(SerialWorkers(), plan_ranges(store, 0, range_size), [_Offsets])
+        assert expected == [offset for outcome in outcomes for offset in outcome.payload[0]], range_size
 
 
 def _log(tmp_path: Path, content: bytes) -> Path:
@@ -79,13 +86,13 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
         content += encode_record(record)
 
     store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
-    fooled: list[list[int]] = []
+    fooled: list[tuple[list[int]]] = []
     outcomes = read_chained(
-        SerialWorkers(), plan_ranges(list_store(str(store)), 0, range_size), _offsets, fooled.append
+        SerialWorkers(), plan_ranges(list_store(str(store)), 0, range_size), [_Offsets], fooled.append
     )
 
-    assert expected == [offset for outcome in outcomes for offset in outcome.payload]
-    assert any(offset not in expected for offsets in fooled for offset in offsets)
+    assert expected == [offset for outcome in outcomes for offset in outcome.payload[0]]
+    assert any(offset not in expected for (offsets,) in fooled for offset in offsets)
 
 
 def test_a_segment_deleted_before_it_is_opened_is_not_an_error(golden: StoreOf, tmp_path: Path) -> None:
@@ -93,10 +100,10 @@ def test_a_segment_deleted_before_it_is_opened_is_not_an_error(golden: StoreOf, 
     store = list_store(str(root))
     ranges = plan_ranges(store)
     Path(store.segments[0].location).unlink()
-    outcomes = read_chained(SerialWorkers(), ranges, _offsets)
+    outcomes = read_chained(SerialWorkers(), ranges, [_Offsets])
 
     assert [outcome.facts.was_deleted for outcome in outcomes] == [True, False, False, False]
-    assert len(outcomes[1].payload) > 0
+    assert len(outcomes[1].payload[0]) > 0
 
 
 def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> None:
@@ -110,14 +117,14 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
     ranges = plan_ranges(store)
-    expected = [one.payload for one in read_chained(SerialWorkers(), ranges, _offsets)]
+    expected = [one.payload[0] for one in read_chained(SerialWorkers(), ranges, [_Offsets])]
 
     cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, least=1000)
-    found = read_chained(SerialWorkers(), cut, _offsets)
+    found = read_chained(SerialWorkers(), cut, [_Offsets])
 
     assert len(cut) > len(ranges)
     assert sum(written_sizes(ranges)) == sum(sizes)
-    assert list(chain.from_iterable(expected)) == [offset for one in found for offset in one.payload]
+    assert list(chain.from_iterable(expected)) == [offset for one in found for offset in one.payload[0]]
 
 
 def _seconds(sizes: Sequence[int], width: int) -> float:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.products.product import Collected, RangePass
+from jobs.products.product import Output, RangeResult
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
 from jobs.products.queues.leftover_units import (
@@ -434,12 +434,12 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
 
-    def swept(_pass: RangePass, _collected: Collected) -> None:
+    def swept(_output: Output, _results: Sequence[RangeResult]) -> None:
         written.extend(path.read_bytes() for path in tmp_path.glob("some/*/*.units"))
 
     with patch("jobs.products.queues.product.count_groups", return_value=3):
         ingest_store(store, tmp_path / "all")
-        with patch.object(RangePass, "delete_scratch", swept):
+        with patch.object(Output, "delete_scratch", swept):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]

@@ -13,7 +13,7 @@ from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.storage.scratch import scratch_for
-from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
+from jobs.store.chain import ListedLog, read_ranges_not_deleted
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -36,7 +36,7 @@ def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0
     log, check = ListedLog(store, plan_ranges(store)), LogCheck()
     with scratch_for(None, {}) as scratch:
         verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
-        read_ranges_not_deleted(SerialWorkers(), log, read_to_end, collectors=[check, *verification.collectors])
+        read_ranges_not_deleted(SerialWorkers(), log, collectors=[check, *verification.collectors])
         return verification.report(SerialWorkers(), log, check)
 
 
