@@ -23,6 +23,12 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def newer_store(golden: StoreOf, tmp_path: Path) -> Path:
+    """Give a copy of what a broker of 5.5.1 left."""
+    return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+
+
+@pytest.fixture
 def place(situation: StoreOf, tmp_path: Path) -> Path:
     """Give a copy of what a broker of 5.5.0 left: its store, its tier, and its answers."""
     return Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))

@@ -1,9 +1,13 @@
 """Changes of a store at a certain moment of a run."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import ParamSpec, TypeVar
+from unittest.mock import patch
 
 from jobs.store.ranges import Range
 from jobs.store.workers import Item, Result, SerialWorkers
@@ -36,6 +40,21 @@ class Meanwhile(SerialWorkers):
         if sizes:
             self.happens()
         return SerialWorkers.map(self, items, with_it, label, sizes)
+
+
+@contextmanager
+def reads_of_the_first_segment_fail(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
+    """Let reads of the first segment of a log fail that *when* selects by their position and length."""
+    original = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.match(f"commitlog/{0:020}") and when(offset, buffers[0].nbytes):
+            raise OSError(error, os.strerror(error), str(path))
+        return original(descriptor, buffers, offset, flags)
+
+    with patch("os.preadv", preadv):
+        yield
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.result import Severity
 from jobs.diff import DiffSummary
@@ -13,7 +13,7 @@ from jobs.restore.plan import NothingToRestoreError
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
-from tests.support.lakes import compare_with_lake, cut_back_after_a_run, ingest_store, rows_of
+from tests.support.lakes import compare_with_lake, cut_back_after_a_run, ingest_store, rows_of, table_of
 from tests.support.stores import log_folders, stored_records
 
 RELEASE = "5.3.3"
@@ -60,6 +60,16 @@ def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -
         (Severity.DAMAGE, "changed in the lake", offsets[20], 2, changed),
     ]
     assert summary.exit_code == 3
+
+
+def test_duplicate_rows_of_another_engine_are_a_finding(store: Path) -> None:
+    rows = table_of(taken(store) / "messages")
+    write_deltalake(store.parent / "lake/messages", rows, mode="append")
+
+    summary = compared(store)
+
+    assert (summary.exit_code, summary.equal) == (3, rows.num_rows)
+    assert [(one.what, one.records) for one in summary.differences] == [("twice in the lake", rows.num_rows)]
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:

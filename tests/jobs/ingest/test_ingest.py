@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest, run_steps
+from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import find_unfinished_run, list_known_stores
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.commitlog.record import encode_record, record_from_row
-from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
+from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.killing import (
     FAULTS,
@@ -40,6 +40,7 @@ from tests.support.killing import (
 from tests.support.lakes import (
     BROKER,
     files,
+    ingest_beside,
     ingest_store,
     leftovers,
     request_of,
@@ -130,41 +131,31 @@ def contents(lake: Path, *names: str) -> dict[str, list[str]]:
     return found
 
 
-def request(store: Path, lake: Path, step: int | None = None) -> IngestRequest:
-    return IngestRequest(str(store), str(lake), broker="b", step_bytes=step)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
-    whole = ingest(request(store, tmp_path / "whole"), SerialWorkers())
-    stepped = ingest(request(store, tmp_path / "stepped", step), SerialWorkers())
+    whole = ingest_store(store, tmp_path / "whole", "b")
+    stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=step)
 
     names = ("messages", "consume_queue", "index_entries", "quarantine")
     assert contents(tmp_path / "stepped", *names) == contents(tmp_path / "whole", *names)
-    assert (stepped.messages, stepped.to_offset, stepped.units, stepped.index_entries) == (
-        whole.messages,
-        whole.to_offset,
-        whole.units,
-        whole.index_entries,
-    )
-    assert stepped.exit_code is whole.exit_code
+    for field in ("messages", "to_offset", "units", "index_entries", "exit_code"):
+        assert getattr(stepped, field) == getattr(whole, field)
     assert stepped.steps > 1
 
 
 def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) -> None:
-    records = broker.append(some_records(200))
-    asked, reads = request(broker.root, tmp_path / "lake", SEGMENT_SIZE), count()
+    records, reads = broker.append(some_records(200)), count()
 
     def interrupt() -> None:
         if next(reads):  # the first step is read
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingest(asked, Meanwhile(happens=interrupt))
+        ingest_beside(broker.root, workers=Meanwhile(happens=interrupt), step_bytes=SEGMENT_SIZE)
     committed = len(rows_of(tmp_path / "lake"))
-    rest = ingest(asked, SerialWorkers())
+    rest = ingest_beside(broker.root)
 
     assert 0 < committed < len(records)
     assert (rest.messages, rest.from_offset) == (len(records) - committed, records[committed].physical_offset)
@@ -173,14 +164,13 @@ def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) 
 
 def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
-    summaries: list[Summary] = list(run_steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), SerialWorkers()))
+    steps = ingest_beside(broker.root, step_bytes=SEGMENT_SIZE).steps
     broker.append(some_records(5, seed=2))
-    ingest(request(broker.root, tmp_path / "lake"), SerialWorkers())
+    ingest_beside(broker.root)
 
-    prepared = [row for row in rows_of(tmp_path / "lake", "runs", "run") if row["state"] == "prepared"]
-    commands = [json.loads(row["detail"])["command"] for row in prepared]
-    assert len(summaries) > 2
-    assert [commands.count(one) for one in dict.fromkeys(commands)] == [len(summaries), 1]
+    commands = [json.loads(row["detail"])["command"] for row in prepared(tmp_path / "lake")]
+    assert steps > 2
+    assert [commands.count(one) for one in dict.fromkeys(commands)] == [steps, 1]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")
@@ -316,28 +306,22 @@ def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> No
     assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
 
 
-def test_the_next_run_rereads_a_tier_whose_files_were_deleted(tmp_path: Path) -> None:
-    place = unpack_situation("b550-tiered", tmp_path)
-    (place / "tiered").rename(tmp_path / "store")
-    request = IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"))
-    with vacuumed_before_commit("tiered"), pytest.raises(CutShortError):
-        ingest(request, SerialWorkers())
-
-    summary = ingest(request, SerialWorkers())
-
-    assert summary.recovered == 1
-    assert said(place / "EXPECT.json") == taken(tmp_path / "lake")
-    assert [0, len(taken(tmp_path / "lake"))] == [
-        json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(tmp_path / "lake")
-    ]
-
-
-_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
+
+
+def test_the_next_run_rereads_a_tier_whose_files_were_deleted(place: Path, tier: Path, lake: Path) -> None:
+    with vacuumed_before_commit("tiered"), pytest.raises(CutShortError):
+        ingest_store(tier, lake)
+
+    assert ingest_store(tier, lake).recovered == 1
+    assert said(place / "EXPECT.json") == taken(lake)
+    counts = [json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(lake)]
+    assert counts == [0, len(taken(lake))]
+
+
+_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
 
 
 def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(

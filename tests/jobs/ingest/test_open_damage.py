@@ -5,8 +5,6 @@ import gc
 import os
 import signal
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run
 from tests.support.lakes import ingest_beside, leftovers, restore_log, rows_of
+from tests.support.meanwhile import reads_of_the_first_segment_fail
 from tests.support.stores import flip
 
 MANY = 3  # files that are merged
@@ -145,21 +144,6 @@ def _store_with_stale_bytes(folder: Path) -> tuple[Broker, int]:
     return broker, end
 
 
-@contextmanager
-def _reads_fail(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
-    """Let reads of the first segment fail that *when* says, by their position and length."""
-    original = os.preadv
-
-    def preadv(descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.match(f"commitlog/{0:020}") and when(offset, buffers[0].nbytes):
-            raise OSError(error, os.strerror(error), str(path))
-        return original(descriptor, buffers, offset, flags)
-
-    with patch("os.preadv", preadv):
-        yield
-
-
 def _touches_third_block(offset: int, length: int) -> bool:
     return offset < 3 * BLOCK and offset + length > 2 * BLOCK
 
@@ -168,7 +152,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
     """A row without bytes stands for zeros: `restore` would invent them."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    with _reads_fail(errno.EIO, _touches_third_block):
+    with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
         summary = ingest_beside(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
@@ -190,7 +174,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
 def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
     """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
-    with _reads_fail(errno.EIO, _touches_third_block):
+    with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
         ingest_beside(broker.root, "b")
     if version == "earlier":
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
@@ -209,7 +193,7 @@ def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_co
     broker, end = _store_with_stale_bytes(tmp_path)
 
     # The end of the file is read by nothing else, the first time.
-    with _reads_fail(error, lambda offset, _: offset == end), pytest.raises(raised):
+    with reads_of_the_first_segment_fail(error, lambda offset, _: offset == end), pytest.raises(raised):
         ingest_beside(broker.root, "b")
     assert [] == rows_of(tmp_path / "lake")
     ingest_beside(broker.root, "b")
@@ -228,7 +212,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
             broker.expire()
         return offset == end
 
-    with _reads_fail(errno.ENOENT, deleted):
+    with reads_of_the_first_segment_fail(errno.ENOENT, deleted):
         summary = ingest_beside(broker.root, "b")
 
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]

@@ -161,9 +161,6 @@ def test_a_view_matches_the_notes_of_the_driver_in_both_engines(
     assert expected == set(map(tuple, own_session.sql(shown).collect()))
 
 
-TABLE_OF = {"store": "messages", "tiered": "tiered"}
-
-
 def show(session: SparkSession, lake: Path, table: str = "messages") -> None:
     session.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
 
@@ -236,9 +233,9 @@ def test_the_log_and_the_tier_together_contain_each_message_once(
     ingest_store(place / "store", tmp_path / "history", "b")
     for segment in sorted((place / "store/commitlog").iterdir())[:expired]:
         segment.unlink()
-    for name in ("store", "tiered"):
+    for name, table in (("store", "messages"), ("tiered", "tiered")):
         ingest_store(place / name, tmp_path / "lake", "b")
-        show(own_session, tmp_path / "lake", TABLE_OF[name])
+        show(own_session, tmp_path / "lake", table)
     own_session.sql(recipe_with("VIEW one_log").text)
     columns = ("topic", "queue_id", "queue_offset", "store_timestamp", "uniq_key", "body")
     one_log = sorted(map(tuple, own_session.table("one_log").select(*columns).collect()))

@@ -1,7 +1,6 @@
 """Recognition of stores: copies, slaves, wiped stores, stores with the same label, and truncated logs."""
 
 import errno
-import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_beside, ingest_store, raw, raw_rows, rows_of
+from tests.support.meanwhile import reads_of_the_first_segment_fail
 from tests.support.stores import flip, records_of, segments_of
 
 
@@ -117,14 +117,7 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
 ) -> None:
     ingest_beside(broker.root)
     more = broker.append(some_records(10, seed=2))
-    original = os.preadv
-
-    def preadv(descriptor: int, buffers: list[memoryview], offset: int, _flags: int = 0) -> int:
-        if os.fstat(descriptor).st_size == SEGMENT_SIZE and offset < 100 and buffers[0].nbytes > 8:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return original(descriptor, buffers, offset)
-
-    with patch("os.preadv", preadv):
+    with reads_of_the_first_segment_fail(errno.EIO, lambda offset, length: offset < 100 and length > 8):
         summary = ingest_beside(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))

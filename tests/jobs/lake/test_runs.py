@@ -270,13 +270,18 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
     assert (leftovers(tmp_path / "lake") == []) == is_known
 
 
-def test_incomplete_files_of_a_dead_task_are_left_to_the_vacuum(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("retention", "ages"), [(None, (6, 8)), ("interval 30 days", (8, 31))])
+def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_table(
+    retention: str | None, ages: tuple[int, int], tmp_path: Path
+) -> None:
     list(incremental(tmp_path, 2))
     lake = tmp_path / "lake"
+    if retention is not None:
+        DeltaTable(lake / "messages").alter.set_table_properties({"delta.deletedFileRetentionDuration": retention})
     (store,) = list_known_stores(Lake(str(lake)))
     rows = raw_rows(lake)
     naming = FileNaming(store.store_id, 2)
-    left = [aged(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in (6, 8)]
+    left = [aged(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in ages]
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
@@ -284,17 +289,6 @@ def test_incomplete_files_of_a_dead_task_are_left_to_the_vacuum(tmp_path: Path) 
 
     assert [path.exists() for path in left] == [True, False]  # a younger one may be a run's that is still at work
     assert raw_rows(lake)[: len(rows)] == rows
-
-
-def test_obsolete_files_are_kept_for_the_retention_of_their_table(tmp_path: Path) -> None:
-    list(incremental(tmp_path, 1))
-    table = tmp_path / "lake" / "messages"
-    DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
-    left = [aged(table / f"nobody-names-this-{days}.parquet", days) for days in (8, 31)]
-
-    optimize(str(tmp_path / "lake"), SerialWorkers())
-
-    assert [path.exists() for path in left] == [True, False]
 
 
 def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIE
 from jobs.restore.plan import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run, without_spark
+from tests.support.commands import run_in_process, without_spark
 from tests.support.lakes import ingest_store, rows_of, table_of
 
 NAME = "things"
@@ -149,7 +150,7 @@ def test_files_whose_statistics_exclude_all_wanted_rows_are_not_opened(tmp_path:
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)
 CASES = [
-    pytest.param(table.name, name, is_dropped, id=f"{table.name}-{name}-{'dropped' if is_dropped else 'retyped'}")
+    pytest.param((table.name, name, is_dropped), id=f"{table.name}-{name}-{'dropped' if is_dropped else 'retyped'}")
     for table in TABLES
     for name, is_dropped in product(table.schema.names, (True, False))
 ]
@@ -163,12 +164,11 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize(("table", "column", "is_dropped"), CASES)
-def test_a_column_with_another_type_is_reported(  # noqa: PLR0913 - the case, and what it needs
-    table: str, column: str, *, is_dropped: bool, ingested: Path, whole: "Answers", golden: StoreOf,
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    without_spark(monkeypatch)
+@pytest.mark.parametrize("case", CASES)
+def test_a_column_with_another_type_is_reported(
+    case: tuple[str, str, bool], ingested: Path, answers_of: "AnswersOf", tmp_path: Path
+) -> None:
+    table, column, is_dropped = case
     changed = Path(shutil.copytree(ingested, tmp_path / "lake"))
     rows = table_of(changed / table)
     number, is_text = rows.schema.names.index(column), pa.types.is_string(rows.schema.field(column).type)
@@ -176,9 +176,9 @@ def test_a_column_with_another_type_is_reported(  # noqa: PLR0913 - the case, an
     other = pa.array([one and one.encode() for one in texts], pa.binary()) if is_text else pa.array(texts, pa.string())
     rows = rows.drop_columns([column]) if is_dropped else rows.set_column(number, column, other)
     write_deltalake(changed / table, rows, mode="overwrite", schema_mode="overwrite")
-    answers = _asked(run, golden("b533-base"), changed, tmp_path)
+    answers = answers_of(changed)
 
-    _check(answers, whole)
+    _check(answers, answers_of(ingested))
     if table == "messages" and column not in NEWER_COLUMNS:
         assert all(answers[verb].code for verb in ("restore", "diff", "export"))
 
@@ -186,11 +186,9 @@ def test_a_column_with_another_type_is_reported(  # noqa: PLR0913 - the case, an
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("loss", ["table", "file", "row"])
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(  # noqa: PLR0913 - the case, and what it needs
-    table: str, loss: str, *, ingested: Path, whole: "Answers", golden: StoreOf, tmp_path: Path,
-    run: Run, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    without_spark(monkeypatch)
+def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
+    table: str, loss: str, ingested: Path, answers_of: "AnswersOf", tmp_path: Path
+) -> None:
     left = Path(shutil.copytree(ingested, tmp_path / "lake"))
     if loss == "table":
         shutil.rmtree(left / table)
@@ -202,11 +200,10 @@ def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(  #
         kept = pa.concat_tables([rows.slice(0, middle), rows.slice(middle + 1)])
         write_deltalake(left / table, kept, mode="overwrite")
 
-    answers = _asked(run, golden("b533-base"), left, tmp_path)
     # Whoever deletes a message wants it gone from an export; of stale bytes after a log's end nothing else tells.
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
-    answers = {verb: given for verb, given in answers.items() if verb != unseen}
-    _check(answers, whole)
+    answers = {verb: given for verb, given in answers_of(left).items() if verb != unseen}
+    _check(answers, answers_of(ingested))
 
 
 class Given(NamedTuple):
@@ -218,25 +215,22 @@ class Given(NamedTuple):
 
 
 Answers = Mapping[str, Given]
+AnswersOf = Callable[[Path], Answers]
 
 
 @pytest.fixture(scope="module")
-def answered() -> dict[str, Given]:
-    return {}
+def answers_of(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
+    """Return a function that asks a lake what commands answer from it; each lake is asked once."""
+    store, folder = golden("b533-base"), tmp_path_factory.mktemp("answers")
+    return cache(lambda lake: _asked(store, lake, folder / sha256(bytes(lake)).hexdigest()))
 
 
-@pytest.fixture
-def whole(  # noqa: PLR0913, PLR0917 - the lake is asked once, and what a test captures is its own
-    answered: dict[str, Given], ingested: Path, golden: StoreOf, tmp_path: Path, run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Answers:  # fmt: skip
-    without_spark(monkeypatch)  # its workers write to the captured stream, too
-    if not answered:
-        answered.update(_asked(run, golden("b533-base"), ingested, tmp_path / "whole"))
-    return answered
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch)  # its workers write to the captured stream
 
 
-def _asked(run: Run, store: Path, lake: Path, folder: Path) -> Answers:
+def _asked(store: Path, lake: Path, folder: Path) -> Answers:
     exported, restored = folder / "out.ndjson", folder / "out"
     asked = {
         "restore": ("restore", lake, "--out", restored, "--release", "5.3.3"),
@@ -245,7 +239,7 @@ def _asked(run: Run, store: Path, lake: Path, folder: Path) -> Answers:
         "by-key": ("query", "by-key", "-t", "T1", "-k", "dup", "--json", "--lake", lake),
         "by-offset": ("query", "by-offset", "-t", "T1", "-i", "1", "-o", "3", "--json", "--lake", lake),
     }
-    given = {verb: run(*arguments) for verb, arguments in asked.items()}
+    given = {verb: run_in_process(*arguments) for verb, arguments in asked.items()}
     files = {
         str(path.relative_to(restored)): path.read_bytes()
         for path in restored.rglob("*") if path.is_file() and path.parent.name in {"commitlog", "config"}

@@ -26,7 +26,6 @@ from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_bat
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
-from tests.golden import StoreOf
 from tests.support.lakes import dataset_of, ingest_store, rows_of
 
 _RANDOM = random.Random(4711)
@@ -242,19 +241,11 @@ def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
     assert (_rows(table), DeltaTable(table).version()) == (before, version)
 
 
-RELEASE = "5.3.3"
-
-
-@pytest.fixture
-def lake(golden: StoreOf, tmp_path: Path) -> Path:
-    ingest_store(golden("b533-base"), tmp_path / "lake", release=RELEASE)
-    return tmp_path / "lake"
-
-
-def test_a_column_without_limits_in_the_log_is_not_treated_as_null(lake: Path) -> None:
+def test_a_column_without_limits_in_the_log_is_not_treated_as_null(store: Path, tmp_path: Path) -> None:
     """`deltalake` compared with NULL where Delta's log has no limits: DuckDB and Arrow found no message by its tag."""
-    rows = [row for row in rows_of(lake) if row["tags"] == "TagA"]
-    messages = dataset_of(lake / "messages")
+    ingest_store(store, tmp_path / "lake")
+    rows = [row for row in rows_of(tmp_path / "lake") if row["tags"] == "TagA"]
+    messages = dataset_of(tmp_path / "lake" / "messages")
 
     assert rows
     assert len(rows) == messages.to_table(filter=pc.field("tags") == "TagA").num_rows

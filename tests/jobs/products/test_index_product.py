@@ -338,13 +338,12 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
 
 @pytest.mark.parametrize(("with_files", "wrong_bodies"), [(True, 0), (False, 0), (False, 1)])
 def test_entries_of_segments_deleted_after_they_were_read_are_built(
-    with_files: bool, wrong_bodies: int, golden: StoreOf, tmp_path: Path
+    with_files: bool, wrong_bodies: int, golden: StoreOf, tmp_path: Path, newer_store: Path
 ) -> None:
     """The keys of a message are kept as it is read, even if it has no row in `messages`: the broker has indexed it."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     if not with_files:
-        shutil.rmtree(store / "index")
-    *deleted, _ = segments_of(store)
+        shutil.rmtree(newer_store / "index")
+    *deleted, _ = segments_of(newer_store)
     if wrong_bodies:
         record = next(record for record, _ in records_of(deleted) if record.body and record.topic == "T1")
         flip(deleted[0], deleted[0].read_bytes().index(record.body, record.physical_offset), 0xFF)
@@ -354,23 +353,24 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
             path.unlink()
 
     with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, retention)):
-        summary = run(store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
+        summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
-def test_files_continue_after_a_partial_newest_file_is_filled(golden: StoreOf, tmp_path: Path) -> None:
+def test_files_continue_after_a_partial_newest_file_is_filled(
+    golden: StoreOf, tmp_path: Path, newer_store: Path
+) -> None:
     """The broker's index is files behind its log: it had written a part of its second file."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    _, second, *later = sorted((store / "index").iterdir())
+    _, second, *later = sorted((newer_store / "index").iterdir())
     for path in later:
         path.unlink()
     content, at = second.read_bytes(), 40 + 4 * SLOTS
     entries = [ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
     some = next(n for n in range(len(entries) // 2, len(entries)) if entries[n - 1][1] != entries[n][1])
     slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(entries[:some], 1)}
-    end = next(record for record, _ in stored_records(store) if record.physical_offset == entries[some - 1][1])
+    end = next(record for record, _ in stored_records(newer_store) if record.physical_offset == entries[some - 1][1])
     begin = struct.unpack_from(">q8xq", content)
     second.write_bytes(
         struct.pack(">4q2i", begin[0], end.store_timestamp, begin[1], end.physical_offset, len(slots), some + 1)
@@ -378,18 +378,17 @@ def test_files_continue_after_a_partial_newest_file_is_filled(golden: StoreOf, t
         + content[at : at + 20 * (some + 1)].ljust(len(content) - at, b"\0")
     )
 
-    run(store, tmp_path / "lake", "b551-base")
+    run(newer_store, tmp_path / "lake", "b551-base")
 
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
-def test_the_index_is_built_without_another_pass_over_the_log(golden: StoreOf, tmp_path: Path) -> None:
+def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path, tmp_path: Path) -> None:
     """The log was decoded once more for the keys of the entries."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    shutil.rmtree(store / "index")
+    shutil.rmtree(newer_store / "index")
     passes, rows = [], []
     for tables in (frozenset({"messages"}), frozenset({"messages", "index"})):
-        request = IngestRequest(str(store), str(tmp_path / f"lake{len(tables)}"), broker="b", tables=tables)
+        request = IngestRequest(str(newer_store), str(tmp_path / f"lake{len(tables)}"), broker="b", tables=tables)
         with patch.object(RangeReader, "pieces", autospec=True, side_effect=RangeReader.pieces) as pieces:
             rows.append(ingest(request, SerialWorkers()).index_entries)
         passes.append(pieces.call_count)
@@ -409,16 +408,15 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
     assert wrong_entries(tmp_path / "lake", offsets) == 0
 
 
-def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(golden: StoreOf, tmp_path: Path) -> None:
+def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer_store: Path, tmp_path: Path) -> None:
     """The log has lost their keys; the broker's entries are kept, without key and topic."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    (_, _, _, offset, _, _) = real_entries(store)[30]
-    segment = max(path for path in segments_of(store) if int(path.name) <= offset)
+    (_, _, _, offset, _, _) = real_entries(newer_store)[30]
+    segment = max(path for path in segments_of(newer_store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)
-    summary = run(store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
+    summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert 1 == summary.quarantined
-    assert real_entries(store) == lake_entries(tmp_path / "lake")
+    assert real_entries(newer_store) == lake_entries(tmp_path / "lake")
     rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
     assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}
 

@@ -164,21 +164,20 @@ def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golde
 
 
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
-def test_a_queue_file_created_between_two_probes_is_read(golden: StoreOf, tmp_path: Path, made: str) -> None:
+def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_path: Path, made: str) -> None:
     """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    (store / "abort").touch()
-    (store / made).rename(tmp_path / "not made yet")
+    (newer_store / "abort").touch()
+    (newer_store / made).rename(tmp_path / "not made yet")
 
     def make() -> None:
-        if not (store / made).exists():
-            (tmp_path / "not made yet").rename(store / made)
+        if not (newer_store / made).exists():
+            (tmp_path / "not made yet").rename(newer_store / made)
 
     with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
-        whole = run(store, tmp_path / "lake")
+        whole = run(newer_store, tmp_path / "lake")
 
     assert whole.summary.units["differences"] == 0
-    assert told(whole.rows) == truth(store)
+    assert told(whole.rows) == truth(newer_store)
 
 
 def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:

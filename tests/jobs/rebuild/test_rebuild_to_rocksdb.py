@@ -119,8 +119,7 @@ def _is_last(key: bytes) -> bool:
 def test_every_unit_that_the_broker_answered_is_rebuilt(name: str, target: str, tmp_path: Path) -> None:
     """Also after a kill that left no row."""
     unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
-    conf = BrokerConf(consume_queue_size=400)
-    rebuild_queues(replace(request(unpacked.root, out, target), conf=conf), SerialWorkers())
+    made(unpacked.root, out, target, file_size=400)
     shutil.rmtree(unpacked.root / "consumequeue_rocksdb", ignore_errors=True)
     (out / MANIFEST_FILE).unlink()
     in_place(unpacked.root, out / "consumequeue" if target == ROCKSDB else out)
@@ -195,13 +194,12 @@ def test_small_tables_contain_the_same_rows_as_one_table(
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
 
-def test_a_queue_without_messages_in_the_log_continues_at_its_end(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: Path, tmp_path: Path) -> None:
     """Its consumers are at its end; a broker that found no row would give the next message number 0."""
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    queue = next(queue for queue in list_queues(list_store(str(store))) if queue.name.topic == "T1")
-    shutil.copytree(store / "consumequeue" / "T1" / "0", store / "consumequeue" / "Quiet" / "3")
-    (store / "config" / "topics.json").unlink(missing_ok=True)
-    summary = made(store, tmp_path / "out")
+    queue = next(queue for queue in list_queues(list_store(str(newer_store))) if queue.name.topic == "T1")
+    shutil.copytree(newer_store / "consumequeue" / "T1" / "0", newer_store / "consumequeue" / "Quiet" / "3")
+    (newer_store / "config" / "topics.json").unlink(missing_ok=True)
+    summary = made(newer_store, tmp_path / "out")
     end = queue.written_end()
     place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
 
@@ -209,10 +207,10 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(golden: StoreO
     row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
     assert row == (("Quiet", 3), True, place, end - 1)
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
-    in_place(store, tmp_path / "out/consumequeue")
-    made(store, tmp_path / "again")
+    in_place(newer_store, tmp_path / "out/consumequeue")
+    made(newer_store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
-    back = made(store, tmp_path / "back", FILES)
+    back = made(newer_store, tmp_path / "back", FILES)
     assert any(
         "1 (Quiet/3). No files are written for these queues, so the broker restarts them at queue offset 0" in note
         for note in back.notes

@@ -21,9 +21,7 @@ import pytest
 from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
-from jobs.rebuild.install import install, plan_index_installation, plan_queue_installation
+from jobs.rebuild.install import install
 from jobs.repair.journal import JOURNAL_FILE, Journal
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
@@ -32,9 +30,10 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
+from tests.jobs.rebuild.test_install import INDEX, QUEUES, planned
 from tests.support.commands import Run, overwrite
 from tests.support.disturbed_repairs import KilledError, Scene, effects, faults, play, scene_of
-from tests.support.fault_kinds import QUEUE_FILE, STORE, WANTED
+from tests.support.fault_kinds import QUEUE_FILE, STORE
 from tests.support.stores import content_of, flip
 
 PARTS = 12
@@ -187,19 +186,13 @@ class World:
         elif self._verb == "restore":
             self._restore()
         else:
-            self._install(scene.store, scene.store.parent / "rebuilt")
+            self._install(scene.store)
 
-    def _install(self, store: Path, out: Path) -> None:
+    def _install(self, store: Path) -> None:
+        out = store.parent / "out"
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
-            if self._verb == "index":
-                rebuild_index(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), SerialWorkers())
-                [plan] = plan_index_installation(str(store), str(out))
-            else:
-                conf = BrokerConf(consume_queue_size=WANTED.conf.consume_queue_size)
-                asked = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=True)
-                queue_run.rebuild_queues(asked, SerialWorkers())
-                (plan,) = plan_queue_installation(str(store), out)
+            plan = planned(store, self._verb)
             held.refuse_changes()
             install(plan)
 
@@ -241,7 +234,7 @@ def _without_count(data: bytes | None) -> bytes | None:
     return None if data is None else re.sub(rb'"resumed": \d+', b"", data)
 
 
-VERBS = ("apply", "index", "queues", "undo", "restore")
+VERBS = ("apply", INDEX, QUEUES, "undo", "restore")
 
 
 @pytest.fixture(scope="module")

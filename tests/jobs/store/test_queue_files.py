@@ -19,15 +19,8 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.release import NEWEST
 from rmq_formats.store import file_name_of_offset
-from tests.golden import StoreOf
-from tests.support.commands import copy_of
 
 T1 = QueueName(QueueKind.PLAIN, "T1", 0)
-
-
-@pytest.fixture
-def root(golden: StoreOf, tmp_path: Path) -> Path:
-    return copy_of(golden("b551-base"), tmp_path)
 
 
 def queue_of(store: Store) -> StoredQueue:
@@ -51,9 +44,9 @@ def test_the_first_unit_without_offset_or_size_ends_the_written_part(units: list
     assert first_unwritten(QueueKind.PLAIN, data) == ([*written, False]).index(False)
 
 
-def test_a_sparse_queue_file_of_a_terabyte_is_not_read(root: Path) -> None:
-    os.truncate(root / T1.path / file_name_of_offset(400), 10**12)
-    store = list_store(str(root))
+def test_a_sparse_queue_file_of_a_terabyte_is_not_read(newer_store: Path) -> None:
+    os.truncate(newer_store / T1.path / file_name_of_offset(400), 10**12)
+    store = list_store(str(newer_store))
 
     with patch.object(LocalReader, "read", autospec=True, side_effect=LocalReader.read) as read:
         with StoreReader(store) as reader:
@@ -65,9 +58,9 @@ def test_a_sparse_queue_file_of_a_terabyte_is_not_read(root: Path) -> None:
     assert sum(length for _, _, length in (call.args for call in read.call_args_list)) < 10_000
 
 
-def test_a_unit_of_a_deleted_file_is_none(root: Path) -> None:
-    store = list_store(str(root))
-    (root / T1.path / file_name_of_offset(0)).unlink()
+def test_a_unit_of_a_deleted_file_is_none(newer_store: Path) -> None:
+    store = list_store(str(newer_store))
+    (newer_store / T1.path / file_name_of_offset(0)).unlink()
 
     assert queue_of(store).read_unit(3) is None
     assert queue_of(store).read_unit(12) is not None
@@ -87,8 +80,8 @@ def test_the_short_search_for_the_end_agrees_with_the_full_search(
     assert [queue_ends.probe_queue_end(*one) for one in asked] == near
 
 
-def test_a_queue_with_a_new_unit_is_read_once(root: Path) -> None:
-    store = list_store(str(root))
+def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
+    store = list_store(str(newer_store))
     queue = queue_of(store)
     end = queue.written_end()
 

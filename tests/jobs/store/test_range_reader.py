@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Event
@@ -24,7 +24,7 @@ from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
-from jobs.store.workers import InProcessWorkers, Item, Result
+from jobs.store.workers import InProcessWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
@@ -35,6 +35,7 @@ from tests.support.agreeing_verbs import of_clocks, set_store_times
 from tests.support.commands import Run, copy_of, overwrite
 from tests.support.fault_kinds import Placed, records_in
 from tests.support.lakes import table_of
+from tests.support.meanwhile import Meanwhile
 from tests.support.stores import newest_segment
 
 _PAGE = 4096
@@ -305,26 +306,11 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     """They wait for one clock: if each was given a part of the rate, all together would use no more than a part."""
-    rates = set[ReadLimits | None]()
+    limits, storages = ReadLimits(1 << 30), list[object]()
+    workers = Meanwhile(width=4, before_range=lambda range_: storages.append(range_.storage))
+    verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)
 
-    class Watched(InProcessWorkers):
-        def map(
-            self,
-            items: Sequence[Item],
-            task: Callable[[Item], Result],
-            label: str = "working",
-            sizes: Sequence[int] = (),
-        ) -> list[Result]:
-            rates.update(
-                one.storage.read_limits
-                for one in items
-                if isinstance(one, Range) and isinstance(one.storage, AnyStorage)
-            )
-            return InProcessWorkers.map(self, items, task, label, sizes)
-
-    verify(VerifyRequest(str(golden("b551-base")), read_limits=ReadLimits(1 << 30)), Watched(width=4))
-
-    assert rates == {ReadLimits(1 << 30)}
+    assert {limits} == {one.read_limits for one in storages if isinstance(one, AnyStorage)}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker
-from tests.support.commands import Run, overwrite
+from tests.support.commands import ROOT, Run, overwrite
 from tests.support.lakes import files, ingest_store, rows_of
 from tests.support.meanwhile import Meanwhile
 from tests.support.stores import segments_of, stored_records
@@ -126,9 +126,6 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     ]
 
 
-ROOT = Path(__file__).parents[3]
-
-
 def test_every_kind_of_finding_is_on_its_page() -> None:
     rows = re.findall(
         r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
@@ -188,14 +185,11 @@ def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path
             pass
 
 
-def test_the_offset_of_a_newest_segment_that_was_cut_is_where_its_file_ends_now(
-    golden: StoreOf, tmp_path: Path
-) -> None:
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    newest = max((store / "commitlog").iterdir())
+def test_the_offset_of_a_newest_segment_that_was_cut_is_where_its_file_ends_now(newer_store: Path) -> None:
+    newest = max((newer_store / "commitlog").iterdir())
     with newest.open("r+b") as file:
         file.truncate(8387)
 
-    (found,) = (one for one in verified(store).findings if one.kind == "wrong_file_size")
+    (found,) = (one for one in verified(newer_store).findings if one.kind == "wrong_file_size")
 
     assert found.log_offset == int(newest.name) + 8387

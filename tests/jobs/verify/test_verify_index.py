@@ -19,6 +19,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.index import IndexVerification
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release, make_rules
@@ -83,16 +84,26 @@ def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint
     assert [finding.kind for finding in checked(store, filled_meanwhile=1).findings] == kinds
 
 
-def without_index(store: Path, folder: Path) -> Path:
-    """Copy a store, its folder of index files empty."""
+def without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
+    """Copy a store, its folder of index files empty; also return its records."""
     copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
     (copy / "index").mkdir()
-    return copy
+    return copy, [stored.record for stored in stored_records(copy)]
+
+
+def new_writer() -> IndexWriter:
+    return IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
 
 
 def write_files(store: Path, files: Iterable[bytes]) -> None:
     for number, data in enumerate(files):
         (store / "index" / f"202311142213{number:05d}").write_bytes(data)
+
+
+def findings(report: PartReport) -> list[tuple[str, str]]:
+    """Return kinds and files, without the time of the checkpoint: it is that of the files that were there before."""
+    found = [(finding.kind, finding.file) for finding in report.findings]
+    return [one for one in found if one[0] != "checkpoint_index_time"]
 
 
 @pytest.mark.parametrize("restarts", [(7,), (7, 20), (7, 8, 9), (30, 31)])
@@ -101,19 +112,16 @@ def test_a_restart_inside_a_file_is_explained(
     golden: StoreOf, tmp_path: Path, restarts: tuple[int, ...], back: int
 ) -> None:
     """A killed broker may keep its unfinished file, and index its last messages into it once more."""
-    store = without_index(golden("b533-clock"), tmp_path)
-    log = [stored.record for stored in stored_records(store)]
-    writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
-    done = 0
+    store, log = without_index(golden("b533-clock"), tmp_path)
+    writer, done = new_writer(), 0
     for restart in (*restarts, len(log)):
-        for record in log[done:restart]:
-            writer.dispatch(record)
+        writer.dispatch_all(log[done:restart])
         # What is before the file's end is skipped; the message at its end is not.
         done = max(restart - back, 0)
     write_files(store, [file.encode(1) for file in writer.files])
     report = checked(store, "5.3.3")
 
-    assert [finding for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert findings(report) == []
     assert report.numbers.get("restarted", 0) >= 1
     assert report.numbers["behind"] == 0
 
@@ -121,23 +129,17 @@ def test_a_restart_inside_a_file_is_explained(
 @pytest.mark.parametrize("back", [4, 50])
 def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: StoreOf, tmp_path: Path, back: int) -> None:
     """Where many messages have one store time, unfinished files survive a start that indexes from before them."""
-    store = without_index(golden("b533-clock"), tmp_path)
-    log = [stored.record for stored in stored_records(store)]
-    lives = [log[:100], log[100 - back :]]
+    store, log = without_index(golden("b533-clock"), tmp_path)
     encoded = []
-    for life in lives:
-        writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
-        for record in life:
-            writer.dispatch(record)
+    for life in (log[:100], log[100 - back :]):
+        writer = new_writer()
+        writer.dispatch_all(life)
         encoded += [file.encode(1) for file in writer.files]
     write_files(store, encoded)
+    assert findings(checked(store, "5.3.3")) == []
 
-    assert [finding for finding in checked(store, "5.3.3").findings if finding.kind != "checkpoint_index_time"] == []
-
-    for number, data in enumerate((encoded[1], encoded[0])):
-        index_file(store, number).write_bytes(data)
-    found = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "out_of_order"]
-
+    write_files(store, (encoded[1], encoded[0]))
+    found = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "out_of_order"]
     assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
 
 
@@ -146,36 +148,32 @@ def test_files_written_after_an_empty_newest_file_are_not_copies(
     golden: StoreOf, tmp_path: Path, until: int | None
 ) -> None:
     """A broker killed before a new file's first entry leaves zeros: its next start indexes all messages once more."""
-    store = without_index(golden("b533-base"), tmp_path)
+    store, log = without_index(golden("b533-base"), tmp_path)
     (store / "abort").touch()
-    log = [stored.record for stored in stored_records(store)]
-    first, second = (IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3")))) for _ in range(2))
-    for record in log[:100]:
-        first.dispatch(record)
-    for record in log[:until]:  # of which the broker is killed again, or not
-        second.dispatch(record)
+    first, second = new_writer(), new_writer()
+    first.dispatch_all(log[:100])
+    second.dispatch_all(log[:until])  # of which the broker is killed again, or not
     full = [file.encode(1) for file in first.files[:-1]]
     again = [file.encode(1) for file in second.files]
 
     write_files(store, full + again)
-    assert [finding for finding in checked(store, "5.3.3").findings if finding.kind != "checkpoint_index_time"] == []
+    assert findings(checked(store, "5.3.3")) == []
 
     write_files(store, [*full, again[0], *again[2:]])
-    copies = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "repeated"]
+    copies = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "repeated"]
     assert copies[:1] == [f"index/{index_file(store, len(full)).name}"]
 
 
 def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: StoreOf, tmp_path: Path) -> None:
     """Each copy of the first file could begin a sequence of files; following all of them would take too long."""
-    store = without_index(golden("b533-base"), tmp_path)
-    writer = IndexWriter(TINY, make_rules((0, Release.from_version("5.3.3"))))
-    for stored in stored_records(store):
-        writer.dispatch(stored.record)
+    store, log = without_index(golden("b533-base"), tmp_path)
+    writer = new_writer()
+    writer.dispatch_all(log)
     full = [file.encode(1) for file in writer.files[:-1]]
     write_files(store, full * 10)
 
     with patch("jobs.products.index.survivors.IndexReader", wraps=IndexReader) as read:  # once a file that is placed
-        copies = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "repeated"]
+        copies = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "repeated"]
 
     assert copies == [f"index/{index_file(store, number).name}" for number in range(len(full), 10 * len(full))]
     assert read.call_count <= 2 * 10 * len(full)
@@ -205,5 +203,5 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     (store / "abort").touch()
     report = checked(store, "5.3.3")
 
-    assert [finding.text for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert findings(report) == []
     assert report.numbers["growing"] == 1
