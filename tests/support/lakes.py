@@ -25,7 +25,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
-from tests.support.stores import log_folders, tree_state
+from tests.support.stores import log_folders, stored_records, tree_state
 
 DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
@@ -207,3 +207,16 @@ def newest_headers(lake: Path) -> list[dict[str, Any]]:
     rows = table_of(lake / "index_files").to_pylist()
     newest = {row["index_file"]: row for row in sorted(rows, key=lambda row: row["run"])}
     return [newest[ordinal] for ordinal in sorted(newest)]
+
+
+def shorten_index_file(store: Path, path: Path, entries: int) -> bytes:
+    """Write an index file as it was when it had so many *entries*; return what it was."""
+    whole, at = path.read_bytes(), 40 + 4 * SLOTS
+    kept = [ENTRY.unpack_from(whole, at + 20 * number) for number in range(1, entries + 1)]
+    last = next(record for record, _ in stored_records(store) if record.physical_offset == kept[-1][1])
+    slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(kept, 1)}
+    begin, start = struct.unpack_from(">q8xq", whole)
+    header = struct.pack(">4q2i", begin, last.store_timestamp, start, last.physical_offset, len(slots), entries + 1)
+    table = struct.pack(f">{SLOTS}i", *(slots.get(slot, 0) for slot in range(SLOTS)))
+    path.write_bytes((header + table + whole[at : at + 20 * (entries + 1)]).ljust(len(whole), b"\0"))
+    return whole

@@ -12,9 +12,9 @@ from jobs.ingest.run import ingest
 from jobs.restore.plan import NothingToRestoreError
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
-from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
+from tests.golden import StoreOf, unpack_situation
 from tests.support.lakes import compare_with_lake, cut_back_after_a_run, ingest_store, rows_of, table_of
-from tests.support.stores import log_folders, stored_records
+from tests.support.stores import stored_records
 
 RELEASE = "5.3.3"
 
@@ -27,22 +27,6 @@ def taken(store: Path, selection: Selection | None = None) -> Path:
 
 def compared(store: Path) -> DiffSummary:
     return compare_with_lake(store, store.parent / "lake")
-
-
-QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
-
-
-@pytest.mark.sample(2, always=sorted(QUICK))
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_store_of_every_broker_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
-    root = golden(name)
-    paths = log_folders(root)
-    ingest_store(root, tmp_path / "lake", commitlog=paths, release=release_of(name))
-
-    summary = compare_with_lake(root, tmp_path / "lake", paths)
-
-    assert [] == [one for one in summary.differences if "damaged when it was read" not in one.cause]
-    assert len(rows_of(tmp_path / "lake")) == summary.equal
 
 
 def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -> None:

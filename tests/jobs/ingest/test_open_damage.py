@@ -66,11 +66,10 @@ def test_a_gap_is_counted_only_once() -> None:
 
 
 def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:
     """One damaged file must not make a run fail that has committed all rows, but it must be reported."""
     monkeypatch.setattr(upkeep, "MAX_SMALL_FILES", MANY)
-    broker = Broker(tmp_path / "store")
     for number in range(MANY - 1):
         broker.append(some_records(2, seed=number))
         ingest_beside(broker.root)
@@ -87,9 +86,8 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
     assert list((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
 
 
-def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path) -> None:
+def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path, broker: Broker) -> None:
     """A gauge that falls to 0 whenever a run adds nothing would raise false alarms."""
-    broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(3))
     times = [ingest_beside(broker.root).newest_ms for _ in range(2)]
 

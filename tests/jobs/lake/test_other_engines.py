@@ -16,8 +16,6 @@ from pyspark.sql import SparkSession
 
 from jobs.export.items import LakeItem
 from jobs.ingest import commit
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
 from jobs.lake.features import UnsupportedTableError
@@ -88,9 +86,8 @@ def test_the_open_index_file_is_continued_after_entries_that_vectors_deleted(lak
 
 
 def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
-    request = IngestRequest(str(lake.broker.root), str(lake.path), broker="b")
     lake.grow(10)
-    summary = ingest(request, SerialWorkers())
+    summary = lake.run()
     left = lake.offsets(OTHERS)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")

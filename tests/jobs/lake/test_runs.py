@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -16,8 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, file_paths, open_table
@@ -42,10 +41,9 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
+from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw_rows, rows_of
 from tests.support.meanwhile import Meanwhile
 
-T = TypeVar("T")
 FIRST = Fingerprint(0, 100, "00")
 
 
@@ -264,7 +262,7 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
 ) -> None:
     broker.append(some_records(5))
     workers = Meanwhile(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
-    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake")), workers)
+    ingest_beside(broker.root, workers=workers)
 
     assert len(raw_rows(tmp_path / "lake")) == 5
     assert (leftovers(tmp_path / "lake") == []) == is_known

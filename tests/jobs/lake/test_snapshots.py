@@ -57,9 +57,8 @@ def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lak
     assert open_table(lake, NAME) is not open_table(lake, NAME)
 
 
-def test_a_run_opens_each_table_at_most_twice(tmp_path: Path) -> None:
+def test_a_run_opens_each_table_at_most_twice(tmp_path: Path, broker: Broker) -> None:
     """It opened tables 41 times, which was two fifths of its work."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(10))
     ingest_store(broker.root, tmp_path / "lake", "b")
     broker.append(some_records(10, seed=2))
@@ -128,8 +127,7 @@ def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, 
             assert seen.protocol().min_writer_version > 1
 
 
-def test_files_whose_statistics_exclude_all_wanted_rows_are_not_opened(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_files_whose_statistics_exclude_all_wanted_rows_are_not_opened(tmp_path: Path, broker: Broker) -> None:
     for number in (1, 2):
         broker.append(some_records(10, seed=number))
         ingest_store(broker.root, tmp_path / "lake", "b")

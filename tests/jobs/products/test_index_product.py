@@ -3,11 +3,9 @@
 import hashlib
 import json
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.request import Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile
@@ -42,14 +40,16 @@ from tests.support.commands import overwrite
 from tests.support.killing import wrong_entries
 from tests.support.lakes import (
     ENTRIES,
-    ENTRY,
     SLOTS,
     Options,
+    ingest_beside,
+    ingest_store,
     lake_entries,
     newest_headers,
     real_entries,
     request_of,
     rows_of,
+    shorten_index_file,
     table_of,
 )
 from tests.support.meanwhile import preceded
@@ -146,8 +146,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     run(store, lake, "b533-base")
     before = entry_rows(lake), files_of(lake)
     shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
-    request = IngestRequest(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
-    summary = ingest(request, SerialWorkers())
+    summary = run(store, lake, "b533-base", tables=PRODUCT_NAMES)
     manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
 
     assert (summary.run, summary.units["matched"] > 0, summary.index_entries) == (2, True, 0)
@@ -201,19 +200,15 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
 def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: Path, *, chosen: bool) -> None:
     """Keys are as private as bodies: those of messages that were left out or deleted came with a later run."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
-    options: Options = {"tables": frozenset({"messages"}), "hash_slots": 100, "index_num": 20}
-    if chosen:
-        options["selection"] = Selection(exclude_topics=("T1",))
+    selection = Selection(exclude_topics=("T1",) if chosen else ())
     segments = growing(store, tmp_path / "growing")
     next(segments)
-    ingest(request_of("b533-base", tmp_path / "growing", lake, **options), SerialWorkers())
+    run(tmp_path / "growing", lake, "b533-base", tables=frozenset({"messages"}), selection=selection)
     if not chosen:
         DeltaTable(lake / "messages").delete("topic = 'T1'")
     expected = real_entries(golden("b533-base"))
-    options |= {"tables": frozenset({"index"}), "selection": Selection()}
     for _ in segments:
-        request = request_of("b533-base", tmp_path / "growing", lake, **options)
-        ingest(replace(request, change_topics=True), SerialWorkers())
+        run(tmp_path / "growing", lake, "b533-base", change_topics=True)
     there = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
 
@@ -331,7 +326,7 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
         _shown(whole, store, written, kept_from=0)
         for path in there:
             shutil.copy(path, store / "index")
-        ingest(IngestRequest(str(store), str(tmp_path / "lake")), SerialWorkers())
+        ingest_store(store, tmp_path / "lake")
 
     assert real_entries(whole) == lake_entries(tmp_path / "lake")
 
@@ -366,17 +361,9 @@ def test_files_continue_after_a_partial_newest_file_is_filled(
     _, second, *later = sorted((newer_store / "index").iterdir())
     for path in later:
         path.unlink()
-    content, at = second.read_bytes(), 40 + 4 * SLOTS
-    entries = [ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
-    some = next(n for n in range(len(entries) // 2, len(entries)) if entries[n - 1][1] != entries[n][1])
-    slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(entries[:some], 1)}
-    end = next(record for record, _ in stored_records(newer_store) if record.physical_offset == entries[some - 1][1])
-    begin = struct.unpack_from(">q8xq", content)
-    second.write_bytes(
-        struct.pack(">4q2i", begin[0], end.store_timestamp, begin[1], end.physical_offset, len(slots), some + 1)
-        + struct.pack(f">{SLOTS}i", *(slots.get(slot, 0) for slot in range(SLOTS)))
-        + content[at : at + 20 * (some + 1)].ljust(len(content) - at, b"\0")
-    )
+    offsets = [row[3] for row in real_entries(golden("b551-base")) if row[0] == 1]
+    some = next(n for n in range(len(offsets) // 2, len(offsets)) if offsets[n - 1] != offsets[n])
+    shorten_index_file(newer_store, second, some)
 
     run(newer_store, tmp_path / "lake", "b551-base")
 
@@ -388,9 +375,8 @@ def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path,
     shutil.rmtree(newer_store / "index")
     passes, rows = [], []
     for tables in (frozenset({"messages"}), frozenset({"messages", "index"})):
-        request = IngestRequest(str(newer_store), str(tmp_path / f"lake{len(tables)}"), broker="b", tables=tables)
         with patch.object(RangeReader, "pieces", autospec=True, side_effect=RangeReader.pieces) as pieces:
-            rows.append(ingest(request, SerialWorkers()).index_entries)
+            rows.append(ingest_store(newer_store, tmp_path / f"lake{len(tables)}", tables=tables).index_entries)
         passes.append(pieces.call_count)
 
     assert rows[0] == 0 < rows[1]
@@ -399,10 +385,9 @@ def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path,
 
 
 def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
-    everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
     for seed, tables in enumerate([PRODUCT_NAMES, frozenset({"messages", "consume_queue"}), PRODUCT_NAMES]):
         broker.append(some_records(20, seed=seed))
-        ingest(replace(everything, tables=tables), SerialWorkers())
+        ingest_beside(broker.root, tables=tables)
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
     assert wrong_entries(tmp_path / "lake", offsets) == 0

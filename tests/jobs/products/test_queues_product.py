@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.request import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Output, RangeResult
 from jobs.products.queues.differences import DifferenceKind
@@ -40,7 +40,6 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_units
 from rmq_formats.consumequeue.layout import UNIT
@@ -49,7 +48,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_store, request_of, rows_of
+from tests.support.lakes import ingest_beside, ingest_store, request_of, rows_of
 from tests.support.meanwhile import Meanwhile, followed, preceded
 from tests.support.stores import records_of, segments_of, stored_records
 
@@ -351,13 +350,12 @@ def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_
 def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset: int, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
-    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
-    ingest(request, SerialWorkers())
+    ingest_beside(broker.root)
     broker.append(some_records(300, seed=2))
-    ranges = replace(request, range_size=4096)
-    hurried = ingest(ranges, Meanwhile(before_range=partial(_retention, broker.root, offset)))
+    workers = Meanwhile(before_range=partial(_retention, broker.root, offset))
+    hurried = ingest_beside(broker.root, workers=workers, range_size=4096)
     broker.append(some_records(10, seed=3))
-    ingest(request, SerialWorkers())
+    ingest_beside(broker.root)
     rows = _rows(tmp_path / "lake")
 
     assert hurried.gaps
@@ -372,28 +370,21 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
 _record = partial(a_record, properties={"TAGS": "TagA"})
 
 
-def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[MessageRecord]]:
-    """Ingest the store of a broker that then takes back all but the first of its records; their units stay."""
-    broker = Broker(root / "store", dispatches=True)
-    old = broker.append([_record(b"old") for _ in range(count)])
-    request = IngestRequest(str(broker.root), str(root / "lake"), broker="b")
-    ingest(request, SerialWorkers())
-    broker.truncate(old[1].physical_offset)
-    return broker, request, old
-
-
 def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path: Path) -> None:
     """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
-    broker, request, old = _taken_back(tmp_path, 3)
+    broker = Broker(tmp_path / "store", dispatches=True)
+    old = broker.append([_record(b"old") for _ in range(3)])
+    ingest_beside(broker.root)
+    broker.truncate(old[1].physical_offset)  # units stay
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
 
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
     with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
-        ingest(request, SerialWorkers())
+        ingest_beside(broker.root)
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
-    ingest(request, SerialWorkers())
+    ingest_beside(broker.root)
 
     rows = _rows(tmp_path / "lake")
     units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]

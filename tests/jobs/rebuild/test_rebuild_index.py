@@ -54,7 +54,8 @@ from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record, into
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
-from tests.support.stores import log_folders, stored_records
+from tests.support.lakes import shorten_index_file
+from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,22 +136,8 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
     """After a crash the broker does not index them again; while one runs they only come later."""
     names = names_in(store / "index")
-    whole = (store / "index" / names[-2]).read_bytes()
-    writer = decode_header(whole)
     (store / "index" / names[-1]).unlink()
-    cut = bytearray(whole)
-    cut[40 + 400 + 20 * 19 :] = bytes(20)
-    slot = int.from_bytes(whole[440 + 20 * 19 : 440 + 20 * 19 + 4], "big") % 100
-    previous = whole[440 + 20 * 19 + 16 :]
-    cut[40 + 4 * slot : 44 + 4 * slot] = previous
-    entry = whole[440 + 20 * 18 :]
-    cut[24:32] = entry[4:12]
-    cut[32:36] = (writer.hash_slot_count - (previous == bytes(4))).to_bytes(4, "big")
-    cut[36:40] = (19).to_bytes(4, "big")
-    last = int.from_bytes(entry[4:12], "big")
-    (time,) = (record.store_timestamp for record, _ in stored_records(store) if record.physical_offset == last)
-    cut[8:16] = time.to_bytes(8, "big")
-    (store / "index" / names[-2]).write_bytes(cut)
+    whole = shorten_index_file(store, store / "index" / names[-2], 18)
     running = rebuilt(store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
     stopped = rebuilt(store, tmp_path / "stopped", GivenSettings(100, 20, "5.3.3"), lost_only=True)
 

@@ -192,7 +192,7 @@ class World:
         out = store.parent / "out"
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
-            plan = planned(store, self._verb)
+            plan = planned(store, QUEUES if self._verb == "queues" else INDEX)
             held.refuse_changes()
             install(plan)
 
@@ -234,7 +234,7 @@ def _without_count(data: bytes | None) -> bytes | None:
     return None if data is None else re.sub(rb'"resumed": \d+', b"", data)
 
 
-VERBS = ("apply", INDEX, QUEUES, "undo", "restore")
+VERBS = ("apply", "index", "queues", "undo", "restore")
 
 
 @pytest.fixture(scope="module")

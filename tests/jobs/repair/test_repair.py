@@ -15,7 +15,6 @@ from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
-from rmq_formats.commitlog.layout import RECORD
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of, unpack
 from tests.support.commands import overwrite
@@ -26,8 +25,6 @@ from tests.support.stores import (
     flip,
     held,
     lose_first_segment_like_retention,
-    records_of,
-    segments_of,
     tree_state,
 )
 
@@ -125,18 +122,6 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
     if summary.plan:
         undo(str(store), store.parent / "repair")
     assert content_of(store) == damaged
-
-
-def test_a_damaged_record_at_the_end_of_a_segment_is_restored_if_the_next_segment_continues_the_log(
-    healthy: Path, store: Path, lake: Path
-) -> None:
-    """No checksum of the log covers its queue offset, and no record after it is in the same segment."""
-    segment = segments_of(store)[1]
-    last = max(record.physical_offset for record, _ in records_of([segment]))
-    flip(segment, last - int(segment.name) + RECORD[0].offset("queue_offset") + 7)
-
-    assert 0 == repaired(store, lake).exit_code
-    assert content_of(healthy) == content_of(store)
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)

@@ -17,7 +17,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
 from jobs.store.workers import SerialWorkers
-from tests.golden import GOLDEN, StoreOf, release_of
+from tests.golden import StoreOf, release_of
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
@@ -45,33 +45,6 @@ def copy(lake: Path, tmp_path: Path) -> Path:
 
 def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
-
-
-QUICK = {"b420-base", "b498-dledger", "b498-dledger-upgraded", "b498-multipath", "b498-transient", "b533-expired"}
-
-
-def whole_log(store: Path) -> dict[str, bytes]:
-    names = [path for path in store.rglob("0*") if path.is_file() and {"commitlog", "data"} & set(path.parent.parts)]
-    names += [path for path in store.glob("commitlog-?/0*") if path.is_file()]
-    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(set(names))}
-
-
-@pytest.mark.sample(2, always=sorted(QUICK))
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_log_of_every_broker_is_restored_with_its_stale_bytes_and_entries(
-    name: str, golden: StoreOf, tmp_path: Path
-) -> None:
-    """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
-    store = golden(name)
-    ingest_store(store, tmp_path / "lake", commitlog=log_folders(store), release=release_of(name))
-
-    summary = restore_log(tmp_path / "lake", tmp_path / "out")
-
-    end = summary.to_offset
-    expected = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(store).items()}
-    found = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(tmp_path / "out").items()}
-    assert {path: data for path, data in expected.items() if data} == found
-    assert (0, [], []) == (summary.exit_code, summary.missing, summary.assumed)
 
 
 @pytest.mark.parametrize("is_merged", [False, True])

@@ -22,7 +22,6 @@ from tests.support.meanwhile import Meanwhile, followed, preceded
 from tests.support.stores import segments_of
 
 NAME = "b551-base"
-TOPIC = "T1"
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
 
 
 def test_a_queue_created_during_verification_is_read(store: Path, tmp_path: Path) -> None:
-    queues = store / "consumequeue" / TOPIC
+    queues = store / "consumequeue" / "T1"
     queues.rename(tmp_path / "not made yet")
 
     def make() -> None:

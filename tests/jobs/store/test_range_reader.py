@@ -243,18 +243,15 @@ def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: 
     assert list(of_clocks(seed, tmp_path)) == []
 
 
-def test_results_are_in_the_order_of_the_items() -> None:
-    def work(number: int) -> int:
-        time.sleep(0.001 * (number % 3))
-        return number
-
-    assert InProcessWorkers(width=3).map(range(20), work) == list(range(20))
-
-
-def test_the_number_of_threads_is_the_width_of_the_workers() -> None:
+def test_threads_as_many_as_workers_are_wide_return_results_in_the_order_of_the_items() -> None:
     together = Barrier(3, timeout=10)
 
-    assert sorted(InProcessWorkers(width=3).map(range(3), lambda _: together.wait())) == [0, 1, 2]
+    def work(number: int) -> int:
+        together.wait()
+        time.sleep(0.001 * (3 - number % 3))
+        return number
+
+    assert InProcessWorkers(width=3).map(range(21), work) == list(range(21))
 
 
 def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:

@@ -26,6 +26,7 @@ from rmq_formats.release import Release, make_rules
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
+from tests.support.lakes import shorten_index_file
 from tests.support.stores import log_folders, stored_records
 
 TINY = Geometry(100, 20)
@@ -184,14 +185,8 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
 ) -> None:
     """While a broker runs, slots and header are newer than the entries read first."""
     path = index_file(store, 11)
-    whole = path.read_bytes()
     index_file(store, 12).unlink()
-    earlier = bytearray(whole)
-    slot = int.from_bytes(whole[TINY.entry_position(19) : TINY.entry_position(19) + 4], "big") % 100
-    earlier[40 + 4 * slot : 44 + 4 * slot] = whole[TINY.entry_position(19) + 16 : TINY.entry_position(20)]
-    earlier[36:40] = (19).to_bytes(4, "big")
-    earlier[TINY.entry_position(19) :] = bytes(20)
-    path.write_bytes(earlier)
+    whole = shorten_index_file(store, path, 18)
     look = FilePlacer.place_all
 
     def grow(placing: FilePlacer, files: Sequence[BrokerIndexFile]) -> list[Survivor]:
