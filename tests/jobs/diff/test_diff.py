@@ -53,7 +53,8 @@ def test_duplicate_rows_of_another_engine_are_a_finding(store: Path) -> None:
     summary = compared(store)
 
     assert (summary.exit_code, summary.equal) == (3, rows.num_rows)
-    assert [(one.what, one.records) for one in summary.differences] == [("twice in the lake", rows.num_rows)]
+    assert {one.what for one in summary.differences} == {"twice in the lake"}
+    assert sum(one.records for one in summary.differences) == rows.num_rows
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
