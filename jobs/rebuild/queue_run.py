@@ -16,7 +16,6 @@ from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_m
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, RecordedQueueFormats, determine_queue_settings
-from jobs.products.queues.unit_files import damaged_ranges
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
@@ -137,10 +136,9 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         check = LogCheck()
         shared, checked = scratch if request.groups > 1 else None, [check] if request.lost_only else []
         log = collect_log(workers, store, rules, request.groups, shared, request.range_size, checked)
-        damaged = damaged_ranges(log.ranges)
-        summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
+        summary.from_offset, summary.records = log.start, log.records
         summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
-        summary.damaged_bytes = sum(end - first for first, end in damaged)
+        summary.damaged_bytes = sum(end - first for first, end in log.damaged)
         recipe = QueueRecipe(
             rules,
             {kind: known.value for kind, known in settings.file_sizes.items()},
@@ -148,7 +146,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             request.groups,
             str(out),
             scratch,
-            lost=tuple(sorted([*summary.gaps, *damaged])),
+            lost=tuple(sorted([*summary.gaps, *log.damaged])),
             segments=tuple(segment.base_offset for segment in store.segments),
         )
         if is_database:

@@ -19,7 +19,7 @@ from jobs.diagnosis.log_check import check_range
 from jobs.products.index.key_sequence import collect_range_keys
 from jobs.products.queues.unit_files import collect_range_units
 from jobs.storage.locations import local_path
-from jobs.store.chain import Outcome, run_range
+from jobs.store.chain import run_range
 from jobs.store.ranges import Range
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.workers import Workers
@@ -73,17 +73,17 @@ class CachingWorkers:
         some = [sizes[number] for number in new] if sizes else ()
         results = self._workers.map([ranges[number] for number in new], task, label, some) if new else []
         for number, result in zip(new, results, strict=True):
-            facts, payloads = (result.facts, result.payload) if new_collectors else (None, [result])
-            for at, payload in zip(needed, payloads, strict=True):
-                found[keys[number][at]] = pickle.dumps((facts, payload))
+            for place, at in enumerate(needed):
+                one = result._replace(payload=result.payload[place]) if new_collectors else result
+                found[keys[number][at]] = pickle.dumps(one)
         unchanged = self._hash_dependencies(ranges, parts, pickled)
         for before, after in zip(keys, unchanged, strict=True):
             self._known |= {key: found[key] for key in before} if before == after else {}
         whole = []
         for range_, row in zip(ranges, keys, strict=True):
             cached = [pickle.loads(found[key]) for key in row]  # noqa: S301 - pickled by this process
-            payloads = tuple(payload for _, payload in cached)
-            whole.append(Outcome(range_, cached[0][0], payloads) if new_collectors else payloads[0])
+            first, payload = cached[0], tuple(one.payload for one in cached if new_collectors)
+            whole.append(first._replace(range=range_, payload=payload) if new_collectors else first)
         return whole
 
     def _hash_dependencies(

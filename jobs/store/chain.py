@@ -20,7 +20,7 @@ from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_beginni
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece
+from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import is_disk_error
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class Outcome(NamedTuple, Generic[T]):
     range: Range
     facts: RangeFacts
     payload: T
+    damaged: tuple[tuple[int, int], ...] = ()  # start and end of bytes that do not form a record
 
 
 class RangeCollector(Protocol[T_co]):
@@ -89,12 +90,12 @@ def read_chained(
     )
     for number, one in enumerate(collectors, count):
         one.add_outcomes(select_results(outcomes, number))
-    return [Outcome(range_, facts, results[:count]) for range_, facts, results in outcomes]
+    return [outcome._replace(payload=outcome.payload[:count]) for outcome in outcomes]
 
 
 def select_results(outcomes: Sequence[Outcome[Results]], number: int) -> list[Outcome[Any]]:
     """Return the outcomes of one collector, by its number."""
-    return [Outcome(range_, facts, results[number]) for range_, facts, results in outcomes]
+    return [Outcome(range_, facts, results[number], damaged) for range_, facts, results, damaged in outcomes]
 
 
 def keep_contiguous_outcomes(
@@ -140,14 +141,21 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
 
 def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> Outcome[Results]:
     """Read one range here, and pass each piece to every collector."""
-    reader = RangeReader(range_)
+    reader, damaged = RangeReader(range_), list[tuple[int, int]]()
     with ExitStack() as files:
         collectors = [new_collector(range_, files) for new_collector in new_collectors]
         for item in reader.pieces():
+            if isinstance(item, Piece) and item.kind is PieceKind.DAMAGE:
+                damaged.append((item.offset, item.end))
             for one in collectors:
                 one.add(item)
         results = tuple(one.finish() for one in collectors)
-    return Outcome(range_, reader.facts, results)
+    return Outcome(range_, reader.facts, results, tuple(damaged))
+
+
+def damaged_ranges(outcomes: Iterable[Outcome[T]]) -> list[tuple[int, int]]:
+    """Return the bounds of bytes without a record, ascending."""
+    return sorted(damaged for outcome in outcomes for damaged in outcome.damaged)
 
 
 _TIMES = 3  # attempts

@@ -23,11 +23,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, Outcome, drop_deleted_ranges, read_ranges_not_deleted
+from jobs.store.chain import ListedLog, Outcome, damaged_ranges, drop_deleted_ranges, read_ranges_not_deleted
 from jobs.store.ranges import Range, find_holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
 from rmq_formats.release import Rules
@@ -53,10 +53,8 @@ class RangeKeys(NamedTuple):
 
     file: str
     keys: int
-    records: int
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # physical offset of the last record with keys
-    damaged: tuple[tuple[int, int], ...]  # start and end of bytes that do not form a record
     files: Mapping[str, Any] = {}  # of tables: none
 
     @property
@@ -117,6 +115,8 @@ class KeySequence:
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
+    damaged: tuple[tuple[int, int], ...] = ()  # ranges of bytes that do not form a record
+    records: int = 0  # number of messages in the log
     cut_by_promotion: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
@@ -132,20 +132,14 @@ class KeySequence:
         return self._ends[-1] if self._ends else 0
 
     @property
-    def records(self) -> int:
-        """The number of messages in the log."""
-        return sum(span.records for span in self.spans)
-
-    @property
     def damaged_bytes(self) -> int:
         """The number of damaged bytes in the log."""
-        return sum(end - start for span in self.spans for start, end in span.damaged)
+        return sum(end - start for start, end in self.damaged)
 
     @cached_property
     def lost_ranges(self) -> list[tuple[int, int]]:
         """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
-        damaged = (range_ for span in self.spans for range_ in span.damaged)
-        return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *damaged])
+        return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *self.damaged])
 
     def is_cut_by_promotion(self, first: int, last: int) -> bool:
         """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
@@ -215,7 +209,9 @@ class LogKeyCollector:
         start, outcomes = drop_deleted_ranges(log, self._outcomes)
         start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
         gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
-        return KeySequence(self._scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
+        records = sum(outcome.facts.records for outcome in outcomes)
+        keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(damaged_ranges(outcomes))
+        return KeySequence(self._scratch, keys, start, gaps, damaged, records)
 
 
 def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "KeyCollector":
@@ -258,24 +254,18 @@ class KeyCollector:
         self._scratch, self._file, self._files = scratch, file, files
         self._from_offset = from_offset
         self._with_texts = with_texts
-        self._keys = self._records = 0
-        self._damaged: list[tuple[int, int]] = []
+        self._keys = 0
         self._last_record: int | None = None
         self._last_keyed: int | None = None
         self._sinks: list[BinaryIO] = []  # of keys, and of texts
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next records, or the bytes between them."""
-        if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE:
-                self._damaged.append((item.offset, item.end))
-            return
-        if not len(item.positions):
+        if isinstance(item, Piece) or not len(item.positions):
             return
         last = item.base_offset + int(item.positions[-1])
         if last < self._from_offset:
             return
-        self._records += int(np.count_nonzero(item.positions >= self._from_offset - item.base_offset))
         self._last_record = last
         for block in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
             if not len(block.keys):
@@ -293,5 +283,4 @@ class KeyCollector:
 
     def finish(self) -> RangeKeys:
         """Return the results for the range."""
-        file, damaged = self._file if self._sinks else "", tuple(_merged(self._damaged))
-        return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, damaged)
+        return RangeKeys(self._file if self._sinks else "", self._keys, self._last_record, self._last_keyed)

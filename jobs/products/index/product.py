@@ -24,7 +24,7 @@ from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
 from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
-from jobs.store.chain import Outcome
+from jobs.store.chain import Outcome, damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.running_broker import check_disk_space
@@ -57,7 +57,9 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
         output, geometry = run.output, opening.geometry
         spans = tuple(outcome.payload for outcome in outcomes)
-        works = plan_entry_work(opening, run, KeySequence(output.scratch, spans, opening.from_offset))
+        damaged = tuple(damaged_ranges(outcomes))
+        row = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
+        works = plan_entry_work(opening, run, row)
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))

@@ -34,7 +34,6 @@ from jobs.products.queues.unit_files import (
     GroupUnits,
     collect_range_units,
     count_groups,
-    damaged_ranges,
     discard_units,
     group_of,
     has_units,
@@ -50,7 +49,7 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, watermark
+from jobs.store.chain import ListedLog, LogCollector, damaged_ranges, read_ranges_not_deleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
@@ -88,13 +87,15 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
 ) -> CollectedLog:
     """Read a log and collect its expected units; *collectors* see each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
-    units = partial(collect_range_units, rules, groups, scratch)
+    collector = partial(collect_range_units, rules, groups, scratch)
     start, outcomes = read_ranges_not_deleted(
-        workers, log, [units], lambda results: discard_units(scratch, results[0]), collectors
+        workers, log, [collector], lambda results: discard_units(scratch, results[0]), collectors
     )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
-    return CollectedLog([outcome.payload[0] for outcome in outcomes], scratch, groups, start, end)
+    units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(damaged_ranges(outcomes))
+    records = sum(outcome.facts.records for outcome in outcomes)
+    return CollectedLog(units, scratch, groups, start, end, damaged=damaged, records=records)
 
 
 def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
@@ -140,7 +141,6 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         light_dispatched=seen.light_dispatched,
         is_closed=store.is_complete,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
-        damaged=tuple(damaged_ranges(log.ranges)),
         topics=topics,
         write=write,
     )

@@ -19,7 +19,7 @@ from jobs.products.queues.join import collect_topic_evidence_with_queues, compar
 from jobs.products.queues.settings import determine_queue_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
-from jobs.store.chain import Outcome, ranges_deleted_meanwhile
+from jobs.store.chain import Outcome, damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_storage_features
@@ -62,7 +62,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         deleted = [(one.start_offset, one.end_offset) for one in ranges_deleted_meanwhile(outcomes)]
         kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
         units = [outcome.payload for outcome in outcomes]
-        log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept)
+        damaged = tuple(damaged_ranges(outcomes))
+        log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged=damaged)
         write = partial(output.write, CONSUME_QUEUE)
         joined = compare_queues(run.workers, run.store, rules, seen, log, topics, write)
         for part in kept:

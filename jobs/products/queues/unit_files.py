@@ -21,7 +21,7 @@ from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.units import Units
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.properties import MAX_LONG
@@ -44,8 +44,6 @@ class RangeUnits(NamedTuple):
     """The units of one range of the log."""
 
     parts: tuple[UnitFile, ...] = ()
-    records: int = 0
-    damaged: tuple[tuple[int, int], ...] = ()  # start and end of bytes without a record
     records_end: int | None = None  # the end of the last record that was processed
     files: Mapping[str, Any] = {}  # of tables: none
 
@@ -99,17 +97,12 @@ class RangeUnitCollector:
         self._new = partial(UnitCollector, rules, with_tags=selection is not None)
         self._collector = self._new()
         self._parts: list[UnitFile] = []
-        self._records = 0
-        self._damaged: list[tuple[int, int]] = []
         self._records_end: int | None = None
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next pieces of the range."""
         if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE:
-                self._damaged.append((item.offset, item.end))
             return
-        self._records += len(item.positions)
         self._collector.add(item, self._from, self._to)
         offsets = item.positions + item.base_offset
         taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
@@ -121,7 +114,7 @@ class RangeUnitCollector:
     def finish(self) -> RangeUnits:
         """Write the units that are left."""
         self._write()
-        return RangeUnits(tuple(self._parts), self._records, tuple(self._damaged), self._records_end)
+        return RangeUnits(tuple(self._parts), self._records_end)
 
     def _write(self) -> None:
         packed, selection = self._collector.finish(), self._selection
@@ -233,11 +226,6 @@ def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> 
             name = QueueName(QueueKind(kind), topic, queue_id)
             yield GroupUnits(name, units[own], None if numbers is None else numbers[own], tags or ())
             at += length
-
-
-def damaged_ranges(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
-    """Return the bounds of bytes without a record, ascending."""
-    return sorted(damaged for part in ranges for damaged in part.damaged)
 
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:

@@ -75,6 +75,7 @@ class CollectedLog:
     light_dispatched: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
     is_closed: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
+    records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted

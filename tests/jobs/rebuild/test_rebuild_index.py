@@ -345,7 +345,7 @@ def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
 def planned_files(
     keys: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
 ) -> list[PlannedFile]:
-    span = RangeKeys("", keys, keys, int(ends_without_keys), 0, ())
+    span = RangeKeys("", keys, int(ends_without_keys), 0)
     row = KeySequence(Scratch(""), (span,), 0 if is_whole else 1)
     return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
 

@@ -94,7 +94,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     keys["physical_offset"] = np.arange(count) * 100
     keys["key_hash"] = -1
     (folder / "all.keys").write_bytes(keys.tobytes())
-    span = RangeKeys("all.keys", count, count, (count - 1) * 100, (count - 1) * 100, ())
+    span = RangeKeys("all.keys", count, (count - 1) * 100, (count - 1) * 100)
     del keys
     tracemalloc.start()
     row = KeySequence(scratch, (span,), 0)
