@@ -54,13 +54,13 @@ class Sent(NamedTuple):
         )
 
 
-def stored(messages: Sequence[Sent], *, start: int = 0, first_queue_offset: int = 0) -> list[MessageRecord]:
+def stored(messages: Sequence[Sent], *, start: int = 0) -> list[MessageRecord]:
     """Return the records of a log of small segments that begins at *start*; ten messages a second."""
     records: list[MessageRecord] = []
     numbers: dict[tuple[str, int], count[int]] = {}
     offset = start
     for place, message in enumerate(messages):
-        number = next(numbers.setdefault((message.topic, message.queue_id), count(first_queue_offset)))
+        number = next(numbers.setdefault((message.topic, message.queue_id), count()))
         record = message.record(number, offset, STORED + place * 100)
         if offset // SEGMENT_SIZE != (record.end_offset + BLANK.size) // SEGMENT_SIZE:
             offset = (offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
