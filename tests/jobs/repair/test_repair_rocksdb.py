@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.result import ExitCode
@@ -20,15 +21,14 @@ from tests.golden import StoreOf
 from tests.support.stores import content_of
 
 WANTED = GivenSettings(release="5.5.1")
-DOUBLE = "b551-cqdouble"
 
 
 def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
-def repaired(store: Path, out: str = "repair", *, apply: bool = True) -> RepairSummary:
-    return repair(RepairRequest(str(store), store.parent / out, wanted=WANTED, apply=apply), SerialWorkers())
+def repaired(store: Path, out: str) -> RepairSummary:
+    return repair(RepairRequest(str(store), store.parent / out, wanted=WANTED, apply=True), SerialWorkers())
 
 
 def change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
@@ -44,26 +44,24 @@ def change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
     (folder / "rocksdict-config.json").unlink()
 
 
-def test_a_second_copy_is_set_aside_if_only_its_rows_differ(situation: StoreOf, tmp_path: Path) -> None:
-    store = copied(situation, DOUBLE, tmp_path)
-    change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
-
-    (note,) = repaired(store, apply=False).notes
-
-    assert "move the database aside" in note
+def overwrite_rows(folder: Path) -> None:
+    change_rows(folder, lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
 
 
-def test_findings_about_a_second_copy_set_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [overwrite_rows, lambda folder: min(folder.glob("*.sst")).unlink()])
+def test_findings_about_a_second_copy_set_only_the_database_aside(
+    damage: Callable[[Path], object], situation: StoreOf, tmp_path: Path
+) -> None:
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
-    store = copied(situation, DOUBLE, tmp_path)
+    store = copied(situation, "b551-cqdouble", tmp_path)
     files = {path for path in content_of(store) if path.count("/") > 1}
-    min((store / "consumequeue").glob("*.sst")).unlink()
-    (note,) = repaired(store).notes
+    damage(store / "consumequeue")
+    (note,) = repaired(store, "repair").notes
 
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
 
     assert files == {path for path in content_of(store) if path.count("/") > 1}
-    assert repaired(store, out="again").exit_code is ExitCode.CLEAN
+    assert repaired(store, "again").exit_code is ExitCode.CLEAN
 
 
 def test_verify_does_not_recommend_queue_files_for_a_broker_that_reads_none(situation: StoreOf, tmp_path: Path) -> None:
