@@ -6,13 +6,11 @@ place. A task that dies and is done again, as Spark does, leaves nothing of its 
 """
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from unittest.mock import patch
 
@@ -72,20 +70,6 @@ def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     rebuild_queues(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
-
-
-def test_the_manifest_names_every_file_and_its_hash(golden: StoreOf, tmp_path: Path) -> None:
-    rebuild_queues(request_for(golden("b551-types"), tmp_path, "b551-types"), SerialWorkers())
-    manifest = json.loads((tmp_path / MANIFEST_FILE).read_text())
-    made = made_files(tmp_path)
-
-    files = [file for queue in manifest["queues"] for file in queue["files"]]
-    assert sorted(file["path"] for file in files) == sorted(made)
-    for file in files:
-        data = made[file["path"]]
-        assert len(data) == file["size"]
-        assert sha256(data[: file["written"]]).hexdigest() == file["sha256"]
-        assert not any(data[file["written"] :])
 
 
 def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -53,7 +52,6 @@ from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record, into
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run
 from tests.support.lakes import shorten_index_file
 from tests.support.stores import log_folders
 
@@ -214,22 +212,6 @@ def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, mo
         rebuilt(golden("b533-base"), tmp_path / "out")
 
     assert not list((tmp_path / "out").iterdir())
-
-
-@pytest.mark.usefixtures("spark")
-def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store, out = golden("b533-base"), tmp_path / "out"
-
-    outcome = run("rebuild-index", store, "--out", out, "--json")
-    printed = outcome.document
-    assert outcome.code is ExitCode.CLEAN
-    assert printed.items() >= json.loads((out / "MANIFEST.json").read_text()).items()
-    assert "healthy" == printed["severity"]
-    assert sorted(path.name for path in out.iterdir()) == [
-        *(file["name"] for file in printed["files"]),
-        "MANIFEST.json",
-    ]
-    assert files_in(out) == files_in(store / "index")
 
 
 def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(

@@ -54,6 +54,7 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
 
     queues, index = verdict.parts["queues"].numbers, verdict.parts["index"].numbers
     assert verdict.findings == []
+    assert segments_of(store)[0].name == f"{2 * 16384:020}"
     assert index["files"] == len(list((store / "index").iterdir()))
     assert step or (queues["expired"] > 0 and index["messages"] == queues["matched"])
 
