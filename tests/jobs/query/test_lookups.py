@@ -20,20 +20,17 @@ from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import index_key_hash
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import BROKER, STORED
+from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_store
 from tests.support.query_stores import (
     GEOMETRY,
     RELEASE,
@@ -285,17 +282,6 @@ def test_a_quote_in_a_key_is_not_interpreted(lake: LakeSource) -> None:
     assert not lookups.by_key(lake, "Orders", "' OR '1'='1").messages
 
 
-@pytest.mark.parametrize(
-    ("offset", "kind"),
-    [(5, ReasonKind.INSIDE_RECORD), (1 << 40, ReasonKind.BEHIND_LOG), (-1, ReasonKind.SEGMENT_DELETED)],
-)
-def test_an_offset_without_a_message_is_explained(lake: LakeSource, offset: int, kind: ReasonKind) -> None:
-    answer = lookups.by_offset_id(lake, encode_offset_id(BROKER, offset))
-
-    assert answer.reason is not None
-    assert kind is answer.reason.kind
-
-
 def test_a_message_that_the_lake_has_not_indexed_is_reported_and_can_be_shown(tmp_path: Path) -> None:
     """A run that was cut off between two tables leaves messages without their entries, until the next one."""
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
@@ -307,29 +293,6 @@ def test_a_message_that_the_lake_has_not_indexed_is_reported_and_can_be_shown(tm
     assert answer.reason is not None
     assert answer.reason.kind is ReasonKind.NOT_INDEXED
     assert [records[1].physical_offset] == offsets(through)
-
-
-def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(keys=("k",))]))
-    selection = Selection(with_body=False)
-    source = open_lake(write_lake(store, tmp_path / "lake", selection=selection), RELEASE)
-    answer = lookups.by_key(source, "Orders", "k")
-
-    assert [b""] == [message.record.body for message in answer.messages]
-    assert "this lake was ingested without bodies" in source.notes
-
-
-def test_a_quarantined_message_is_not_reported_as_deleted(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
-    segment = store / "commitlog" / ("0" * 20)
-    segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
-    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
-    source = open_lake(tmp_path / "lake", RELEASE)
-
-    for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):
-        assert answer.reason is not None
-        assert "the lake's table quarantine has 1 damaged place" in answer.reason.text
-    assert lookups.by_offset(source, "Orders", 0, 1).messages
 
 
 SENT = [Sent("Orders", ("4711",), f"ID{number}", body=b"%d" % number) for number in range(3)]

@@ -107,17 +107,6 @@ def test_the_coverage_of_a_store_does_not_depend_on_other_stores_of_the_lake(tmp
     assert expected["short"] < expected["long"]
 
 
-def test_a_lake_answers_in_the_layout_of_the_release_that_its_run_recorded(run: Run, tmp_path: Path) -> None:
-    """Records alone do not tell 5.5.1 from older releases, whose lists have no column for the key of the index."""
-    store = write_store(tmp_path / "store", stored([Sent(keys=("k",), unique_key="id", tags="t")] * 3))
-    for release in ("5.5.1", "4.9.8"):
-        lake = tmp_path / release
-        ingest_store(store, lake, "b", release=release, hash_slots=7, index_num=9)
-        question = ("query", "by-key", "-t", "Orders", "-k", "k")
-        of_store = run(*question, "--store", store, "--release", release, "--hash-slots", "7", "--index-num", "9")
-        assert of_store.out == run(*question, "--lake", lake).out
-
-
 @pytest.mark.parametrize("start", [0, 1 << 30])
 def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
     start: int, run: Run, tmp_path: Path
