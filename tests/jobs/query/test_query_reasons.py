@@ -7,19 +7,16 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
-from jobs.query.lookups import TimeWindow
 from jobs.query.source import MAX_OCCURRENCES, Answer, ReasonKind
 from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.layout import TransactionType
-from rmq_formats.commitlog.record import Host, encode_record
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.commitlog.record import encode_record
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import BROKER, a_record
 from tests.support.query_stores import RELEASE, SEGMENT_SIZE, Sent, opened, stored, write_store
 
 UNIQUE = "0A0102031B586D4A3E9C1F2A3B4C0001"
-ELSEWHERE = encode_offset_id(Host(bytes([10, 9, 8, 7]), 10911), 0)
 
 Opened = Callable[..., StoreSource]
 
@@ -62,22 +59,6 @@ def test_a_rollback_in_the_topic_itself_is_recognised(opened_store: Opened) -> N
     _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
 
 
-def test_a_key_missing_in_the_index_is_found_in_the_log(tmp_path: Path) -> None:
-    """But not as mqadmin's own answer: the broker was killed before it dispatched the last message."""
-    records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
-    whole = write_store(tmp_path / "whole", records)
-    behind = write_store(tmp_path / "behind", records[:1])
-    (whole / "index").rename(tmp_path / "away")
-    (behind / "index").rename(whole / "index")
-    with opened(whole) as source:
-        answer = lookups.by_key(source, "Orders", "4711")
-        as_client = lookups.by_key_like_mqadmin(source, "Orders", "4711", TimeWindow(), 64)
-
-    assert [message.keys for message in answer.messages] == [["4711"]]
-    assert source.notes == [f"no index file covers offsets 0 to {SEGMENT_SIZE}: the log itself is searched there"]
-    _is(as_client, ReasonKind.NOT_INDEXED, "`verify` shows why", "--through-log")
-
-
 def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(opened_store: Opened) -> None:
     """A batch's own UNIQ_KEY is after that of each message and wins."""
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
@@ -88,39 +69,6 @@ def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(opened_store: 
     answer = lookups.by_unique_key(source, "Orders", UNIQUE)
 
     _is(answer, ReasonKind.SHADOWED, "BATCH", encode_offset_id(BROKER, 0))
-
-
-def test_an_offset_id_of_another_broker_is_answered_on_request(opened_store: Opened) -> None:
-    assert lookups.by_offset_id(opened_store(ONE), ELSEWHERE, any_host=True).messages
-
-
-def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path: Path) -> None:
-    """The queue's units outlive the log's oldest segment."""
-    records = stored([Sent(body=bytes(900)) for _ in range(8)])
-    store = write_store(tmp_path / "store", records)
-    (store / "commitlog" / f"{0:020d}").unlink()
-    first = next(number for number, record in enumerate(records) if record.physical_offset >= SEGMENT_SIZE)
-    with opened(store) as source:
-        answer = lookups.by_offset(source, "Orders", 0, first - 1)
-
-    _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"has offsets {first} to 7")
-
-
-def test_a_unit_that_points_to_no_message_is_reported(opened_store: Opened) -> None:
-    source = opened_store([Sent(), Sent()])
-    path = Path(next(iter(source.reader.queues.values())).files[0].location)
-    raw = path.read_bytes()
-    path.write_bytes(raw[:20] + (3).to_bytes(8, "big") + raw[28:])
-
-    _is(lookups.by_offset(source, "Orders", 0, 1), ReasonKind.UNIT_DANGLES, "--through-log")
-
-
-def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened_store: Opened) -> None:
-    source = opened_store([Sent(tags="paid")], release=Release.from_version("5.3.3"))
-    answer = lookups.by_key(source, "Orders", "paid", kind=KeyKind.TAG)
-
-    assert 1 == len(answer.messages)
-    assert any("does not index tags" in note for note in source.notes)
 
 
 def test_a_message_found_by_index_and_log_is_counted_once(opened_store: Opened) -> None:
