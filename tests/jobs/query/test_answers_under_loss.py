@@ -256,14 +256,6 @@ def test_a_list_reports_which_part_of_the_log_is_missing(
         assert "messages may be missing from this answer" in answer.err
 
 
-def test_the_newest_page_is_complete_although_older_messages_are_damaged(run: Run, store: Path, tmp_path: Path) -> None:
-    _damage_record(segments_of(store)[1])
-    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
-    newest, all_ = (run("query", "list", "-m", limit, "--lake", tmp_path / "lake") for limit in ("5", "500"))
-
-    assert (newest.code, all_.code) == (ExitCode.CLEAN, ExitCode.DAMAGE)
-
-
 def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Run, tmp_path: Path) -> None:
     """The broker's clock went back by two minutes in the middle of the log: store times do not ascend."""
     records = stored([Sent(keys=("k",), unique_key=f"id{n}", queue_id=n % 2) for n in range(120)])
