@@ -89,24 +89,6 @@ def test_a_histogram_counts_the_messages_of_one_store(
     assert [12, 12, 12] == [sum(one.counts) for one in found if one is not None]
 
 
-def test_the_coverage_of_a_store_does_not_depend_on_other_stores_of_the_lake(tmp_path: Path) -> None:
-    """Otherwise an offset that only the other store has would be reported as a message that is lost."""
-    for label, count in (("short", 3), ("long", 30)):
-        ingest_store(
-            write_store(tmp_path / label, stored([Sent(body=label.encode())] * count)),
-            tmp_path / "lake",
-            label,
-            **FORMS,
-        )
-    ends = {one.store.broker: one.coverage().end_offset for one in open_lake_stores(str(tmp_path / "lake"))}
-    expected: dict[str, int] = {}
-    for row in rows_of(tmp_path / "lake"):
-        expected[row["broker"]] = row["physical_offset"] + row["total_size"]
-
-    assert expected == ends
-    assert expected["short"] < expected["long"]
-
-
 @pytest.mark.parametrize("start", [0, 1 << 30])
 def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
     start: int, run: Run, tmp_path: Path
