@@ -78,14 +78,6 @@ def test_configuration_v2_contains_only_topics_and_groups_of_users(tmp_path: Pat
     assert pulled == [ReaderProgress(ReaderKind.PULL, "G", "Orders", queue, 15, "config/rdb") for queue in range(2)]
 
 
-def test_delay_levels_are_queues_of_the_schedule_topic(tmp_path: Path) -> None:
-    """Level 3 is queue 2."""
-    config = config_of(unpack_feature("b551-cqdouble", tmp_path).root)
-
-    delays = {reader.queue_id: reader.next_offset for reader in config.progress if reader.kind is ReaderKind.DELAY}
-    assert delays == {0: 2, 2: 11, 3: 0}
-
-
 @pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
 def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
     counter: int, offsets: dict[str, int], tmp_path: Path
