@@ -33,7 +33,6 @@ from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import log_folders
 
-_IN_ROCKSDB = ("b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate")
 _V2 = "b551-configv2"
 # What a stop or a check of transactions writes after the broker was asked.
 _OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
@@ -95,17 +94,6 @@ def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
     assert (list(config_of(root).topics) == ["Old"]) is (counter > 0)
     assert consumers(config_of(root))["Orders@G"] == offsets
     assert ("Old" in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))) is (counter > 0)
-
-
-@pytest.mark.parametrize("name", [*_IN_ROCKSDB, _V2])
-def test_without_the_package_the_missing_extra_is_reported(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
-    config = config_of(unpack_feature(name, tmp_path).root)
-
-    assert config.topics == {}
-    assert "pip install" in (config.unread or "")
 
 
 def test_a_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
