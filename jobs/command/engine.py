@@ -64,7 +64,11 @@ class StoreRun:
 def start_workers(
     asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False
 ) -> "Workers":
-    """Choose the engine by the size of *places* (as *size* counts it), and return its workers; *half* as for Spark."""
+    """
+    Choose the engine by the size of *places* (as *size* counts it), and return its workers.
+
+    *half*: a broker runs on this machine and keeps half of the cores.
+    """
     context = click.get_current_context()
     context.meta[_READ] = places
     is_decided = asked != AUTO or is_spark_requested()

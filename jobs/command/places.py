@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,9 @@ from rmq_formats.store import (
     classify,
     parse_offset_name,
 )
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
@@ -221,6 +224,13 @@ class PlaceType(click.ParamType[Any]):
         if reason is not None:
             self.fail(reason, param, ctx)
         return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Let the shell complete a local path."""
+        from click.shell_completion import CompletionItem
+
+        del ctx, param
+        return [CompletionItem(incomplete, type="dir" if self.local_kind == _DIRECTORY else "file")]
 
 
 class CommaSeparatedPathsType(PlaceType):

@@ -154,7 +154,7 @@ def choose_engine(
 
 
 def has_session() -> bool:
-    """Return whether this process has a Spark session, or is starting one, without importing anything."""
+    """Return whether this process has a Spark session, without importing anything."""
     session = sys.modules.get(_SESSION)
     return session is not None and bool(session.is_started())
 

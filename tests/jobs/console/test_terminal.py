@@ -118,12 +118,20 @@ def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
     assert Seen(process.returncode, text, process.pid).is_gone
 
 
-@pytest.mark.parametrize(("line", "word", "offered"), [("ing", 1, "ingest"), ("ingest --hash", 2, "--hash-slots")])
-def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "word", "offered"),
+    [
+        ("ing", 1, "plain,ingest"),
+        ("ingest --hash", 2, "plain,--hash-slots"),
+        ("inspect /da", 2, "file,/da"),
+        ("restore lake --out /da", 4, "dir,/da"),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_paths(line: str, word: int, offered: str) -> None:
     asked = {"COMP_WORDS": f"rmq-lake {line}", "COMP_CWORD": str(word), "_RMQ_LAKE_COMPLETE": "bash_complete"}
     printed = subprocess.check_output(_TOOL, env=environment(asked), text=True)
 
-    assert [f"plain,{offered}"] == printed.splitlines()
+    assert [offered] == printed.splitlines()
 
 
 def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
