@@ -17,6 +17,8 @@ _HEAD = re.compile(r" *\S+ {2,}|\s*")  # a label and its gap, or the indent
 _WIDEST_HEAD = 16
 _ALIKE = 12
 _NARROWEST = 40  # columns; lines are not wrapped for a narrower terminal
+_UNIT_GAP = re.compile(r"(?<=\d) (?=(?:bytes?|[KMGTP]iB|s|min|h)\b)")  # between a number and its unit
+_NO_BREAK = "\xa0"  # for `textwrap`, a part of a word
 _COMMAND = re.compile(r" *((\S*/)?(spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) ")
 _COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 
@@ -54,7 +56,9 @@ def wrap_line(line: str, width: int | None) -> list[str]:
     if indent > _WIDEST_HEAD or indent == blanks:
         indent = min(blanks, _WIDEST_HEAD) + 2
     later = " " * len(comment[1]) + "# " if comment else " " * indent
-    return wrap(line, width, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
+    kept = _UNIT_GAP.sub(_NO_BREAK, line)
+    pieces = wrap(kept, width, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
+    return [piece.replace(_NO_BREAK, " ") for piece in pieces]
 
 
 _STYLE = re.compile(r"(\x1b\[[\d;]*m)")

@@ -166,6 +166,17 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert [["short"], [LONG]] == [wrap_line("short", width), wrap_line(LONG, None)]
 
 
+@pytest.mark.parametrize(
+    ("kept", "next_line"),
+    [
+        ("ingest: done, no problems found: 1,065 messages, 56.2 KiB (1 min 13 s,", "  783 bytes/s)"),
+        ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB (3.87 s)"),
+    ],
+)
+def test_numbers_stay_with_their_units(kept: str, next_line: str) -> None:
+    assert [kept, next_line] == wrap_line(f"{kept} {next_line.strip()}", 80)
+
+
 def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
     plan = ["into /store", *(f"set aside in old: {number}" for number in range(5000)), "kept: 3 files"]
     lines = list(lines_under_heading("PLAN", plan))
