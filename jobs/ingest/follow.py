@@ -163,7 +163,7 @@ class Follower:
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.
         request = self.request
-        with cache_snapshots() as snapshots, cache_open_slots(), ExitStack() as stack:
+        with cache_snapshots(), cache_open_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
                 if place is not None and waits_since is None and place.has_changed():
@@ -172,7 +172,6 @@ class Follower:
                 is_due = waits_since is not None and began >= waits_since + self.pace.every_s
                 if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
                     waits_since = None
-                    snapshots.refresh()
                     for summary in run_steps(request, self.workers):
                         request = replace(request, acknowledge=False)  # damage found by steps stays open
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):

@@ -24,15 +24,14 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
-from jobs.lake.snapshots import newest_snapshot, open_delta, read_newest_transaction
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where
+from jobs.lake.snapshots import newest_snapshot, open_delta, read_newest_transaction, update_snapshot
 from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import (
     CHECKPOINT_INTERVAL,
     VECTORS_ONLY_LOCAL_ERROR,
     Commit,
-    Rewrite,
     add_columns,
     set_properties,
     write_commit,
@@ -59,7 +58,7 @@ TABLE_PROPERTIES = {
 ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
 T = TypeVar("T")
-SnapshotRewrite: TypeAlias = Callable[[DeltaTable], Rewrite]  # which files a commit replaces, and by which
+SnapshotRewrite: TypeAlias = Callable[[DeltaTable], tuple[list[SnapshotFile], list[AddedFile]]]  # removed, added
 
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
@@ -77,7 +76,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     location = lake.locate(name)
     try:
         with deltalake_errors_as_oserror(lake, location, "read"):
-            return newest_snapshot(location, lambda: _load_table(lake, name), own=own)
+            return _load_table(lake, name) if own else newest_snapshot(location, lambda: _load_table(lake, name))
     except TableNotFoundError:
         return None
 
@@ -115,10 +114,8 @@ def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterato
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table; create the table, or add missing columns, if necessary."""
     location = lake.locate(table.name)
-    existing = open_table(lake, table.name, own=True)
-    if existing is not None:
-        with deltalake_errors_as_oserror(lake, location, "written"):
-            return _add_new_columns(existing, table)
+    # `deltalake` would treat missing limits as NULL.
+    statistics = {STATISTICS_PROPERTY: ",".join(table.columns_with_limits)}
 
     def create() -> DeltaTable:
         return DeltaTable.create(
@@ -127,35 +124,27 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
-            configuration={**TABLE_PROPERTIES, STATISTICS_PROPERTY: _statistics_of(table)},
+            configuration={**TABLE_PROPERTIES, **statistics},
             storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
         )
 
-    # another process may create the table at the same time
+    existing = open_table(lake, table.name)
+    there = {field.name for field in existing.schema().fields} if existing is not None else set()
+    new = [field for field in table.delta_schema.fields if field.name not in there]  # since the table was created
+    has_statistics = existing is not None and STATISTICS_PROPERTY in existing.metadata().configuration
+    if existing is not None and has_statistics and not new:
+        return existing
+    # Another process may do the same at this moment.
     with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
-        retry_server_failures(create)
+        if existing is None:
+            retry_server_failures(create)
+        elif new:
+            add_columns(_load_table(lake, table.name), new)
+    if existing is not None and not has_statistics:
+        with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
+            set_properties(_load_table(lake, table.name), statistics)
     return _load_table(lake, table.name)
-
-
-def _add_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
-    """Add the columns that were introduced since this table was created; they are NULL in old rows."""
-    there = {field.name for field in snapshot.schema().fields}
-    new = [field for field in table.delta_schema.fields if field.name not in there]
-    if new:
-        with suppress(CommitFailedError):  # another process does it at this moment
-            add_columns(snapshot, new)
-        snapshot.update_incremental()
-    if STATISTICS_PROPERTY not in snapshot.metadata().configuration:
-        with suppress(CommitFailedError):  # the same
-            set_properties(snapshot, {STATISTICS_PROPERTY: _statistics_of(table)})
-        snapshot.update_incremental()
-    return snapshot
-
-
-def _statistics_of(table: Table) -> str:
-    """Return the columns with limits in Delta's log: `deltalake` would treat missing limits as NULL."""
-    return ",".join(table.columns_with_limits)
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
@@ -180,16 +169,16 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
 
     def attempt() -> int:
-        snapshot = (open_table(lake, table.name, own=True) if replaces else None) or ensure_table(lake, table)
+        snapshot = (open_table(lake, table.name) if replaces else None) or ensure_table(lake, table)
         if _is_committed(snapshot, table, transaction, added, replacing=replaces):
             return snapshot.version()
         refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
-        change = rewrite(snapshot) if rewrite else Rewrite()
+        removed, replacements = rewrite(snapshot) if rewrite else ([], [])
         # Without removed files, the rows of the added ones would be in the table twice. No lake can cause this.
-        assert change.removed or not change.added
+        assert removed or not replacements
         transactions = dict([transaction])
-        if change.removed:
+        if removed:
             # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments
             # this transaction from its own snapshot, so that the second one is a conflict.
             transactions[REMOVAL_TRANSACTION] = read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
@@ -200,8 +189,8 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
             transactions,
             metadata,
             data_change,
-            added=(*added, *change.added),
-            removed=change.removed,
+            added=(*added, *replacements),
+            removed=tuple(removed),
             mode="overwrite" if replaces else "append",
         )
         return _write(lake, snapshot, new)
@@ -310,7 +299,7 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     attempts = 0 if new.removed or new.mode == "overwrite" else _ATTEMPTS
     with deltalake_errors_as_oserror(lake, lake.locate(new.table.name), "written"):
         write_commit(lake, snapshot, new, attempts)
-        snapshot.update_incremental()
+        update_snapshot(lake.locate(new.table.name), snapshot)
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version

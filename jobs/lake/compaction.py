@@ -44,15 +44,14 @@ from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     SnapshotFile,
-    list_row_groups,
     list_snapshot_files,
-    read_batches_for_rewriting,
+    read_batches,
     table_for_rewriting,
 )
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
-from jobs.lake.writers import Rewrite, Savings, merge_by_spark
+from jobs.lake.writers import Savings, merge_by_spark
 from jobs.storage.locations import is_local, local_path
 
 SMALL_FILE_BYTES = 32 << 20  # bytes: a file below may be merged
@@ -140,11 +139,11 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
     if not removed:
         return Savings(table.name)
 
-    def remove_unchanged(now: DeltaTable) -> Rewrite:
+    def remove_unchanged(now: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
         there = {file.path: file.vector_identity for file in list_snapshot_files(lake, now, table)}
         if any(there.get(file.path) != file.vector_identity for file in removed.values()):
             raise TransactionTakenError(f"{table.name} is being rewritten by another process")
-        return Rewrite(tuple(removed.values()))
+        return list(removed.values()), []
 
     try:
         written = [action for action in merge(groups) if action is not None]
@@ -175,11 +174,10 @@ def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
     def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         found = []
         for node, some in _find_crowded_nodes(stored, column):
-            groups = [group for file in some for group in list_row_groups(lake, table, file, column, _TOP)]
             # The name keeps the file out of merges in log order, which would widen its range.
             found += [
                 MergeGroup(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part)
-                for part in _divide_node(node, groups)
+                for part in _divide_node(node, some, column)
             ]
         return found
 
@@ -205,26 +203,33 @@ def _find_crowded_nodes(stored: Sequence[SnapshotFile], column: str) -> Iterator
 
 def _node_of(file: SnapshotFile, column: str) -> HashRange:
     """Return the node of a file; files written by runs belong to the root, even with few hashes."""
-    low, high = file.minimum(column, 0), file.maximum(column, _TOP[-1])
-    if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
+    held = _hashes_of(file, column)
+    if not is_clustered(file):
         return _TOP
     # The common leading bits of both limits select the smallest node with both, _STEP bits per level.
-    steps = (_BITS - (low ^ high).bit_length()) // _STEP
+    steps = (_BITS - (held[0] ^ held[-1]).bit_length()) // _STEP
     width = len(_TOP) >> _STEP * steps
-    return HashRange(low // width * width, (low // width + 1) * width)
+    return HashRange(held[0] // width * width, (held[0] // width + 1) * width)
 
 
-def _divide_node(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator[HashRange]:
+def _hashes_of(file: SnapshotFile, column: str) -> HashRange:
+    low, high = file.minimum(column, 0), file.maximum(column, _TOP[-1])
+    return HashRange(low, high + 1) if 0 <= low <= high < _TOP.stop else _TOP
+
+
+def _divide_node(node: HashRange, files: Sequence[SnapshotFile], column: str) -> Iterator[HashRange]:
     """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
-    inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
-    # Assume that the hashes of a row group are spread evenly.
-    rows = sum(count * (min(held.stop, node.stop) - max(held.start, node.start)) / len(held) for count, held in inside)
+    # Assume that the hashes of a file are spread evenly.
+    rows = 0.0
+    for file in files:
+        held = _hashes_of(file, column)
+        rows += file.rows * max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
     width = len(node) >> _STEP
     if rows <= _MOST_ROWS or not width:
         yield node
         return
     for low in node[::width]:
-        yield from _divide_node(HashRange(low, low + width), inside)
+        yield from _divide_node(HashRange(low, low + width), files, column)
 
 
 def estimate_savings(lake: Lake, table: Table) -> Savings:
@@ -307,11 +312,15 @@ def merge_group(group: MergeGroup) -> AddedFile | None:
 
 
 def _read_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
-    table, node = group.table, group.within
-    within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
+    table, node, column = group.table, group.within, group.table.sorted_by
     for file in group.files:
         try:
-            yield from read_batches_for_rewriting(group.lake, table, file, within)
+            if node is None or column is None:
+                yield from read_batches(group.lake, table, file)
+                continue
+            for batch in read_batches(group.lake, table, file, (), {column: (node.start, node.stop - 1)}):
+                hashes = batch.column(column)
+                yield batch.filter(pc.and_(pc.greater_equal(hashes, node.start), pc.less(hashes, node.stop)))
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of storage, which names the file
                 raise
@@ -338,44 +347,34 @@ def _read_sorted_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
         yield from in_order()
 
 
-def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
+def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = False) -> int:
     """
-    Delete files that no version of the last days references, and files that were never committed.
+    Delete files that no version of the last days references, and files that were never committed; return their number.
 
     Nothing is deleted while a run of the lake is prepared and not done: only its manifest references its files. Delta's
     log forgets removed files when they are old enough to be deleted, so the folder is listed. `deltalake` would take
     another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
     of the lake: files behind links are not deleted.
+
+    After a run of a store, only this store's files are deleted, as soon as a table allows that is followed. The others
+    wait for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
     snapshot = open_table(lake, table.name, own=True)
-    if snapshot is None:
+    is_brief = snapshot is not None and keeps_replaced_files_briefly(snapshot)
+    if snapshot is None or (store_id and not is_brief):
         return 0
-    hours: int | None = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
+    hours: int | None = None if store_id else 24 if is_brief else RETENTION_HOURS
     try:
         snapshot.vacuum(hours, dry_run=True)
     except DeltaError:  # the table demands more: files are kept as another engine has configured it
         hours = None
     found = _vacuum(lake, table, snapshot, hours)
-    names = _select_deletable(lake, table, snapshot, found)
-    if len(names) == len(found) and not needs_spark(snapshot):
+    names = _select_deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id)))
+    if not store_id and len(names) == len(found) and not needs_spark(snapshot):
         return len(_vacuum(lake, table, snapshot, hours, dry_run=dry_run))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
-
-
-def vacuum_store_files(lake: Lake, table: Table, store_id: str) -> None:
-    """
-    Delete a store's obsolete files as soon as its table allows, after a run of this store.
-
-    `vacuum` waits for a day: an unreferenced file may have been written hours ago by the first run of another store.
-    """
-    snapshot = open_table(lake, table.name, own=True)
-    if snapshot is None or not keeps_replaced_files_briefly(snapshot):
-        return
-    found = _vacuum(lake, table, snapshot, None)
-    for name in _select_deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
-        lake.delete(f"{table.name}/{name}")
 
 
 def _vacuum(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table import Transaction
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
 METADATA_FOLDER = "_iceberg"  # below the lake
@@ -194,7 +193,9 @@ def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, sna
     wanted = _list_wanted_paths(lake, table, snapshot)
     there = _list_data_files(registered)
     new, gone = [path for path in wanted if path not in there], there.keys() - wanted
-    transaction = _begin_transaction(registered)
+    # pyiceberg would repeat the commit, and append its files to those of a concurrent registration: the same files.
+    registered.metadata.properties["commit.retry.num-retries"] = "0"  # here, and not in the catalog
+    transaction = registered.transaction()
     _adapt_schema(transaction, _arrow_schema(snapshot), is_replaced=there.keys() <= gone)
     if new or gone:
         if transaction.table_metadata.name_mapping() is None:  # our files have no field ids
@@ -252,31 +253,6 @@ def _list_data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
         entries = manifest.fetch_manifest_entry(registered.io)
         found |= {entry.data_file.file_path: entry.data_file for entry in entries}
     return found
-
-
-def _begin_transaction(registered: "IcebergTable") -> "Transaction":
-    """
-    Return a transaction that fails unless the table is still in this state when it commits.
-
-    pyiceberg's own would append its files to those of a concurrent registration, which are the same files.
-    """
-    from pyiceberg.exceptions import CommitFailedException
-    from pyiceberg.table import Transaction as Retried
-
-    class Fenced(Retried):
-        _computed: tuple[object, "TableMetadata"] | None = None
-
-        @property
-        def table_metadata(self) -> "TableMetadata":
-            # pyiceberg copies every snapshot of the table each time that it looks here: a dozen times in a commit.
-            if self._computed is None or self._computed[0] is not self._updates:
-                self._computed = self._updates, super().table_metadata
-            return self._computed[1]
-
-        def _rebuild_snapshot_updates(self) -> None:
-            raise CommitFailedException("the table has changed")
-
-    return Fenced(registered)
 
 
 def _adapt_schema(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) -> None:

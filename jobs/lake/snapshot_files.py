@@ -101,50 +101,6 @@ def _values_with_prefix(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def list_row_groups(
-    lake: Lake, table: Table, file: SnapshotFile, column: str, unknown: range
-) -> list[tuple[int, range]]:
-    """Return the number of rows of each row group, and its value of *column*: *unknown* if there are no statistics."""
-    with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
-        metadata = pq.read_metadata(source)
-    found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        limits = _limits_of_group(group, {column}).get(column)
-        found.append((group.num_rows, unknown if limits is None else range(limits.min, limits.max + 1)))
-    return found
-
-
-def read_batches_for_rewriting(
-    lake: Lake, table: Table, file: SnapshotFile, within: Limits = NO_LIMITS
-) -> Iterator[pa.RecordBatch]:
-    """
-    Yield a file's rows in batches of a few MiB, in the table's schema, for rewriting them.
-
-    A column that was added later is NULL in older files. Rows that another engine has deleted, and rows that are not
-    *within* the limits of a column, are left out.
-    """
-    for batch in _read_file(lake, table, file, table.schema, within):
-        kept = batch
-        for name, (low, high) in within.items():
-            values = kept.column(name)
-            kept = kept.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
-        if kept.num_rows:
-            yield kept
-
-
-def read_batches(
-    lake: Lake, table: Table, file: SnapshotFile, columns: Sequence[str] = (), wanted: Limits = NO_LIMITS
-) -> Iterator[pa.RecordBatch]:
-    """
-    Yield columns of a file's rows (default: all) in the plain schema, in batches of a few MiB.
-
-    Row groups are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
-    """
-    schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
-    yield from _read_file(lake, table, file, schema, wanted)
-
-
 def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     """Return whether a file can be opened as Parquet."""
     try:
@@ -159,30 +115,42 @@ def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     return True
 
 
-def _read_file(
-    lake: Lake, table: Table, stored: SnapshotFile, schema: pa.Schema, wanted: Limits
+def read_batches(
+    lake: Lake, table: Table, file: SnapshotFile, columns: Sequence[str] = (), wanted: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
+    """
+    Yield columns of a file's rows (default: all) in the plain schema, in batches of a few MiB.
+
+    A column that was added later is NULL in older files. Rows that another engine has deleted are left out. Row groups
+    are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
+    """
+    schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
     # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
     # after the vector was applied.
     start = 0  # the place of a row group's first row in the file
-    path = f"{table.name}/{stored.path}"
+    path = f"{table.name}/{file.path}"
     with naming_file_in_errors(lake.locate(path)), lake.open_arrow_file(path) as source:
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
-        there = [name for name in schema.names if name in file.schema_arrow.names]
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
+        parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
+        there = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for number in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(number)
             place, start = start, start + group.num_rows
             limits = _limits_of_group(group, wanted).items()
             if any(known.max < wanted[name][0] or known.min > wanted[name][1] for name, known in limits):
                 continue
             row_size = group.total_byte_size // max(group.num_rows, 1) + 1
             rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
-            for batch in file.iter_batches(rows, row_groups=[number], columns=there):
+            for batch in parquet.iter_batches(rows, row_groups=[number], columns=there):
                 kept, begin, place = batch, place, place + batch.num_rows
-                if stored.vector is not None:
-                    kept = batch.filter(pa.array(stored.vector.kept_rows(place)[begin:]))
+                if file.vector is not None:
+                    kept = batch.filter(pa.array(file.vector.kept_rows(place)[begin:]))
                 if kept.num_rows:
-                    yield _convert_to_schema(kept, schema)
+                    count, found = kept.num_rows, set(there)
+                    arrays = [
+                        kept.column(name).cast(type_) if name in found else pa.nulls(count, type_)
+                        for name, type_ in zip(schema.names, schema.types, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
@@ -262,19 +230,3 @@ def table_for_rewriting(snapshot: DeltaTable, table: Table) -> Table:
     theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
     columns = (*table.columns, *(pa.field(field.name, field.type) for field in theirs))
     return replace(table, columns=columns, has_foreign_rows=True)
-
-
-def _convert_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    there = set(batch.schema.names)
-    columns = [
-        _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast a column to another type; Arrow cannot cast the string views of `deltalake` to a dictionary."""
-    if pa.types.is_dictionary(type_) and not pa.types.is_dictionary(column.type):
-        column = column.cast(type_.value_type)
-    return column.cast(type_)

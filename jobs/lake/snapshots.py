@@ -1,4 +1,4 @@
-"""Table snapshots; a process that follows a store caches and updates them instead of opening tables repeatedly."""
+"""Table snapshots; a run caches them instead of opening its tables repeatedly."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -53,73 +53,47 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
         raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error
 
 
-class Snapshots:
-    """Cached snapshots by table: shared ones for reading, and separate ones for changes."""
-
-    def __init__(self) -> None:
-        # By table, and whether its caller may change it: a snapshot, its version, and the mark of that version's
-        # commit, by which a table that was recreated at the same location is recognised.
-        self._cached: dict[tuple[Path, bool], tuple[DeltaTable, int, _Mark | None]] = {}
-
-    def newest(self, table: Path, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
-        """
-        Return the newest snapshot of a table; if none is cached, it is *opened*.
-
-        A shared snapshot stays unchanged until `refresh`. A caller's *own* snapshot may change when the next caller
-        asks for one.
-        """
-        snapshot, version, mark = self._cached.get((table, own), (None, 0, None))
-        is_of_table = mark is not None and mark == _mark(table, version)
-        if snapshot is None or not is_of_table or not (own or _mark(table, version + 1) is None):
-            snapshot = opened()
-        elif own and (_mark(table, snapshot.version()) is None or _mark(table, snapshot.version() + 1) is not None):
-            snapshot.update_incremental()
-        self._cache(table, snapshot, own=own)
-        return snapshot
-
-    def _cache(self, table: Path, snapshot: DeltaTable, *, own: bool) -> None:
-        version = snapshot.version()
-        self._cached[table, own] = snapshot, version, _mark(table, version)
-
-    def refresh(self) -> None:
-        """Update the shared snapshots; call this when no caller uses one."""
-        for (table, own), (snapshot, version, mark) in list(self._cached.items()):
-            is_of_table = mark is not None and mark == _mark(table, version)
-            if own or (is_of_table and _mark(table, version + 1) is None):
-                continue
-            del self._cached[table, own]
-            with suppress(DeltaError, OSError):  # the next caller that opens it gets the error
-                if is_of_table:
-                    snapshot.update_incremental()
-                    self._cache(table, snapshot, own=False)
-
-
-_kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of this thread
+# Of this thread: by table, its newest snapshot, and the mark of the commit of its version, by which a table that was
+# recreated at the same location is recognised. Only a commit of this thread changes a snapshot.
+_cached: ContextVar[dict[Path, tuple[DeltaTable, _Mark | None]] | None] = ContextVar("cached", default=None)
 
 
 @contextmanager
-def cache_snapshots() -> Iterator[Snapshots]:
+def cache_snapshots() -> Iterator[None]:
     """Cache the snapshots of tables that this thread opens until the outermost block ends."""
-    kept = _kept.get()
-    if kept is not None:
-        yield kept
+    if _cached.get() is not None:
+        yield
         return
-    before = _kept.set(kept := Snapshots())
+    before = _cached.set({})
     try:
-        yield kept
+        yield
     finally:
-        _kept.reset(before)
+        _cached.reset(before)
 
 
-def newest_snapshot(location: str, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
-    """Return the newest snapshot of a table from the cache, shared or the caller's *own*; else it is *opened*."""
-    kept = _kept.get()
-    if kept is None or not is_local(location):
+def newest_snapshot(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
+    """Return the newest snapshot of a table from the cache; else it is *opened*."""
+    cached = _cached.get()
+    if cached is None or not is_local(location):
         return opened()
     table = Path(local_path(location))
     if not (table / _LOG).is_dir():
         raise TableNotFoundError(location)
-    return kept.newest(table, opened, own=own)
+    snapshot, mark = cached.pop(table, (None, None))
+    version = snapshot.version() if snapshot is not None else 0
+    if snapshot is None or mark is None or mark != _mark(table, version) or _mark(table, version + 1) is not None:
+        snapshot = opened()
+    cached[table] = snapshot, _mark(table, snapshot.version())
+    return snapshot
+
+
+def update_snapshot(location: str, snapshot: DeltaTable) -> None:
+    """Update a table's newest snapshot after a commit on it."""
+    snapshot.update_incremental()
+    cached = _cached.get()
+    if cached is not None and is_local(location):
+        table = Path(local_path(location))
+        cached[table] = snapshot, _mark(table, snapshot.version())
 
 
 def _mark(table: Path, version: int) -> _Mark | None:

@@ -8,7 +8,7 @@ a commit before the one that removes them from `messages`, so they are always in
 The files with these rows are determined when the commit is made: other files may contain the rows by then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -18,19 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs.lake.commit import TransactionTakenError, commit, newest_committed_transaction, open_table
+from jobs.lake.commit import SnapshotRewrite, TransactionTakenError, commit, newest_committed_transaction, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,
-    read_batches_for_rewriting,
+    read_batches,
     table_for_rewriting,
 )
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
-from jobs.lake.writers import VECTORS_ONLY_LOCAL_ERROR, Rewrite
+from jobs.lake.writers import VECTORS_ONLY_LOCAL_ERROR
 from jobs.storage.locations import is_local
 
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
@@ -109,7 +109,7 @@ def copy_superseded_rows(
     rows = table_for_rewriting(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
     moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs), has_foreign_rows=True)
-    read = (batch for stored in touched for batch in read_batches_for_rewriting(lake, rows, stored))
+    read = (batch for stored in touched for batch in read_batches(lake, rows, stored))
     file = TableFile(lake, moved, naming.new_file_name("superseded"), constants)
     action = file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
     with suppress(TransactionTakenError):  # another run has moved the same rows
@@ -118,7 +118,7 @@ def copy_superseded_rows(
 
 def rewrite_without_rows(
     lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
-) -> Callable[[DeltaTable], Rewrite]:
+) -> SnapshotRewrite:
     """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
     naming = FileNaming(*transaction)
     written: dict[tuple[str, str], AddedFile | None] = {}  # by file and vector: a commit may need several snapshots
@@ -126,14 +126,13 @@ def rewrite_without_rows(
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
-    def rewrite(snapshot: DeltaTable) -> Rewrite:
+    def rewrite(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
         removed = {(file.path, file.vector_identity): file for file in _touched(lake, snapshot, obsolete, table)}
         rows = table_for_rewriting(snapshot, table)
         for key in removed.keys() - written.keys():
             file = TableFile(lake, rows, naming.new_file_name("kept"), {})
-            written[key] = file.write_all(map(kept, read_batches_for_rewriting(lake, rows, removed[key])))
-        added = (action for key in removed if (action := written[key]) is not None)
-        return Rewrite(tuple(removed.values()), tuple(added))
+            written[key] = file.write_all(map(kept, read_batches(lake, rows, removed[key])))
+        return list(removed.values()), [action for key in removed if (action := written[key]) is not None]
 
     return rewrite
 

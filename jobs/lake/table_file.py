@@ -142,7 +142,8 @@ class TableFile:
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name not in self._constants:
-            return batch.column(field.name)
+            column = batch.column(field.name)
+            return column if column.type == field.type else column.cast(field.type)
         value = self._constants[field.name]
         if pa.types.is_dictionary(field.type):
             return pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), pa.array([value]))

@@ -29,7 +29,6 @@ from jobs.lake.compaction import (
     merge_group,
     merge_small_files,
     vacuum,
-    vacuum_store_files,
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.integrity import newest_run_by_table, refuse_unsupported_tables
@@ -101,7 +100,7 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
         is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _collecting_errors(errors):
-                vacuum_store_files(lake, table, manifest.store_id)
+                vacuum(lake, table, manifest.store_id)
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)

@@ -36,13 +36,6 @@ _CONFLICTS = "io.delta.exceptions."  # the package of Delta's exceptions for con
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
 
 
-class Rewrite(NamedTuple):
-    """Files of a snapshot, and the files that replace them."""
-
-    removed: tuple[SnapshotFile, ...] = ()
-    added: tuple[AddedFile, ...] = ()
-
-
 class Commit(NamedTuple):
     """The content of a commit."""
 

@@ -71,6 +71,23 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     assert ingest_beside(broker.root).run is None
 
 
+def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker, tmp_path: Path) -> None:
+    """The other truncated records still follow it, and are equal to the rows of the lake."""
+    records = some_records(12, seed=2)
+    tail = broker.append(records)
+    ingest_beside(broker.root)
+    broker.truncate(tail[3].physical_offset)
+    later = records[3].store_timestamp + 10_000
+    (new,) = broker.append([records[3]._replace(born_timestamp=later, store_timestamp=later)])
+
+    summary = ingest_beside(broker.root)
+
+    assert new.end_offset == tail[3].end_offset
+    assert summary.superseded is not None
+    assert summary.superseded["from_offset"] == new.physical_offset
+    assert (new.physical_offset, encode_record(new)) in raw_rows(tmp_path / "lake")
+
+
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     """The log was cut after the last record of a file, and a smaller one still fits in: nothing else differs."""
     broker = Broker(tmp_path / "store")

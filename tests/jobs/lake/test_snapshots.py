@@ -51,13 +51,13 @@ def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lak
         with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
-        assert open_table(lake, NAME, own=True) is open_table(lake, NAME, own=True)
-        assert open_table(lake, NAME) is not open_table(lake, NAME, own=True)
+        assert open_table(lake, NAME, own=True) is not inner
+        assert open_table(lake, NAME) is inner
 
     assert open_table(lake, NAME) is not open_table(lake, NAME)
 
 
-def test_a_run_opens_each_table_at_most_twice(tmp_path: Path, broker: Broker) -> None:
+def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
     """It opened tables 41 times, which was two fifths of its work."""
     broker.append(some_records(10))
     ingest_store(broker.root, tmp_path / "lake", "b")
@@ -66,62 +66,52 @@ def test_a_run_opens_each_table_at_most_twice(tmp_path: Path, broker: Broker) ->
         ingest_store(broker.root, tmp_path / "lake", "b")
     opened = Counter(call.args[0].rpartition("/")[2] for call in opening.call_args_list)
 
-    assert opened["messages"] == 2
-    assert max(opened.values()) == 2
+    assert opened["messages"] == 1
+    assert max(opened.values()) == 1
 
 
 def test_a_snapshot_does_not_change_and_the_next_one_is_current(lake: Lake, tmp_path: Path) -> None:
-    with cache_snapshots() as kept:
+    with cache_snapshots():
         before = open_table(lake, NAME)
         add(tmp_path, 2)
         after = open_table(lake, NAME)
         assert (numbers(before), numbers(after)) == ([1], [1, 2])
         assert numbers(open_table(lake, NAME, own=True)) == [1, 2]
-
-        add(tmp_path, 3)
-        kept.refresh()
         assert open_table(lake, NAME) is after
-        assert (numbers(before), numbers(after)) == ([1], [1, 2, 3])
-        assert numbers(open_table(lake, NAME, own=True)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
-    with cache_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == [1, 2]
+    with cache_snapshots():
+        assert numbers(open_table(lake, NAME)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
-        kept.refresh()
         assert open_table(lake, NAME) is None
         assert open_table(lake, NAME, own=True) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
-        kept.refresh()
         expected = list(range(7, 7 + commits))
-        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == expected
+        assert numbers(open_table(lake, NAME)) == expected
 
 
 def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake: Lake, tmp_path: Path) -> None:
-    with cache_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(open_table(lake, NAME, own=True)) == [1]
+    with cache_snapshots():
+        assert numbers(open_table(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
-        kept.refresh()
         for opened in (open_table, partial(open_table, own=True)):
             with pytest.raises(OSError, match="the Delta log cannot be read"):
                 opened(lake, NAME)
 
 
 def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, tmp_path: Path) -> None:
-    with cache_snapshots() as kept:
-        before = open_table(lake, NAME), open_table(lake, NAME, own=True)
+    with cache_snapshots():
+        assert open_table(lake, NAME) is not None
         other = DeltaTable(tmp_path / NAME)
         other.alter.set_table_properties({"delta.appendOnly": "true"})
         other.alter.add_columns([Field("more", PrimitiveType("string"))])
-        kept.refresh()
         for seen in (open_table(lake, NAME), open_table(lake, NAME, own=True)):
             assert seen is not None
-            assert seen in before
             assert seen.metadata().configuration["delta.appendOnly"] == "true"
             assert [field.name for field in seen.schema().fields] == ["number", "more"]
             assert seen.protocol().min_writer_version > 1

@@ -22,7 +22,7 @@ from jobs.lake.commit import STATISTICS_PROPERTY, ensure_table
 from jobs.lake.compaction import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group
 from jobs.lake.delta_log import read_vector_descriptors
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches_for_rewriting
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
@@ -97,7 +97,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in read_batches_for_rewriting(lake, _TABLE, SnapshotFile(path.name, 0, 0, {}, {})):
+            for batch in read_batches(lake, _TABLE, SnapshotFile(path.name, 0, 0, {}, {})):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
