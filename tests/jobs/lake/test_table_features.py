@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 from jobs.lake import features
 from jobs.lake.commit import LOG_RETENTION_PROPERTY, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
+from jobs.lake.snapshot_files import SnapshotFile
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
-from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
@@ -215,12 +216,12 @@ def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> No
     where = lake.lake
     transaction = "somebody", 7
 
-    def other(snapshot: DeltaTable) -> Rewrite:
+    def other(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
         with suppress(StopIteration):
             next(first)
             commit(where, MESSAGES, (), transaction, {})
         assert snapshot.transaction_version("somebody") is None
-        return Rewrite((), ())
+        return [], []
 
     first = iter([None])
     with pytest.raises(TransactionTakenError):
