@@ -177,13 +177,6 @@ def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp
     assert len(planned.items) == evaluated.call_count
 
 
-@pytest.mark.parametrize("text", ["CAST(topic AS INT) = 1", "1 / (queue_id - 1) = 1", "CAST(body AS STRING) = 'a'"])
-def test_a_value_of_the_wrong_type_is_reported_in_one_line(text: str) -> None:
-    condition = parse_condition(text)
-    with pytest.raises(UnsupportedFormat, match=r"^--where: "):
-        _matching(condition)
-
-
 def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_condition(tmp_path: Path) -> None:
     records = stored([Sent(keys=(f"k{number}",)) for number in range(200)])
     place = Place(lake=str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))

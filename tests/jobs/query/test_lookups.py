@@ -17,7 +17,7 @@ from jobs.products import PRODUCT_NAMES
 from jobs.query import lookups, store_index
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import Answer, ReasonKind, do_nothing
+from jobs.query.source import MAX_OCCURRENCES, Answer, ReasonKind, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -26,9 +26,11 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import index_key_hash
+from rmq_formats.release import Release
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import STORED
+from tests.rmq_formats.builders import BROKER, STORED, a_record
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
 from tests.support.query_stores import (
@@ -40,6 +42,7 @@ from tests.support.query_stores import (
     opened,
     stored,
     write_lake,
+    write_segment,
     write_store,
 )
 from tests.support.stores import stored_records
@@ -330,3 +333,51 @@ def test_a_store_and_a_lake_are_queried_by_the_same_functions(tmp_path: Path) ->
 
 def bodies(answer: Answer) -> list[bytes | None]:
     return [message.body for message in answer.messages]
+
+
+# reasons of empty answers that no golden store has: the transcript of query reasons has the others
+
+
+def reason_text(answer: Answer, kind: ReasonKind) -> str:
+    assert not answer.messages
+    assert answer.reason is not None
+    assert kind is answer.reason.kind, answer.reason.text
+    return answer.reason.text
+
+
+def test_a_key_of_many_messages_in_another_topic_is_not_counted_to_the_end(tmp_path: Path) -> None:
+    messages = [*[Sent(keys=("4711",))] * (MAX_OCCURRENCES + 5), Sent(topic="Bills")]
+    with opened(write_store(tmp_path / "store", stored(messages))) as source:
+        answer = lookups.by_key(source, "Bills", "4711")
+
+    assert "(at least 20 found, one of them: offset id " in reason_text(answer, ReasonKind.OTHER_TOPIC)
+
+
+def test_a_message_found_by_index_and_log_is_counted_once(tmp_path: Path) -> None:
+    messages = [Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")]
+    with opened(write_store(tmp_path / "store", stored(messages))) as source:
+        by_keys, by_tags = (lookups.by_key(source, "Bills", key) for key in ("4711", "paid"))
+        first = next(iter(source.search("4711"))).offset_id
+
+    assert f"(2 found, the first: offset id {first}," in reason_text(by_keys, ReasonKind.OTHER_TOPIC)
+    assert "(1 found, the first: " in reason_text(by_tags, ReasonKind.ONLY_TAG)
+
+
+def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:
+    """Up to 4.2.0 it is a record there, and in no index."""
+    release = Release.from_version("4.2.0")
+    records = stored([Sent(keys=("1",)), Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)])
+    with opened(write_store(tmp_path / "store", records, release=release), release) as source:
+        answer = lookups.by_key(source, "Orders", "4711")
+
+    assert "rolled back" in reason_text(answer, ReasonKind.ROLLED_BACK)
+
+
+def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path) -> None:
+    """A batch's own UNIQ_KEY is after that of each message and wins."""
+    message = a_record(topic="Orders", properties=b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01BATCH\x02")
+    with opened(write_segment(tmp_path / "store", [message])) as source:
+        text = reason_text(lookups.by_unique_key(source, "Orders", "ID"), ReasonKind.SHADOWED)
+
+    assert "BATCH" in text
+    assert encode_offset_id(BROKER, 0) in text
