@@ -224,7 +224,8 @@ def test_bit_rot_in_an_old_file_does_not_cause_rereads(broker: Broker) -> None:
 def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
-    ingest_beside(broker.root)
+    with patch("jobs.ingest.run.thin_fingerprints", lambda known: tuple(sorted(known)[-1:])):
+        ingest_beside(broker.root)
     (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
     (tmp_path / "part" / "commitlog").mkdir(parents=True)
     shutil.copy(lone, tmp_path / "part" / "commitlog")
