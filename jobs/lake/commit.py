@@ -132,17 +132,16 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     existing = open_table(lake, table.name)
     there = {field.name for field in existing.schema().fields} if existing is not None else set()
     new = [field for field in table.delta_schema.fields if field.name not in there]  # since the table was created
-    has_statistics = existing is not None and STATISTICS_PROPERTY in existing.metadata().configuration
-    if existing is not None and has_statistics and not new:
+    lacks_statistics = existing is not None and STATISTICS_PROPERTY not in existing.metadata().configuration
+    if existing is not None and not (new or lacks_statistics):
         return existing
-    # Another process may do the same at this moment.
+    # another process may do the same at this moment
     with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
         if existing is None:
             retry_server_failures(create)
         elif new:
             add_columns(_load_table(lake, table.name), new)
-    if existing is not None and not has_statistics:
-        with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
+        if lacks_statistics:
             set_properties(_load_table(lake, table.name), statistics)
     return _load_table(lake, table.name)
 
