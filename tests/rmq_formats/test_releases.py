@@ -7,7 +7,6 @@ import pytest
 
 from rmq_formats.broker_start import SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
     Era,
     Mark,
@@ -160,11 +159,21 @@ MARKED = [
     (a_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
     (a_record(), "4.0.0", "5.5.1"),
 ]
+FILES = {
+    "lock": "4.2.0", "abort.bak": "5.0.0", f"batchconsumequeue/T/0/{0:020}": "5.0.0",
+    "compaction/position-checkpoint": "5.1.0", "rocksdbstore/CURRENT": "5.4.0", "config/topics.json": "4.0.0",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("record", "lowest", "highest"), MARKED)
-def test_records_show_the_release_of_their_broker(record: MessageRecord, lowest: str, highest: str) -> None:
-    (era,) = detect_eras(record_marks(record))
+@pytest.mark.parametrize(
+    ("marks", "lowest", "highest"),
+    [
+        *((list(record_marks(record)), *releases) for record, *releases in MARKED),
+        *((list(file_marks([classify(path)])), lowest, "5.5.1") for path, lowest in FILES.items()),
+    ],
+)
+def test_records_and_files_show_the_release_of_their_broker(marks: list[Mark], lowest: str, highest: str) -> None:
+    (era,) = detect_eras(marks)
 
     assert span(era) == (0, lowest, highest)
 
@@ -185,23 +194,6 @@ def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> 
 
     assert {str(release) for release in era.candidates} >= {"4.0.0", "4.2.0", "5.4.0", "5.5.1"}
     assert not {str(release) for release in era.candidates} & {"4.3.0", "4.9.8", "5.3.3"}
-
-
-@pytest.mark.parametrize(
-    ("path", "lowest"),
-    [
-        ("lock", "4.2.0"),
-        ("abort.bak", "5.0.0"),
-        ("batchconsumequeue/T/0/" + "0" * 20, "5.0.0"),
-        ("compaction/position-checkpoint", "5.1.0"),
-        ("rocksdbstore/CURRENT", "5.4.0"),
-        ("config/topics.json", "4.0.0"),
-    ],
-)
-def test_files_show_the_oldest_possible_release(path: str, lowest: str) -> None:
-    (era,) = detect_eras(file_marks([classify(path)]))
-
-    assert span(era) == (0, lowest, "5.5.1")
 
 
 @pytest.mark.parametrize(
@@ -263,31 +255,26 @@ def marks_of(store: Path) -> Iterator[Mark]:
         yield mark
 
 
-@pytest.mark.sample(12)
+# This decides every rule about the bytes of queues; index files decide the rest.
+ORDINARY = {
+    "b420-base": ("4.0.0", "4.2.0"),
+    "b470-base": ("4.3.0", "4.9.8"),  # 4.7.0 leaves no CLUSTER
+    "b498-base": ("4.9.1", "4.9.8"),
+    "b514-base": ("5.1.0", "5.1.4"),
+    "b533-base": ("5.2.0", "5.3.3"),
+    "b551-base": ("5.5.0", "5.5.1"),
+}
+
+
+@pytest.mark.sample(12, always=[*ORDINARY])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
-def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name: str) -> None:
-    eras = detect_eras(marks_of(golden(name)))
-
-    assert len(eras) == 1
-    assert Release.from_version(release_of(name)) in eras[0].candidates
-
-
-@pytest.mark.parametrize(
-    ("name", "lowest", "highest"),
-    [
-        ("b420-base", "4.0.0", "4.2.0"),
-        ("b470-base", "4.3.0", "4.9.8"),  # 4.7.0 leaves no CLUSTER
-        ("b498-base", "4.9.1", "4.9.8"),
-        ("b514-base", "5.1.0", "5.1.4"),
-        ("b533-base", "5.2.0", "5.3.3"),
-        ("b551-base", "5.5.0", "5.5.1"),
-    ],
-)
-def test_ordinary_stores_show_their_release_line(golden: StoreOf, name: str, lowest: str, highest: str) -> None:
-    """This decides every rule about the bytes of queues; index files decide the rest."""
+def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_show_its_line(
+    golden: StoreOf, name: str
+) -> None:
     (era,) = detect_eras(marks_of(golden(name)))
 
-    assert span(era)[1:] == (lowest, highest)
+    assert Release.from_version(release_of(name)) in era.candidates
+    assert name not in ORDINARY or span(era)[1:] == ORDINARY[name]
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.

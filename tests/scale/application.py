@@ -39,34 +39,23 @@ def command(*arguments: str) -> dict[str, Any]:
 
 def rebuild_index_counting_tasks(store: str, out: str, range_size: int) -> int:
     """Rebuild the index files from ranges of that size; give the number of tasks that read the log."""
-    workers = _Counting(spark_session("tests"))
+    workers = _Workers(spark_session("tests"))
     rebuild_index(RebuildIndexRequest(store, out, range_size=range_size), workers)
     return workers.asked[0]
 
 
 def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
-    workers = _Troubled(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
+    workers = _Workers(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
     summary = ingest(IngestRequest(store, lake, range_size=range_size), workers)
     return {"code": int(summary.exit_code), "messages": summary.messages}
 
 
 @dataclass
-class _Counting(SparkWorkers):
-    """Notes how many ranges it was given."""
-
-    asked: list[int] = field(default_factory=list)
-
-    def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
-        if sizes:
-            self.asked.append(len(items))
-        return super().map(items, task, label, sizes)
-
-
-@dataclass
-class _Troubled(SparkWorkers):
-    """Runs the tasks of ranges with trouble after them."""
+class _Workers(SparkWorkers):
+    """Notes how many ranges it was given, and runs their tasks with trouble after them."""
 
     trouble: Callable[[int, int], object] = max
+    asked: list[int] = field(default_factory=list)
 
     def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
         trouble = self.trouble
@@ -78,6 +67,8 @@ class _Troubled(SparkWorkers):
                 trouble(range_.start_offset, context.attemptNumber())
             return result
 
+        if sizes:
+            self.asked.append(len(items))
         return super().map(items, troubled if sizes else task, label, sizes)
 
 

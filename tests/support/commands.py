@@ -46,24 +46,13 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-class _Stream(io.TextIOWrapper):
-    """An output stream that keeps the bytes written to it."""
-
-    def __init__(self) -> None:
-        self.kept = io.BytesIO()
-        super().__init__(self.kept, encoding="utf-8", errors="surrogateescape")
-
-    def text(self) -> str:
-        self.flush()
-        return self.kept.getvalue().decode("utf-8", "surrogateescape")
-
-
 def run_in_process(*words: str | Path) -> Outcome:
     """Run a command line where no fixture captures its output: outside a test, or often in one."""
-    out, err = _Stream(), _Stream()
+    kept = [io.BytesIO(), io.BytesIO()]
+    out, err = (io.TextIOWrapper(one, "utf-8", "surrogateescape", write_through=True) for one in kept)
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.main([str(word) for word in words])
-    return Outcome(code, out.text(), err.text())
+    return Outcome(code, *(one.getvalue().decode("utf-8", "surrogateescape") for one in kept))
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:

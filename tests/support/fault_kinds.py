@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 from jobs.products.index.settings import GivenSettings
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD
+from rmq_formats.commitlog.layout import HOST_BITS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
@@ -226,21 +225,25 @@ def _part_of(name: str) -> Plant:
 
 
 def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
-    """Return where parts of a record are, and how long; only those that it has."""
-    properties_at = record.total_size - len(record.properties_raw)
-    topic_at = properties_at - 2 - len(record.topic_raw)
-    body_at = topic_at - (1 if record.magic_code & 0xFFFFFFFF == MAGIC_V1 & 0xFFFFFFFF else 2) - len(record.body)
-    places = {
-        "head": (0, 48), "queue_id": (12, 4), "queue_offset": (20, 8), "topic": (topic_at, len(record.topic_raw)),
-        "body": (body_at, len(record.body)), "properties": (properties_at, len(record.properties_raw)),
+    """Return where the parts of a record are, and how long; only those that it has."""
+    layout = RECORD[record.sys_flag & HOST_BITS]
+    places = {field.name: (layout.offset(field.name), field.size) for field in layout.describe_fields()}
+    lengths = {
+        "body": len(record.body), "topic_length": 1 if record.magic_code & 0xFFFFFFFF == MAGIC_V1 & 0xFFFFFFFF else 2,
+        "topic": len(record.topic_raw), "properties_length": 2, "properties": len(record.properties_raw),
     }  # fmt: skip
+    at = layout.size
+    for name, size in lengths.items():
+        places[name] = (at, size)
+        at += size
+    properties_at, _ = places["properties"]
     for name in (b"KEYS", b"UNIQ_KEY", b"TAGS"):
         start = (b"\x02" + record.properties_raw).find(b"\x02" + name + b"\x01")
         if start >= 0:
             value = start + len(name) + 1
             end = record.properties_raw.find(b"\x02", value)
             places[name.decode()] = (properties_at + value, (end if end >= 0 else len(record.properties_raw)) - value)
-    return {name: place for name, place in places.items() if place[1] > 0}
+    return {name: place for name, place in places.items() if place[1] > 0} | {"head": (0, 48)}
 
 
 def _zero_page(target: Target) -> None:
@@ -451,28 +454,19 @@ def _of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> I
 
 
 def hit_record(store: Path) -> MessageRecord:
-    at = MESSAGE_HIT * UNIT.size
-    path = store / "consumequeue/T1/0" / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
-    physical_offset = decode_unit(path.read_bytes()[at % QUEUE_FILE :][: UNIT.size]).physical_offset
-    segment = (store / f"commitlog/{physical_offset // SEGMENT * SEGMENT:020d}").read_bytes()
-    return decode_record(segment, physical_offset % SEGMENT, physical_offset)
+    in_queue = (record for _, _, record in records_in(store) if (record.topic, record.queue_id) == ("T1", 0))
+    return next(record for record in in_queue if record.queue_offset == MESSAGE_HIT)
 
 
 def _places_of(record: MessageRecord) -> dict[str, int]:
-    """Return the position of the bit to change in each part of a record: a number's last byte, a host's first one."""
-    layout = RECORD[0]  # hosts are IPv4
-    hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
-    numbers = [field for field in layout.describe_fields() if "_host_" not in field.name]
-    topic_length = layout.size + len(record.body)
-    properties_length = topic_length + 1 + len(record.topic.encode())
-    places = hosts | {field.name: layout.offset(field.name) + field.size - 1 for field in numbers}
-    return dict(sorted(places.items(), key=itemgetter(1))) | {
-        "body": layout.size,
-        "topic_length": topic_length,
-        "topic": topic_length + 1,
-        "properties_length": properties_length + 1,
-        "properties": properties_length + 2,
-    }
+    """Return the position of the bit to change in each part of a record: a number's last byte, others' first one."""
+    found = {}
+    for name, (start, size) in sorted(_places(record).items(), key=itemgetter(1)):
+        if name.endswith("_host_address") or name in {"body", "topic", "properties"}:
+            found[name.removesuffix("_address")] = start
+        elif name.islower() and name != "head" and not name.endswith("_host_port"):
+            found[name] = start + size - 1
+    return found
 
 
 @contextmanager
