@@ -433,7 +433,6 @@ def _written(driver: DriverProcess, scene: Scene, number: int) -> set[int]:
     with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
         opened.put_all(messages)
-        opened.drain()
     return {record.physical_offset for record in records(scene.store) if record.body == b"more"}
 
 

@@ -32,7 +32,7 @@ from tests.oracle.judge import (
     units_into_log,
 )
 from tests.oracle.releases import NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks
-from tests.oracle.sessions import DirectMessage, RealStore, real_store, some_messages
+from tests.oracle.sessions import DirectMessage, real_store, some_messages
 from tests.oracle.stage import kill, removed_empty_files
 
 _LIVES = 3
@@ -190,7 +190,7 @@ def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: s
     """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        _put(opened, islice(some_messages("first"), 120))
+        opened.put_all(islice(some_messages("first"), 120))
     whole = [path.read_bytes() for path in list_index_files(store)]
     for number in (1, 2, 5, -1):
         list_index_files(store)[number].unlink()
@@ -200,7 +200,7 @@ def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: s
     assert [path.read_bytes() for path in list_index_files(store)] == whole
     with real_store(release, store) as opened:
         assert opened.not_found(records(store)) == []
-        _put(opened, islice(some_messages("second"), 60))
+        opened.put_all(islice(some_messages("second"), 60))
     writer = Writer(((0, release),))
     assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
 
@@ -218,7 +218,8 @@ def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: 
     with real_store(release, store) as opened:
         assert installed <= {path.name for path in list_index_files(store)}
         assert opened.not_found(log) == []
-        _put(opened, islice(some_messages("later"), 30))
+        opened.put_all(islice(some_messages("later"), 30))
+        opened.drain()
         assert opened.not_found(records(store)) == []
 
 
@@ -226,7 +227,7 @@ def test_brokers_load_a_supplement_and_find_its_keys(tmp_path: Path, release: st
     """The log begins in the middle of a lost file: its remaining entries are written to a file of their own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        _put(opened, islice(some_messages("first"), 150))
+        opened.put_all(islice(some_messages("first"), 150))
     oldest = min((store / "commitlog").iterdir())
     oldest.unlink()
     for path in list_index_files(store)[:-2]:
@@ -248,8 +249,3 @@ def _rebuild_and_install(
         for plan in plan_index_installation(str(store), str(out), advance_checkpoint=advance_checkpoint):
             install(plan)
     return made
-
-
-def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
-    opened.put_all(messages)
-    opened.drain()

@@ -39,6 +39,7 @@ from tests.golden import unpack
 from tests.support.killing import ended, forked, load_everything, told_by_fork
 from tests.support.lakes import leftovers
 from tests.support.pages import rendered
+from tests.support.stores import files_in
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
@@ -319,12 +320,8 @@ def _text(said: str) -> str:
 
 def _left(here: Path) -> dict[str, str]:
     """Return the files below *here* with their content, but for what differs from run to run."""
-    found = {}
-    for path in sorted(here.rglob("*")):
-        name = path.relative_to(here).as_posix()
-        if path.is_file() and not path.is_symlink() and not name.startswith(("work/", "types")):
-            found[name] = sha256(path.read_bytes()).hexdigest()[:16]
-    return found
+    found = {name: data for name, data in files_in(here).items() if not name.startswith(("work/", "types"))}
+    return {name: sha256(data).hexdigest()[:16] for name, data in found.items()}
 
 
 def _content(line: str, left: dict[str, str]) -> dict[str, str]:
