@@ -165,8 +165,8 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
 
 
 def by_commands(store: Path, writer: Writer) -> Derived:
-    """Return what `rebuild-consumequeue` and `rebuild-index` make of a store that one release wrote."""
-    ((_, release),) = writer.releases
+    """Return what `rebuild-consumequeue` and `rebuild-index` make of a store; of several, they detect the releases."""
+    release = writer.releases[0][1] if len(writer.releases) == 1 else None
     delays = writer.settings.get("messageDelayLevel")
     conf = BrokerConf(consume_queue_size=writer.queue_file_size(QueueKind.PLAIN), delay_level=delays)
     with TemporaryDirectory() as folder:

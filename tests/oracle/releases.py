@@ -102,7 +102,7 @@ class Geometry:
     def consume_queue_file_size(self) -> int:
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
 
-    def wanted(self, release: str) -> GivenSettings:
+    def wanted(self, release: str | None) -> GivenSettings:
         """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
         return GivenSettings(self.hash_slots, self.index_entries, release)
 

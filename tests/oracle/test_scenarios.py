@@ -67,8 +67,10 @@ def test_a_store_of_two_releases_follows_the_rules_of_each(plays: Plays, verdict
 
 def _equal(played: Played) -> str:
     assert differences(played.disk, by_scalar(played.log, played.writer)) == []
-    if len(played.writer.releases) == 1:
-        assert differences(played.disk, by_commands(played.store, played.writer)) == []
+    made = by_commands(played.store, played.writer)
+    if len(played.writer.releases) > 1:  # no option says where in the log the second one begins
+        made = made._replace(index_files=played.disk.index_files)
+    assert differences(played.disk, made) == []
     return f"{len(played.disk.queues)} + {len(played.disk.index_files)}"
 
 

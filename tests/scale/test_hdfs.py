@@ -10,8 +10,10 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.storage import storage_for
 from jobs.store.workers import SerialWorkers
+from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.scale.servers import Hdfs, expected_rows, hdfs, in_one_application
 from tests.support.commands import Run, runner
@@ -95,6 +97,16 @@ def test_inspect_dump_and_query_give_the_same_output_for_hdfs_and_disk(server: H
 
         assert ExitCode.CLEAN is here[0], verb
         assert here[:2] == (there[0], there[1].replace(remote, str(local)))
+
+
+def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
+    store = server.uri("/stores/plain")
+    verdict = verify(VerifyRequest(store, range_size=RANGE), SerialWorkers(server.options))
+    rebuild_index(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), SerialWorkers(server.options))
+
+    assert [] == verdict.findings
+    made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]
+    assert [path.read_bytes() for path in sorted((local / "index").iterdir())] == made
 
 
 def test_file_names_are_not_decoded(server: Hdfs) -> None:
