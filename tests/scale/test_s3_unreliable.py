@@ -2,10 +2,11 @@
 
 import http.client
 import shutil
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from random import Random
 
@@ -27,6 +28,7 @@ from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.sampling import some_often
 from tests.scale.servers import ADDRESS, S3Server, expected_rows
+from tests.support.http_server import answering
 from tests.support.lakes import raw_rows
 from tests.support.other_engine import WITH_VECTORS, shared_lake
 
@@ -38,115 +40,89 @@ _SILENT_S = 4.0  # longer than a client waits
 KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one request in so many fails
 
 
-class FlakyServer(ThreadingHTTPServer):
+@dataclass
+class Flaky:
     """Passes requests on to a port of this machine, and fails some."""
 
-    daemon_threads = True
+    target: int
+    fails: Callable[[int], bool]
+    kind: str
+    port: int = 0
+    failed: int = 0
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def __init__(self, target: int, fails: Callable[[int], bool], kind: str) -> None:
-        super().__init__((ADDRESS, 0), _Handler)
-        self.target = target
-        self.fails = fails
-        self.kind = kind
-        self.numbers = count(1)
-        self.requests = 0
-        self.failed = 0
-        self.over = threading.Event()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that hang up."""
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FlakyServer
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _any(self) -> None:
-        body = self._body()
-        self.server.requests = number = next(self.server.numbers)
-        if self.server.fails(number):
-            self.server.failed += 1
-            self._fail(body)
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = _read_body(request)
+        if self.fails(next(self.numbers)):
+            self.failed += 1
+            self._fail(request, body)
         else:
-            self._pass_on(body)
+            self._pass_on(request, body)
 
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        raw = bytearray()
-        size = 1
-        while size:
-            head = self.rfile.readline()
-            size = int(head.split(b";")[0], 16)
-            raw += head + self.rfile.read(size + 2)
-        return bytes(raw)
-
-    def _fail(self, body: bytes) -> None:
-        kind = self.server.kind
-        if kind == "error":
-            self._answer(500, _ERROR)
-        elif kind == "throttled":
-            self._answer(503, _SLOW_DOWN)
+    def _fail(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+        if self.kind == "error":
+            _answer(request, 500, _ERROR)
+        elif self.kind == "throttled":
+            _answer(request, 503, _SLOW_DOWN)
         else:
-            if kind == "silent":
-                self.server.over.wait(_SILENT_S)
+            if self.kind == "silent":
+                time.sleep(_SILENT_S)
             else:
-                self._pass_on(body, is_cut=True)
-            self.close_connection = True
+                self._pass_on(request, body, is_cut=True)
+            request.close_connection = True
 
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _pass_on(self, body: bytes, *, is_cut: bool = False) -> None:
+    def _pass_on(self, request: BaseHTTPRequestHandler, body: bytes, *, is_cut: bool = False) -> None:
         """Forward a request to the real server; a cut response ends halfway, or within its headers."""
-        connection = http.client.HTTPConnection(ADDRESS, self.server.target, timeout=60)
-        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
+        connection = http.client.HTTPConnection(ADDRESS, self.target, timeout=60)
+        connection.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in request.headers.items():
             if name.lower() not in {"connection", "expect"}:
                 connection.putheader(name, value)
         connection.endheaders()
         connection.send(body)
         answer = connection.getresponse()
         found = answer.read()
-        self.send_response_only(answer.status, answer.reason)
+        request.send_response_only(answer.status, answer.reason)
         for name, value in answer.getheaders():
             if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
-                self.send_header(name, value)
-        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        self.send_header("Content-Length", length or str(len(found)))
+                request.send_header(name, value)
+        length = answer.getheader("Content-Length") if request.command == "HEAD" else None
+        request.send_header("Content-Length", length or str(len(found)))
         if found or not is_cut:
-            self.end_headers()
+            request.end_headers()
         else:
-            self.flush_headers()
-        self.wfile.write(found[: len(found) // 2] if is_cut else found)
+            request.flush_headers()
+        request.wfile.write(found[: len(found) // 2] if is_cut else found)
         connection.close()
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815 - the names that http.server looks for
+
+def _read_body(request: BaseHTTPRequestHandler) -> bytes:
+    if request.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    raw = bytearray()
+    size = 1
+    while size:
+        head = request.rfile.readline()
+        size = int(head.split(b";")[0], 16)
+        raw += head + request.rfile.read(size + 2)
+    return bytes(raw)
+
+
+def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    request.send_response(status)
+    request.send_header("Content-Type", "application/xml")
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    if request.command != "HEAD":
+        request.wfile.write(body)
 
 
 @contextmanager
-def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[FlakyServer]:
-    with FlakyServer(port, fails, kind) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.over.set()
-            server.shutdown()
-            thread.join()
+def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[Flaky]:
+    server = Flaky(port, fails, kind)
+    with answering(server.answer, "HTTP/1.1") as address:
+        server.port = int(address.rpartition(":")[2])
+        yield server
 
 
 STORE = "b533-base"
@@ -168,7 +144,7 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
         except OSError as error:
             said = str(error)
     ingest(request, SerialWorkers(s3.options))
-    print(kind, server.requests, server.failed, said[:200])
+    print(kind, next(server.numbers), server.failed, said[:200])
 
     assert server.failed > 0
     assert expected_rows(s3.path(prefix, "store")) == raw_rows(s3.path(prefix, "lake"))

@@ -10,18 +10,19 @@ _POLL_S = 0.01  # the shutdown waits for the next poll
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def answering(answer: Answer, protocol: str = "HTTP/1.0") -> Iterator[str]:
     """Yield the host and port of the server."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
+        protocol_version = protocol
 
-        def do_HEAD(self) -> None:
+        def do_GET(self) -> None:
             answer(self)
 
         def log_message(self, *_arguments: object) -> None:
             pass
+
+        do_PUT = do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815 - the names that http.server looks for
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
