@@ -237,12 +237,12 @@ def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
         places[name] = (at, size)
         at += size
     properties_at, _ = places["properties"]
-    for name in (b"KEYS", b"UNIQ_KEY", b"TAGS"):
-        start = (b"\x02" + record.properties_raw).find(b"\x02" + name + b"\x01")
+    for name in ("KEYS", "UNIQ_KEY", "TAGS"):
+        start = (b"\x02" + record.properties_raw).find(f"\x02{name}\x01".encode())
         if start >= 0:
             value = start + len(name) + 1
             end = record.properties_raw.find(b"\x02", value)
-            places[name.decode()] = (properties_at + value, (end if end >= 0 else len(record.properties_raw)) - value)
+            places[name] = (properties_at + value, (end if end >= 0 else len(record.properties_raw)) - value)
     return {name: place for name, place in places.items() if place[1] > 0} | {"head": (0, 48)}
 
 
