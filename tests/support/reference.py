@@ -31,8 +31,8 @@ _MEANINGS = {
     "`browse` end with 0 instead",
 }
 VARIABLES = {
-    "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
-    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the verb",
+    "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",
+    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the command name",
     "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code and the results of `ingest` "
     "runs that found nothing new (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: the first of Python 3.11 to 3.14 that is "
@@ -53,7 +53,7 @@ _HEAD = """\
 
 Every command, option, variable, exit code and metric, generated from the code by `python -m tests.support.reference`.
 
-The command is `rmq-lake [SPARK OPTIONS] VERB …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
+The command is `rmq-lake [SPARK OPTIONS] COMMAND …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
 options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
 Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
 (`verify STORE | head -3`), so that its exit code still covers the whole store.
@@ -61,7 +61,7 @@ Data goes to standard output, everything else to standard error. A command conti
 Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with option defaults
 (see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value and the source
 of each option instead of running the command. Unknown keys in a configuration file and unknown environment variables
-that begin with `RMQ_LAKE_<VERB>_` are errors.
+that begin with `RMQ_LAKE_<COMMAND>_` are errors.
 """
 
 _LOG = """\
@@ -84,7 +84,7 @@ _DOCUMENT = f"""\
 incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
 Bars and Timeline objects; `kind` names the type of each.
 
-The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a description of every key, and a
+The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and a
 version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
 the description of a recommended action.
 """
@@ -155,11 +155,11 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    yield "## Verbs\n"
+    yield "## Commands\n"
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb, 2), _jvm(verb, 8)) for verb in VERBS.values()]
-    yield _table(("verb", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
+    yield _table(("command", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
     yield _ENGINES
-    yield "Options before the verb:\n"
+    yield "Options before the command name:\n"
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     yield _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")

@@ -17,8 +17,8 @@ from jobs.typed.ddl import typed_table
 _START = "## Columns\n"
 _HEAD = f"""\
 {_START}
-Integers and times are as stored; a column is NULL if the record has no value for it. This section is generated from the
-table definitions. Every table begins with these columns, which are not repeated below:
+Numbers and times have the values that the broker stored; a column is NULL if the record has no value for it. This
+section is generated from the table definitions. Every table begins with these columns, which are not repeated below:
 """
 
 _TYPED = """\
@@ -29,8 +29,8 @@ topic with several types has a table `typed/TOPIC.TYPE` for each.
 _VIEWS = """\
 ### Views
 
-Each view is a file of SQL in `jobs/lake/views` that works in Spark and DuckDB.
-`catalog LAKE` prints statements for them as well.
+Each view is defined by an SQL file in `jobs/lake/views`, which runs in Spark and DuckDB.
+`catalog LAKE` also prints the statements that create the views.
 
 | view | one row is | reads |
 |---|---|---|"""
