@@ -84,8 +84,8 @@ _DOCUMENT = f"""\
 incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
 Bars and Timeline objects; `kind` names the type of each.
 
-The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and a
-version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
+The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and
+a version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
 the description of a recommended action.
 """
 
