@@ -72,7 +72,7 @@ class Checkout:
 
 def damage_page(store: Path, copy: Path) -> Path:
     """Return a copy of a store in which one page of the first segment is zeros."""
-    shutil.copytree(store, copy, dirs_exist_ok=True)
+    subprocess.run(["cp", "--recursive", "--sparse=always", f"{store}/.", copy], check=True)
     segment = min((copy / "commitlog").iterdir())
     with segment.open("r+b") as file:
         file.seek(min(segment.stat().st_size, _written(store)) // 3 // _PAGE * _PAGE)

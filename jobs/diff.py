@@ -10,6 +10,7 @@ store's content at this place.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,15 @@ from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.restore.plan import Interval, NothingToRestoreError, Plan, merge_and_find_overlaps, plan_log, unchecked_note
+from jobs.restore.plan import (
+    Interval,
+    NothingToRestoreError,
+    Plan,
+    merge_and_find_overlaps,
+    plan_log,
+    unchecked_note,
+    uncovered_parts,
+)
 from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
 from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
@@ -33,8 +42,10 @@ from jobs.store.selection import TopicChoices
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices_between_cuts
+from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import is_disk_error, skip_lost_file
@@ -61,6 +72,8 @@ _OTHERS = (
     "the store has different records here: since the last run, its broker truncated the log and wrote new records, or "
     "this is the store of another replica"
 )
+_LEAST_PART = MIN_RECORD_SIZE - 1  # bytes: too few for a record
+_MOST_PARTS = 64  # of a segment that are read one by one
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
 
@@ -169,7 +182,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         plan = None
     until = known.newest.to_offset
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
-    of_store = {range_.base_offset: replace(range_, is_read_once=True) for range_ in ranges}
+    of_store = {range_.base_offset: replace(range_, store_in_use=None) for range_ in ranges}
     of_lake = {one.base_offset: SegmentWork.from_plan(plan, one) for one in plan.segments} if plan else {}
     works = [
         SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
@@ -264,9 +277,9 @@ def _classify_lacking_in_lake(run: Difference, plan: Plan | None, until: int) ->
 
 def diff_segment(work: SegmentDiff) -> SegmentDiff:
     """Compare both sides' records of a segment."""
-    store_starts, store_ends, is_chosen, pieces = _read_store_records(work)
     lake, incomplete = _read_lake_records(work)
     starts, ends, equal, changed, _ = lake
+    store_starts, store_ends, is_chosen, pieces = _read_other_records(work, starts[equal], ends[equal])
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
     is_new = store_starts >= work.until
     is_there = np.isin(starts, store_starts)
@@ -322,11 +335,13 @@ def _join_and_sort(parts: Sequence[_Columns], flags: int) -> _Columns:
     return tuple(column[order] for column in columns)
 
 
-def _read_store_records(work: SegmentDiff) -> tuple[Integers, Integers, RowMask, list[Piece]]:
-    """Return the positions of the store's records, whether their topics were selected, and the other pieces."""
+def _read_other_records(
+    work: SegmentDiff, equal_starts: Integers, equal_ends: Integers
+) -> tuple[Integers, Integers, RowMask, list[Piece]]:
+    """Return the store's records that are not equal to a row, whether their topics were selected, and other pieces."""
     places, others = list[_Columns](), list[Piece]()
-    if work.store is not None:
-        reader = RangeReader(work.store)
+    for part in _find_other_parts(work.store, equal_starts, equal_ends) if work.store else ():
+        reader = RangeReader(part)
         with closing(reader.pieces()) as pieces:
             for item in pieces:
                 if isinstance(item, Piece):
@@ -334,9 +349,33 @@ def _read_store_records(work: SegmentDiff) -> tuple[Integers, Integers, RowMask,
                     continue
                 starts = item.positions + item.base_offset
                 places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
-        work.is_gone = reader.facts.was_deleted
+        work.is_gone |= reader.facts.was_deleted
     starts, ends, is_chosen = _join_and_sort(places, 1)
     return starts, ends, is_chosen, others
+
+
+def _find_other_parts(segment: Range, starts: Integers, ends: Integers) -> Iterator[Range]:
+    """
+    Yield the parts of a segment outside the records from *starts* to *ends*, which were read to be compared.
+
+    If there are too many parts, the whole segment is read again instead.
+    """
+    compared, _ = merge_and_find_overlaps([(starts - _LEAST_PART, ends)])
+    parts = list(islice(uncovered_parts(compared, segment.start_offset, segment.end_offset), _MOST_PARTS + 1))
+    if len(parts) > _MOST_PARTS:
+        yield segment
+        return
+    for start, end in parts:
+        before = np.flatnonzero(ends == start)
+        time = _read_store_timestamp(segment, int(starts[before[0]])) if before.size else None
+        yield replace(segment, start=start - segment.base_offset, end=end - segment.base_offset, store_timestamp=time)
+
+
+def _read_store_timestamp(segment: Range, offset: int) -> int | None:
+    with skip_lost_file():
+        head = segment.storage.read(segment.location, offset - segment.base_offset, MIN_RECORD_SIZE)
+        return int(kernels.store_timestamp(np.frombuffer(head, np.uint8), 0))
+    return None
 
 
 def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> RowMask:

@@ -32,6 +32,7 @@ from rmq_formats.errors import skip_lost_file
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
+_WINDOW = 256 << 10  # bytes that are read of a segment to find its first record
 _SAMPLED_QUEUES = 64  # of a new tier
 _STATE = "tier"  # in a manifest's state
 _IDENTITY = (  # together unique in a store
@@ -170,9 +171,9 @@ def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
     for segment in store.segments[::step]:
         whole = Range(
             segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes, sync=True,
-            final=False, storage=store.storage,
+            final=False, storage=store.storage, store_in_use=store.root,
         )  # fmt: skip
-        with closing(RangeReader(whole).pieces()) as pieces:
+        with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, RawRecords)), None)
             if group is not None:
                 at, size = int(group.positions[0]), int(group.sizes[0])

@@ -31,6 +31,7 @@ from jobs.rebuild.index import MANIFEST_FILE
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
+    ABORT_FILE,
     UNFINISHED_MARK,
     FileState,
     NotInstalledError,
@@ -143,7 +144,7 @@ def plan_index_installation(
         if stray:
             raise NotInstalledError(f"{', '.join(stray)}: the plan would both keep and replace these files")
         headers |= {name: read_header_as_broker(index / name) for name in kept}
-        checkpoint, is_closed = _read_checkpoint(root), not (root / "abort").exists()
+        checkpoint, is_closed = _read_checkpoint(root), not (root / ABORT_FILE).exists()
         capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
         full = {name for name in new if headers[name].index_count >= capacity}
         covered = sorted(full - {newest_name} if is_closed else headers)

@@ -22,7 +22,7 @@ from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.restore.plan import Interval, Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import naming_file_in_errors
+from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_below_output
 from jobs.store.range_reader import RangeReader
@@ -107,7 +107,7 @@ def repair_segments(
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
     every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
-    ranges = {range_.base_offset: replace(range_, is_read_once=True) for range_ in every}
+    ranges = {range_.base_offset: replace(range_, store_in_use=None) for range_ in every}
     works = [
         SegmentWork.from_plan(plan, one, str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
@@ -212,12 +212,15 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
 
 
 def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
-    with source.open("rb") as stored, target.open("r+b") as made:
+    """Copy ranges of bytes, except those that are holes in both files."""
+    storage = LocalStorage()
+    with (
+        storage.open(str(source)) as stored, storage.open(str(target)) as begun, target.open("r+b") as made,
+    ):  # fmt: skip
         for start, end in ranges:
             position = start
-            while position < end:
-                with naming_file_in_errors(str(source)):
-                    data = os.pread(stored.fileno(), min(_BLOCK, end - position), position)
+            while (position := min(stored.next_written(position), begun.next_written(position))) < end:
+                data = stored.read(position, min(_BLOCK, end - position))
                 if not data:
                     break
                 with naming_file_in_errors(str(target)):

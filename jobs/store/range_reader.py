@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jobs.console.process import raise_if_stopped
-from jobs.storage.locations import is_local
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
+from jobs.store.running_broker import may_be_running
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords, scan
@@ -102,12 +102,12 @@ class RangeReader:
 
     def _looks_again(self, at: int) -> bool:
         """
-        Return whether records at a position are read once more, as a broker may write to the file meanwhile.
+        Return whether records at a position are read once more, as a broker may have written to the file meanwhile.
 
         A page may have been read before the broker filled it, and the next one afterwards; inside a body, no length
         shows this. Bytes that others follow were complete by then, so a second read returns all of them.
         """
-        if self._range.final or self._range.is_read_once or not is_local(self._range.location):
+        if self._range.store_in_use is None or not may_be_running(self._range.store_in_use):
             return False
         place, times = self._looked
         self._looked = at, times + 1 if at == place else 1

@@ -67,7 +67,7 @@ class Range:
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
-    is_read_once: bool = False  # no second read of records that a broker may be writing: their bytes are compared later
+    store_in_use: str | None = None  # the store whose broker may be writing these bytes meanwhile
 
     @property
     def start_offset(self) -> int:
@@ -122,6 +122,7 @@ def plan_ranges(
                 settling=settling,
                 storage=store.storage,
                 why_left_over=always_left_over if is_final else evidence,
+                store_in_use=None if is_final else store.root,
             )
             for begin, end in _cuts(start, segment.readable_bytes, range_size)
         ]

@@ -1,8 +1,8 @@
 """
 Protects a running broker from our load: priority, page cache, read rate, and free space on the disk.
 
-A running broker holds a lock on the file `lock` in its store. The existence of that file, or of `abort`, proves
-nothing.
+A running broker holds a lock on the file `lock` in its store, and there is a file `abort`. The existence of either file
+does not prove that a broker runs.
 """
 
 import errno
@@ -25,6 +25,7 @@ from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
 
 LOCK_FILE = "lock"
+ABORT_FILE = "abort"
 FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
 _NO_PROCESS = -1  # the owner of a lock on an open file description, as `lock_store` takes it; brokers do not
 FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: above it a broker deletes messages early
@@ -39,6 +40,18 @@ def find_broker_process(store: str) -> int | None:
         asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         kind, _, _, _, process = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK or process == _NO_PROCESS else process
+
+
+def may_be_running(store: str) -> bool:
+    """
+    Return whether a broker on this machine may have written to the store until now.
+
+    A broker creates `abort` before it takes messages and deletes it when it stops. A follower of DLedger takes messages
+    from its leader even earlier, but holds the lock by then. After a crash, `abort` is left over.
+    """
+    if not is_local(store):
+        return False
+    return (Path(local_path(store)) / ABORT_FILE).exists() or find_broker_process(store) is not None
 
 
 def read_limits_beside_broker(store: str, max_rate: int | None = None) -> ReadLimits | None:

@@ -33,16 +33,18 @@ from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
 from rmq_formats.properties import MAX_LONG
 
+_READ_BEYOND = 64 << 10  # bytes after a range that are read with it: its last record usually ends there
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
 
 
 class Window:
     """The bytes from `position` on, as many as the buffer holds: fewer before the end or before unreadable blocks."""
 
-    def __init__(self, read: Read, size: int, capacity: int, read_into: ReadInto | None = None) -> None:
-        """Read nothing yet; *size* is that of the file, *capacity* that of the buffer."""
+    def __init__(self, read: Read, size: int, capacity: int, end: int, read_into: ReadInto | None = None) -> None:
+        """Read nothing yet; *size* is that of the file, *capacity* that of the buffer, *end* that of the range."""
         self._read_into = read_into or partial(_copy_into, read)
         self._capacity = max(min(capacity, size), 1)
+        self._beyond = end + _READ_BEYOND
         self.size = size  # less if the file turns out to be shorter
         self.buffer: Bytes = np.empty(self._capacity, np.uint8)
         self.position = 0
@@ -76,7 +78,8 @@ class Window:
             self.buffer = np.empty(capacity, np.uint8)
         self.buffer[: kept.size] = kept
         self.position, self.filled, self.unreadable = position, kept.size, None
-        stop = min(capacity, self.size - position)
+        useful = max(self._beyond - position, wanted) if position < self._beyond else capacity
+        stop = min(capacity, useful, self.size - position)
         try:
             self._append(stop)
         except OSError as error:
@@ -168,7 +171,7 @@ def scan(
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file at this offset would extend past the largest 64-bit offset", base_offset)
-    log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
+    log = _Log(Window(read, segment_size, window, end, read_into), base_offset, framing, next_written)
     try:
         if sync:
             first = log.find_record(start, stop=end)

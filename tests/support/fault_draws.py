@@ -453,7 +453,7 @@ _DECIDED = frozenset({
 
 
 @cache
-def _lake_of(name: str) -> Lake:
+def lake_of(name: str) -> Lake:
     folder = folder_of_process("repair-draws-lake-")
     release = None if name in SITUATIONS else release_of(name)
     ingest_store(golden(name), folder / "lake", release=release)
@@ -494,7 +494,7 @@ def _was_hidden(one: Planted, cause: Finding) -> bool:
 
 def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True) -> RepairSummary:
     request = RepairRequest(
-        str(one.root), one.root.parent / out, _lake_of(one.draw.store) if "lake" in one.draw.options else None,
+        str(one.root), one.root.parent / out, lake_of(one.draw.store) if "lake" in one.draw.options else None,
         apply=apply, bridge="bridge" in one.draw.options, accepted=accepted,
     )  # fmt: skip
     return repair(request, SerialWorkers())

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -10,9 +11,12 @@ from jobs.console.result import Severity
 from jobs.diff import DiffSummary
 from jobs.ingest.run import ingest
 from jobs.restore.plan import NothingToRestoreError
+from jobs.storage.local import LocalReader
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf, unpack_situation
+from tests.support.broker import Broker, some_records
+from tests.support.fault_draws import drawn, lake_of, planted
 from tests.support.lakes import compare_with_lake, cut_back_after_a_run, ingest_store, rows_of, table_of
 from tests.support.stores import stored_records
 
@@ -100,3 +104,31 @@ def test_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> No
 
     with pytest.raises(NothingToRestoreError, match="no run has ingested the store"):
         compare_with_lake(golden("b498-base"), store.parent / "lake")
+
+
+def test_records_that_equal_their_rows_are_read_once(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store", segment_size=3 << 20)
+    broker.append(some_records(10_000))
+    taken(broker.root)
+    read_into, sizes, log = LocalReader.read_into, list[int](), broker.offset
+
+    def counting(self: LocalReader, position: int, buffer: memoryview) -> int:
+        sizes.append(read_into(self, position, buffer))
+        return sizes[-1]
+
+    with patch.object(LocalReader, "read_into", counting):
+        compared(broker.root)
+
+    assert log <= sum(sizes) < 1.5 * log
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_segment_that_is_read_in_parts_differs_as_one_that_is_read_as_a_whole(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = planted(drawn(seed), tmp_path)
+    lake = Path(lake_of(one.draw.store).location)
+    in_parts = compare_with_lake(one.root, lake)
+    monkeypatch.setattr("jobs.diff._MOST_PARTS", -1)
+
+    assert compare_with_lake(one.root, lake) == in_parts

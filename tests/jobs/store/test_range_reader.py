@@ -36,10 +36,16 @@ from tests.support.commands import Run, copy_of, overwrite
 from tests.support.fault_kinds import Placed, records_in
 from tests.support.lakes import table_of
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import newest_segment
+from tests.support.stores import held, newest_segment
 
 _PAGE = 4096
 _SIZE = 1 << 20
+
+
+@pytest.fixture
+def abort(tmp_path: Path) -> None:
+    """Create the file that shows that a broker may be running."""
+    (tmp_path / "abort").touch()
 
 
 @pytest.fixture
@@ -69,12 +75,18 @@ def filled_late(start: int, end: int) -> Iterator[None]:
     assert looks > 0
 
 
+def reader_of(store: Path) -> RangeReader:
+    segment = str(store / f"{0:020d}")
+    return RangeReader(Range(segment, 0, _SIZE, 0, _SIZE, sync=False, final=False, store_in_use=str(store)))
+
+
 def read(tmp_path: Path) -> tuple[int, list[PieceKind]]:
-    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
+    reader = reader_of(tmp_path)
     others = [item.kind for item in reader.pieces() if isinstance(item, Piece)]
     return reader.facts.records, others
 
 
+@pytest.mark.usefixtures("abort")
 @pytest.mark.parametrize("start", [2 * _PAGE - 700, 2 * _PAGE - 1100, 2 * _PAGE - 30])
 def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: bytes, tmp_path: Path, start: int) -> None:
     assert any(log[start : 2 * _PAGE])
@@ -82,6 +94,33 @@ def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: byt
         assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
 
 
+@pytest.mark.usefixtures("log")
+def test_a_log_is_read_twice_only_if_a_broker_may_be_writing_it(tmp_path: Path) -> None:
+    def bytes_read() -> int:
+        counts = []
+        read_into = LocalReader.read_into
+
+        def counting(self: LocalReader, position: int, buffer: memoryview) -> int:
+            counts.append(read_into(self, position, buffer))
+            return counts[-1]
+
+        with patch.object(LocalReader, "read_into", counting):
+            assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
+        return sum(counts)
+
+    once = bytes_read()
+    (tmp_path / "abort").touch()
+    with_mark = bytes_read()
+    (tmp_path / "abort").unlink()
+    (tmp_path / "lock").touch()
+    with held(tmp_path):
+        with_lock = bytes_read()
+
+    assert once < with_mark == with_lock
+    assert bytes_read() == once
+
+
+@pytest.mark.usefixtures("abort")
 def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> None:
     damaged = bytearray(log)
     damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
@@ -92,13 +131,14 @@ def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> Non
     assert others == [PieceKind.DAMAGE, PieceKind.UNWRITTEN]
 
 
+@pytest.mark.usefixtures("abort")
 @pytest.mark.parametrize("page", [1, 80, 150])
 def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int) -> None:
     raw = log_of([a_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
     (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
 
-    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
+    reader = reader_of(tmp_path)
     with filled_late(page * _PAGE, (page + 1) * _PAGE):
         seen = [
             item.buffer[int(item.positions[0]) : int(item.positions[-1]) + int(item.sizes[-1])].tobytes()
