@@ -5,11 +5,10 @@ They are created outside the store. A folder that has them, and links to the sto
 planned log: queues and index files are compared with it before anything in the store changes.
 """
 
-import filecmp
 import os
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,11 @@ import numpy as np
 from jobs.console.result import Severity
 from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
-from jobs.restore.plan import Interval, Plan
+from jobs.restore.plan import Interval, Plan, uncovered_parts
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
+from jobs.storage.model import Reader
 from jobs.storage.scratch import scratch_below_output
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short_segments, plan_ranges
@@ -122,7 +122,7 @@ def repair_segments(
     for work in works:
         segment = there.get(work.base_offset)
         target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
-        if not (Path(target).exists() and filecmp.cmp(work.path, target, shallow=False)):
+        if Path(work.path).exists():
             mended.append(RepairedSegment(work.base_offset, work.path, target))
     return mended, [offset for result in made for offset in result.changed]
 
@@ -130,7 +130,11 @@ def repair_segments(
 def repair_segment(
     work: SegmentWork, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
 ) -> RestoredSegment:
-    """Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks."""
+    """
+    Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks.
+
+    A segment that equals the store's is not kept.
+    """
     Path(work.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
     result = restore_segment(work, begun_in)
     segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
@@ -142,6 +146,9 @@ def repair_segment(
     kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.end, limit)), limit)]
     _copy(stored, made, [(a - base, b - base) for a, b in kept])
     sound = [] if range_ is None else list(_keep_sound_parts(work, range_, result.unchecked))
+    others = [(start - base, end - base) for start, end in uncovered_parts(sound, base, limit)]
+    if is_whole and _is_equal(stored, made, others):
+        made.unlink()
     starts = [start for start, _ in sound]
     holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
     return result._replace(changed=tuple(holes))
@@ -211,23 +218,39 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
     return made
 
 
-def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
+def _copy(source: Path, target: Path, ranges: Sequence[Interval]) -> None:
     """Copy ranges of bytes, except those that are holes in both files."""
-    storage = LocalStorage()
-    with (
-        storage.open(str(source)) as stored, storage.open(str(target)) as begun, target.open("r+b") as made,
-    ):  # fmt: skip
-        for start, end in ranges:
-            position = start
-            while (position := min(stored.next_written(position), begun.next_written(position))) < end:
-                data = stored.read(position, min(_BLOCK, end - position))
-                if not data:
-                    break
-                with naming_file_in_errors(str(target)):
-                    os.pwrite(made.fileno(), data, position)
-                position += len(data)
+    with _opened(source, target) as (stored, begun), target.open("r+b") as made:
+        for position, size in _written_blocks(stored, begun, ranges):
+            data = stored.read(position, size)
+            with naming_file_in_errors(str(target)):
+                os.pwrite(made.fileno(), data, position)
         with naming_file_in_errors(str(target)):
             os.fsync(made.fileno())
+
+
+def _is_equal(one: Path, other: Path, ranges: Sequence[Interval]) -> bool:
+    """Return whether two files have the same size, and the same bytes in some ranges."""
+    with _opened(one, other) as (a, b):
+        blocks = _written_blocks(a, b, ranges)
+        return a.size == b.size and all(a.read(*block) == b.read(*block) for block in blocks)
+
+
+@contextmanager
+def _opened(one: Path, other: Path) -> Iterator[tuple[Reader, Reader]]:
+    storage = LocalStorage()
+    with storage.open(str(one)) as a, storage.open(str(other)) as b:
+        yield a, b
+
+
+def _written_blocks(one: Reader, other: Reader, ranges: Sequence[Interval]) -> Iterator[tuple[int, int]]:
+    """Yield the positions and sizes of blocks that cover ranges, except those that are holes in both files."""
+    for start, end in ranges:
+        position = start
+        while (position := max(position, min(one.next_written(position), other.next_written(position)))) < end:
+            size = min(_BLOCK, end - position)
+            yield position, size
+            position += size
 
 
 def link_planned_log(store: Store, mended: list[RepairedSegment], folder: Path) -> None:
