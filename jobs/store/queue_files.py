@@ -139,6 +139,8 @@ class StoredQueue:
             unit = self._next_unit(number, end)
             return physical_offset if unit is None else unit.physical_offset
 
+        if offset(self.start) >= physical_offset:  # nothing is deleted: no other file needs to be read
+            return self.start
         return bisect_left(range(end), physical_offset, self.start, key=offset)
 
     def _next_unit(self, position: int, end: int) -> Unit | BatchUnit | None:
