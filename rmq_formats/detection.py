@@ -131,10 +131,11 @@ def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Ma
 def _transaction_marks(record: MessageRecord, names: Collection[str]) -> Iterator[Mark]:
     offset = record.physical_offset
     if record.topic == HALF_TOPIC:
-        yield Mark("a half message in a topic of its own", "half_message_in_real_topic", (False,), offset)
+        yield Mark(f"a half message in {HALF_TOPIC}", "half_message_in_real_topic", (False,), offset)
     if record.topic == OP_TOPIC:
         lists = b"," in record.body
-        yield Mark(f"an op message of {'several' if lists else 'one'}", "op_message_lists_offsets", (lists,), offset)
+        messages = "several half messages" if lists else "one half message"
+        yield Mark(f"an op message for {messages}", "op_message_lists_offsets", (lists,), offset)
     if transaction_type(record.sys_flag) is TransactionType.COMMIT and TRAN_MSG in names:
         keeps = REAL_TOPIC in names
         yield Mark(f"a commit {'with' if keeps else 'without'} REAL_TOPIC", "commit_keeps_real_topic", (keeps,), offset)

@@ -187,7 +187,7 @@ def verb(
             for parameter in ctx.command.params:
                 value = parsed.get(str(parameter.name))
                 if isinstance(value, int | float) and not MIN_LONG <= value <= MAX_LONG:
-                    raise click.BadParameter(f"{value} is not a 64-bit number", ctx, parameter)
+                    raise click.BadParameter(f"{value} is not a number in the 64-bit range", ctx, parameter)
             _choose_source(ctx, parsed)
             check_places(ctx)
             try:

@@ -242,7 +242,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         yield (
-            f"{broker} will delete, when it starts, {count_text(queues, 'queue file')} after an invalid unit: "
+            f"{broker} will delete {count_text(queues, 'queue file')} when it starts, because of an invalid unit: "
             "consumers will not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:

@@ -72,7 +72,7 @@ def parse_condition(text: str) -> Condition:
         raise UnsupportedFormat("comments, dollar signs and prefixed strings (such as E'…') are not supported")
     if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
         raise UnsupportedFormat(
-            f"the condition has more than {_MAX_WORDS:,} words; to compare with many values, use IN"
+            f"the condition has more than {_MAX_WORDS:,} tokens; to compare with many values, use IN"
         )
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}

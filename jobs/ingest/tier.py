@@ -99,7 +99,7 @@ def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
     if len(chosen) != 1:
         named = ", ".join(sorted(places.values()))
-        raise AmbiguousBrokerError(f"several brokers copy to this tier: choose one with --broker: {named}")
+        raise AmbiguousBrokerError(f"several brokers use this tier ({named}): choose one with --broker NAME")
     return [queue for queue in queues if queue.place == chosen[0]]
 
 

@@ -77,7 +77,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
         if size is not None and file.size and file.size != size:
             how = "truncated" if file.size < size else "too long"
             sizes = f"the file is {count_text(file.size, 'byte')} long, but the others are {size:,} bytes long"
-            text = f"{how}: {sizes}: a broker would not load this queue"
+            text = f"{how}: {sizes}; a broker would not load this queue"
             problems.add_damage(file.location, text)
 
 

@@ -194,7 +194,7 @@ class LakeSource(Source):
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
         count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE))
-        return f"the lake's table quarantine has {_places(count)}; messages in them are not found" if count else None
+        return f"the lake's table quarantine has {_places(count)}, whose messages are not found" if count else None
 
     def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""

@@ -208,8 +208,8 @@ class Source(Protocol):
         if writers.origin == ASSUMED:
             newest = writers.value.newest
             self.note_once(
-                f"the files do not show which release from {writers.value} wrote them; the output is formatted as in "
-                f"{newest}. To choose another release, pass --release"
+                f"the exact release that wrote the store cannot be detected ({writers.value}); the output is formatted "
+                f"as in {newest}. To choose another release, pass --release"
             )
 
     def note_incomplete(self, reason: str) -> None:

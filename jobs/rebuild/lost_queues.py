@@ -116,9 +116,9 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             f"{count_text(equal, 'kept file')} {is_or_are(equal)} identical to the rebuilt files, byte for byte"
         )
     summary.notes += [
-        f"undecided: the topic {topic!r} was deleted, or its queues were lost: {topics.explain_undecided(topic)}. The "
-        f"queue files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or "
-        "name each file with `repair --accept`"
+        f"the queue files of the topic {topic!r} were not rebuilt: {topics.explain_undecided(topic)}, so it is unknown "
+        "whether the topic was deleted or its queues were lost. Copy the broker's current config/topics.json into the "
+        "store, or name each file with `repair --accept`"
         for topic in sorted(unknown)
     ]
     summary.notes += [

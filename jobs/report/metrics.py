@@ -52,12 +52,12 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "end_time_seconds": (round(time(), 3), "Unix time at which the run ended."),
         "exit_code": (
             int(summary.exit_code),
-            "Exit code: 0 clean; until the findings are acknowledged, 3 damage or a gap, 4 queues contradict the log.",
+            "Exit code: 0 clean, 3 damage or a gap, 4 queues contradict the log; 3 and 4 until acknowledged.",
         ),
         "messages": (summary.messages, "Rows that the run added to messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the log is in the lake."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
-        "lag_bytes": (summary.bytes_left, "Bytes of the log that the next step will read."),
+        "lag_bytes": (summary.bytes_left, "Bytes of the log that the run left for later steps."),
         "newest_message_time_seconds": (
             (summary.newest_ms or 0) / 1000,
             "Store timestamp of this store's newest message in the lake.",

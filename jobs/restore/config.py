@@ -125,7 +125,7 @@ class RebuiltFileSettings(NamedTuple):
         noted = state.get("index") or {}
         index = Known(DEFAULT_GEOMETRY, ASSUMED, "the default, because no ingest run recorded another value")
         if noted and noted["geometry_origin"] != ASSUMED:
-            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "from an ingest run")
+            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             partly = f"only one of --hash-slots and --index-num was given; the other is {index.origin_text}"
@@ -138,7 +138,7 @@ class RebuiltFileSettings(NamedTuple):
         release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
-            release = Known(rules, DETECTED, "from an ingest run")
+            release = Known(rules, DETECTED, "recorded by an ingest run")
         names = _read_recorded_names(lake, known.store_id) if with_index else NOT_RECORDED
         zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})

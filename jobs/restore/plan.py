@@ -244,7 +244,7 @@ def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collect
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     if given is None and len(noted) == 1:
         (size,) = noted
-        return Known(size, DETECTED, "from the lake")
+        return Known(size, DETECTED, "recorded in the lake")
     if given is not None:
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:

@@ -144,7 +144,7 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
     names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
         raise NothingToRestoreError(
-            f"this lake has no store {broker!r}; it has {names}" if broker else "this lake is empty"
+            f"this lake has no store {broker!r}; its stores: {names}" if broker else "this lake is empty"
         )
     raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 

@@ -101,10 +101,12 @@ class _Parser:
         if name in SQL_TYPES:
             return SQL_TYPES[name]
         if name == "decimal":
-            digits = self._token(_DIGITS, "(digits, digits after the point)")
+            digits = self._token(_DIGITS, "(precision, scale)")
             precision, scale = (int((text or "0")[:4]) for text in digits.groups()) if digits[0] else (10, 0)
             if not (1 <= precision <= MAX_DECIMAL_DIGITS and scale <= precision):
-                raise self._error(f"decimal(digits, digits after the point) with at most {MAX_DECIMAL_DIGITS} digits")
+                raise self._error(
+                    f"decimal(precision, scale) with 1 <= precision <= {MAX_DECIMAL_DIGITS} and scale <= precision"
+                )
             return pa.decimal128(precision, scale)
         if name not in _NESTED:
             self._at = begin

@@ -154,8 +154,8 @@ class _Declared:
         folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > MAX_FOLDER_LENGTH:
             raise RequestError(
-                f"{self._place}: the names of the topic and the type must not be empty, nor longer than "
-                f"{MAX_FOLDER_LENGTH} characters together"
+                f"{self._place}: the names of the topic and the type must not be empty, and must have "
+                f"at most {MAX_FOLDER_LENGTH} characters in total"
             )
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
@@ -202,9 +202,9 @@ class _Declared:
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
             if strange or not paths:
                 found = strange[0] if strange else "no *.avsc file"
+                folder = str(self._path(key))
                 raise self._error(
-                    key,
-                    f"must be a folder of files like 7.avsc, named by schema id; {self._path(key)} has {found}",
+                    key, f"must be a folder of files like 7.avsc, named by schema id; {folder!r} contains {found}"
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}
@@ -310,7 +310,8 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         and not (key in _MORE and declared.get(key) is None)
     }
     if changed:
-        raise ValuesLostError(f"changes {', '.join(sorted(changed))}")
+        names = ", ".join(f"`{key}`" for key in sorted(changed))
+        raise ValuesLostError(f"changes the {'key' if len(changed) == 1 else 'keys'} {names}")
     demanded = [
         one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
     ]

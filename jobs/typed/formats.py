@@ -204,11 +204,11 @@ def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise SchemaError(f"{error} (write a group as (?P<name>…), or as (?:…) if it has no column)") from error
     for column in columns:
-        if column.name not in groups or pa.types.is_nested(column.type):
-            raise SchemaError(
-                f"{column.name} {sql_type(column.type)}: the pattern has no such group, or the type is not a "
-                f"scalar; the groups are: {', '.join(sorted(groups)) or 'none'}"
-            )
+        if column.name not in groups:
+            names = ", ".join(sorted(groups)) or "none"
+            raise SchemaError(f"{column.name!r}: the pattern has no group of this name; its groups: {names}")
+        if pa.types.is_nested(column.type):
+            raise SchemaError(f"{column.name} {sql_type(column.type)}: a group can only have a scalar type")
 
 
 def _match_groups(pattern: str, texts: Sequence[str | None]) -> pa.Array:

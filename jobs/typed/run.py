@@ -211,7 +211,7 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
         words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise RequestError(
             f'{request.source}: [topic."{type_.topic}"]: this declaration of the table {", ".join(old.tables)} '
-            f"{error}. Values would be lost, so nothing was written. To rebuild the table from all messages:\n"
+            f"{error}. Existing rows do not fit it, so nothing was written. To rebuild the table from all messages:\n"
             f"{words[0]} {join(words[1:])}"
         ) from error
 

@@ -89,7 +89,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
     no_damage: bool = flag("Store only a sample of each damaged range; `restore` cannot restore these ranges."),
     settle_ms: int = option(
         "DURATION",
-        "Skip messages newer than this, for example 5s; a later run ingests them. A plain number is in milliseconds.",
+        "Skip messages stored less than DURATION ago, for example 5s; a later run ingests them. A plain number is in "
+        "milliseconds.",
         MILLISECONDS,
         names="--settle",
         default=0,
@@ -104,8 +105,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     index_num: int | None = index_num_option,
     release: str | None = releases_option,
     acknowledge: bool = flag(
-        "Acknowledge the findings of earlier runs. As long as findings are unacknowledged, every run ends with exit "
-        "code 3 or 4."
+        "Acknowledge the findings of earlier runs. Until they are acknowledged, every run ends with exit code 3 or 4."
     ),
     dry_run: bool = flag("Show how much would be read; write nothing."),
     step_bytes: int | None = option(

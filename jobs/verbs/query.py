@@ -233,7 +233,7 @@ def by_id(
     """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a unique key."""
     texts = [part.strip() for part in message_ids.split(",") if part.strip()]
     if not texts:
-        raise click.BadParameter("has no id", param_hint="--id")
+        raise click.BadParameter("contains no id", param_hint="--id")
     return _print_ids(options, texts, topic)
 
 

@@ -70,8 +70,8 @@ UNCHECKED_FIELDS = (
 )
 UNCHECKED_NOTE = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
 _NO_CHECKPOINT = (
-    "the checkpoint is missing, so it is unknown up to which offset the broker had flushed the log; the broker "
-    "creates a new one at its next start"
+    "the checkpoint is missing, so the offset up to which the broker had flushed the log is unknown; the broker "
+    "creates a new checkpoint at its next start"
 )
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "

@@ -282,7 +282,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
     if difference.kind is DifferenceKind.UNDECIDED_TOPIC:
-        cause = f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(queue.name.topic)}"
+        cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(queue.name.topic)}"
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
@@ -303,7 +303,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
         elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue, a broker rebuilds all of them
-            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(name.topic)}"
+            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count_text(count, 'unit')}, the first for the record at log offset {first}"

@@ -190,9 +190,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
-        yield RecommendedStep(
-            f"{features.rocksdbstore_folder}: this database was not changed, because `repair` does not modify it"
-        )
+        yield RecommendedStep(f"{features.rocksdbstore_folder}: `repair` does not modify this database")
 
 
 def step_for_rocksdb_queues(store: Store) -> RecommendedStep | None:

@@ -125,10 +125,11 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
         what_it_does = "refuses to start" if start.refuses else "starts, but ignores this file and all files after it"
-        cause = (
-            "the file has extra bytes, belongs to a broker with a different file size, or was never written; the "
-            f"broker {what_it_does}"
-        )
+        wrong = "is empty"
+        if refused.length:
+            how = "has extra bytes" if refused.length > refused.expected else "was truncated"
+            wrong = f"{how}, or belongs to a broker with a different file size"
+        cause = f"the file {wrong}; the broker {what_it_does}"
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):

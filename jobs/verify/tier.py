@@ -114,6 +114,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [f"tiered storage: {queue_text}, each with its own log; the table shows the totals", UNCHECKED_NOTE],
+        database_step=_ONLY_BROKERS_WRITE,
     )
     behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
     compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}

@@ -283,7 +283,7 @@ def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[Adv
     databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
     found: list[AdvisedStep] = []
     for part in (LOG, QUEUES, INDEX):
-        remedies = () if part == INDEX and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
+        remedies = () if part != QUEUES and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for kinds, text, commands in remedies:
             those = _of(groups, part, kinds)
             wanted = tuple(one for one in commands if one not in left_out)
@@ -291,7 +291,7 @@ def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[Adv
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
-        *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
+        *(() if LOG in databases else _of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT})),
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
         *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED_INDEX_FILE, *_IN_ROCKSDB})),
     )

@@ -146,7 +146,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
         if one.kind is DifferenceKind.UNDECIDED_TOPIC:
             topics.setdefault(one.queue.topic, joined.topics.explain_undecided(one.queue.topic))
     for topic, why in topics.items():
-        yield f"undecided: the topic {topic!r} was deleted, or its queues were lost: {why}"
+        yield f"it is unknown whether the topic {topic!r} was deleted or its queues were lost: {why}"
 
 
 def next_run_state(joined: JoinResult, state: State | None = None) -> State:

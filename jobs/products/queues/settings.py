@@ -45,7 +45,8 @@ class RecordedQueueFormats(NamedTuple):
     def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "RecordedQueueFormats":
         """Parse the form that manifests store."""
         sizes = {
-            FileKind(kind): Known(size, origin, "from an ingest run") for kind, size, origin in state.get("sizes", ())
+            FileKind(kind): Known(size, origin, "recorded by an ingest run")
+            for kind, size, origin in state.get("sizes", ())
         }
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
