@@ -177,7 +177,7 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 @verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)
 def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, required=False)) -> ExitCode:
     """
-    Run the commands on a small store that a real broker wrote.
+    Run a guided tour of the commands on a small store that a real broker wrote.
 
     All files are written to DIR, which must be empty or must not exist. Without DIR, a temporary directory is created.
     The files are not deleted.

@@ -120,7 +120,8 @@ class IndexRebuildSummary(RatedOutcome):
         done = "written and installed" if self.installed else "written"
         what = f"{files} with {keys:,} of {count_text(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
-            what = f"nothing written; index files that contradict the log: {len(self.contradictions):,}"
+            wrong = len(self.contradictions)
+            what = f"nothing written; {count_text(wrong, 'index file')} contradict{'s' * (wrong == 1)} the log"
         return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def to_dict(self) -> dict[str, object]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.console.amounts import count_text, is_or_are
+from jobs.console.amounts import is_or_are
 from jobs.diagnosis.file_faults import FileFault, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.differences import (
@@ -112,9 +112,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.replaced.sort()
     summary.proof = "not proven: no rebuilt file is identical to a file of the store"
     if equal:
-        summary.proof = (
-            f"{count_text(equal, 'kept file')} {is_or_are(equal)} identical to the rebuilt files, byte for byte"
-        )
+        summary.proof = f"{equal:,} of the kept files {is_or_are(equal)} identical to the rebuilt files, byte for byte"
     summary.notes += [
         f"the queue files of the topic {topic!r} were not rebuilt: {topics.explain_undecided(topic)}, so it is unknown "
         "whether the topic was deleted or its queues were lost. Copy the broker's current config/topics.json into the "

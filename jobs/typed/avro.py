@@ -111,7 +111,7 @@ class _Record:
                 raise TypeError("not a record")
             self.types, self.read = self._fields(parsed)
         except _BAD_SCHEMAS as error:
-            raise SchemaError(f"not the schema of a record: {error!r}") from error
+            raise SchemaError(f"not the schema of a record: {type(error).__name__}: {error}") from error
 
     def _reading(self, schema: _Schema | str | list[Any]) -> _Reading:
         """Return the reading of a type; *schema* may be its name, or a union's list of types."""
