@@ -1,25 +1,28 @@
 """
-Lines for a terminal: made printable, and wrapped between words.
+Lines for a terminal: made printable, and wrapped between words; wrapped commands can still be pasted.
 
-Text from a store is made printable: the sender of a message chose its topic, keys, tags and body.
+A number stays with its unit, and the words of a column stay together if they fit into one line. Text from a store is
+made printable: the sender of a message chose its topic, keys, tags and body.
 """
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from textwrap import wrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, takewhile
 from typing import TextIO
 
 import click
 
 _HEAD = re.compile(r" *\S+ {2,}|\s*")  # a label and its gap, or the indent
+_GAP = re.compile(
+    r"( ++)(?!(?<=\d )(?:bytes?|[KMGTP]iB|s|min|h)\b)"
+)  # between words; not between a number and its unit
 _WIDEST_HEAD = 16
 _ALIKE = 12
 _NARROWEST = 40  # columns; lines are not wrapped for a narrower terminal
-_UNIT_GAP = re.compile(r"(?<=\d) (?=(?:bytes?|[KMGTP]iB|s|min|h)\b)")  # between a number and its unit
-_NO_BREAK = "\xa0"  # for `textwrap`, a part of a word
-_COMMAND = re.compile(r" *((\S*/)?(spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) ")
+_COMMAND = re.compile(
+    r"( *)((?:(?:\S*/)?(?:spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) .*)"
+)
 _COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 
 PLAN_HEADING = "PLAN (nothing has been changed yet)"
@@ -45,20 +48,63 @@ def line_width_limit(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def wrap_line(line: str, width: int | None) -> list[str]:
-    """Return *line* in pieces of at most *width* columns, broken between words; a command to paste is not broken."""
+def wrap_line(line: str, width: int | None) -> Iterator[str]:
+    """Yield *line* in pieces of at most *width* columns; longer words are not broken."""
     plain = click.unstyle(line)
-    if width is None or len(plain) <= width or width < _NARROWEST or _COMMAND.match(plain):
-        return [line]
-    comment, head = _COMMENT.match(plain), _HEAD.match(plain)
-    blanks = len(plain) - len(plain.lstrip())
+    if width is None or len(plain) <= width or width < _NARROWEST:
+        yield line
+        return
+    found = _COMMAND.fullmatch(plain)
+    if found:
+        yield from _command(*found.groups(), width=width)
+        return
+    comment = _COMMENT.match(plain)
+    if comment:
+        yield from _broken(line, width, " " * len(comment[1]) + "# ")
+        return
+    head = _HEAD.match(plain)
     indent = len(head[0]) if head else 0
-    if indent > _WIDEST_HEAD or indent == blanks:
-        indent = min(blanks, _WIDEST_HEAD) + 2
-    later = " " * len(comment[1]) + "# " if comment else " " * indent
-    kept = _UNIT_GAP.sub(_NO_BREAK, line)
-    pieces = wrap(kept, width, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
-    return [piece.replace(_NO_BREAK, " ") for piece in pieces]
+    if indent > _WIDEST_HEAD or indent == len(plain) - len(plain.lstrip()):
+        indent = min(len(plain) - len(plain.lstrip()), _WIDEST_HEAD) + 2
+    yield from _broken(line, width, " " * indent)
+
+
+def _broken(line: str, width: int, indent: str) -> Iterator[str]:
+    first, *others = _GAP.split(line)
+    pairs = list(zip(others[::2], others[1::2], strict=True))
+    started, column = first, len(click.unstyle(first))
+    # A word stays in this line if its whole column fits, which begins at a wide gap. A column that is wider than a line
+    # is broken between its words.
+    for number, (gap, word) in enumerate(pairs):
+        length = len(click.unstyle(word))
+        cell = len(click.unstyle(_cell(pairs[number:])))
+        needed = cell if len(indent) + cell <= width else length
+        if column + len(gap) + needed > width and click.unstyle(started).strip():
+            yield started
+            started, column = f"{indent}{word}", len(indent) + length
+        else:
+            started, column = f"{started}{gap}{word}", column + len(gap) + length
+    yield started
+
+
+def _cell(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the first word, or all words of its column if it follows a wide gap."""
+    (gap, word), *others = pairs
+    same = takewhile(lambda pair: len(pair[0]) == 1, others if len(gap) > 1 else ())
+    return "".join([word, *chain.from_iterable(same)])
+
+
+def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
+    """Yield a command in several lines, with a backslash at the end of each but the last."""
+    words = re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", command)
+    started = f"{indent}{words[0]}"
+    for word in words[1:]:
+        if len(started) + len(word) + 3 > width and started.strip():
+            yield f"{started} \\"
+            started = f"{indent}  {word}"
+        else:
+            started = f"{started} {word}"
+    yield started
 
 
 _STYLE = re.compile(r"(\x1b\[[\d;]*m)")

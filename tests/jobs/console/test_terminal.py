@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -156,14 +157,14 @@ LONG = (
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_long_line_is_broken_between_words(width: int) -> None:
-    lines = wrap_line(LONG, width)
+    lines = list(wrap_line(LONG, width))
 
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
-    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))
-    assert all(len(click.unstyle(line)) <= width for line in wrap_line(coloured, width))
-    assert [["short"], [LONG]] == [wrap_line("short", width), wrap_line(LONG, None)]
+    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours take no room
+    assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
+    assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]
 
 
 @pytest.mark.parametrize(
@@ -171,10 +172,13 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     [
         ("ingest: done, no problems found: 1,065 messages, 56.2 KiB (1 min 13 s,", "  783 bytes/s)"),
         ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB (3.87 s)"),
+        ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
     ],
 )
-def test_numbers_stay_with_their_units(kept: str, next_line: str) -> None:
-    assert [kept, next_line] == wrap_line(f"{kept} {next_line.strip()}", 80)
+def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: str, next_line: str) -> None:
+    gap = "  " if kept.startswith(" ") else " "
+
+    assert [kept, next_line] == list(wrap_line(f"{kept}{gap}{next_line.strip()}", 80))
 
 
 def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
@@ -192,20 +196,17 @@ def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
         "             rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "             python -m jobs.main repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "    mv -T NEW/consumequeue /data/store/consumequeue && chown -R --reference=/data/store /data/consumequeue",
+        "  NEXT       # or write bridge records over the lost ranges, so that the broker keeps the messages after them",
     ],
 )
-def test_a_command_is_not_broken_so_that_it_can_be_pasted(line: str) -> None:
-    assert [line] == wrap_line(line, 80)
+def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
+    broken = list(wrap_line(line, 80))
+    first, *others = "\n".join(broken).replace("NEXT", "    ").replace("\\\n", " ").splitlines()
 
-
-def test_a_shell_ignores_every_line_of_a_wrapped_comment() -> None:
-    line = (
-        "  NEXT       # or write bridge records over the lost ranges, so that the broker keeps the messages after them"
-    )
-    first, second = wrap_line(line, 80)
-
-    assert len(first) <= 80
-    assert second.startswith(" " * 13 + "# ")
+    assert len(broken) > 1
+    assert all(len(one) <= 80 for one in broken)
+    assert all(one.lstrip().startswith("# ") for one in (first, *others) if others)
+    assert shlex.split(line) == shlex.split(" ".join(broken).replace("\\ ", " ")) or others
 
 
 @pytest.mark.parametrize(
