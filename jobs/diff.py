@@ -279,7 +279,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     """Compare both sides' records of a segment."""
     lake, incomplete = _read_lake_records(work)
     starts, ends, equal, changed, _ = lake
-    store_starts, store_ends, is_chosen, pieces = _read_other_records(work, starts[equal], ends[equal])
+    store_starts, store_ends, is_chosen, pieces = _read_store_records(work, starts[equal], ends[equal])
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
     is_new = store_starts >= work.until
     is_there = np.isin(starts, store_starts)
@@ -335,11 +335,11 @@ def _join_and_sort(parts: Sequence[_Columns], flags: int) -> _Columns:
     return tuple(column[order] for column in columns)
 
 
-def _read_other_records(
+def _read_store_records(
     work: SegmentDiff, equal_starts: Integers, equal_ends: Integers
 ) -> tuple[Integers, Integers, RowMask, list[Piece]]:
-    """Return the store's records that are not equal to a row, whether their topics were selected, and other pieces."""
-    places, others = list[_Columns](), list[Piece]()
+    """Return the store's records, whether their topics were selected, and its other pieces; equal records are known."""
+    places, others = [(equal_starts, equal_ends, np.ones(equal_starts.size, np.bool_))], list[Piece]()
     for part in _find_other_parts(work.store, equal_starts, equal_ends) if work.store else ():
         reader = RangeReader(part)
         with closing(reader.pieces()) as pieces:
