@@ -245,8 +245,8 @@ def _unseen(one: Planted) -> frozenset[str]:
     unseen |= _unseen_of_newest_index(one) if one.is_killed else set()
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
-    if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
-        unseen |= {"delete-segment"}  # the one that was made ahead of need
+    if not any(any(was) for name, was in one.pristine.items() if not one.damaged.get(name)):
+        unseen |= {"delete-segment", "empty-segment"}  # the one that was made ahead of need
     if _are_changes_of_expiredunits(one):
         unseen |= {"unit-bit"}  # tags, size of a message that retention deleted: other units are not compared
     if _are_changes_of_expired_seconds(one):
