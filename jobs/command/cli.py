@@ -25,6 +25,7 @@ from jobs.command.answer import TYPED_WORDS
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
+from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
 from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
@@ -69,8 +70,9 @@ class _AsTyped(click.HelpFormatter):
     """Prints examples with the command's name as this user types it."""
 
     def getvalue(self) -> str:
-        """Return the help text."""
-        return re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{tool_command()} ", super().getvalue())
+        """Return the help text, with examples broken into lines that fit the terminal and can be pasted."""
+        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{tool_command()} ", super().getvalue())
+        return "\n".join(piece for line in text.split("\n") for piece in wrap_line(line, line_width_limit(sys.stdout)))
 
 
 click.Context.formatter_class = _AsTyped
