@@ -23,6 +23,10 @@ needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason=_NONE)
 _LOADED = 240.0  # seconds of a busy machine
 
 
+class NavigatedError(Exception):
+    """The page was replaced by another one before it answered."""
+
+
 class Browser:
     """One page of a Chromium."""
 
@@ -47,6 +51,8 @@ class Browser:
         while True:
             message = await self._read()
             if message.get("id") == number:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    raise NavigatedError(method)
                 assert "error" not in message, message
                 result: dict[str, Any] = message["result"]
                 return result
@@ -84,6 +90,15 @@ class Browser:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
+
+    @property
+    def place(self) -> str | None:
+        """The address of the page, and how far it is loaded; None while another page takes its place."""
+        try:
+            place: str = self.value("location.href + document.readyState")
+        except NavigatedError:
+            return None
+        return place
 
     def follow(self, selector: str) -> None:
         self._events.clear()

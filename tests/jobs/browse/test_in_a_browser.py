@@ -42,8 +42,7 @@ def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[
 def _enter(pages: Pages, page: Browser) -> None:
     """Open the address that is printed, and wait until it has led on: its load event comes before that."""
     page.open(pages.address)
-    place = "location.href + document.readyState"
-    wait_until(lambda: page.value(place) == f"{pages.base}/complete", lambda: page.value(place))
+    wait_until(lambda: page.place == f"{pages.base}/complete", lambda: page.place)
 
 
 def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser]) -> None:
