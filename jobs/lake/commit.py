@@ -101,7 +101,8 @@ def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterato
                 f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. "
                 "Ingest into a separate lake, and copy its rows into the catalog's table (CREATE TABLE … AS SELECT)"
             ) from error
-        raise OSError(f"{location}: the Delta log cannot be {done}: {reason}") from error
+        is_explained = location in reason
+        raise OSError(reason if is_explained else f"{location}: the Delta log cannot be {done}: {reason}") from error
     except OSError as error:
         said = object_store_error(location, lake.options, error)
         if said is not error:

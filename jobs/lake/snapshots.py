@@ -40,7 +40,7 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
             raise said from error
         if location in str(error):
             raise
-        raise type(error)(f"{location}: {error}") from error
+        raise type(error)(f"{location}: the Delta log cannot be read: {error}") from error
 
 
 def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
