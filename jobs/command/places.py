@@ -128,7 +128,7 @@ def _check_output(
 
 def _kind_of(path: Path) -> str | None:
     """Describe a path in words; None if it does not exist."""
-    with suppress(OSError):  # not a valid file name: the verb reports it
+    with suppress(OSError):  # not a valid file name: the command reports it when it opens the file
         if path.exists():
             return _DIRECTORY if path.is_dir() else _FILE if path.is_file() else "not a regular file"
     return None
@@ -211,7 +211,7 @@ class PlaceType(click.ParamType[Any]):
     makes_store: bool = False  # the command writes a store there
     name: str = "location"  # in messages
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as above
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - a path, or text
         """Refuse an unsupported location, and return the others unchanged."""
         if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
             self.fail(f"{value!r} is not a valid path", param, ctx)

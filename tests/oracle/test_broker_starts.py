@@ -114,7 +114,7 @@ class _Served(NamedTuple):
 
 
 def _started(driver: DriverProcess, store: Path, geometry: Geometry = SMALL_GEOMETRY) -> _Served | None:
-    """Start with a store; return what it serves then, None where the broker refuses it."""
+    """Start the broker on a store and return what it serves; None if the broker refuses the store."""
     try:
         with open_store(driver, store, geometry, _KEEP) as opened:
             queues = [

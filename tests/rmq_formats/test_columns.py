@@ -50,7 +50,7 @@ def batch_of(
     return batch
 
 
-def rows_of(some: Sequence[MessageRecord], **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def rows_of(some: Sequence[MessageRecord], **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - those of batch_of
     return batch_of(some, **options).to_pylist()  # type: ignore[no-any-return]
 
 

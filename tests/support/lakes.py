@@ -210,7 +210,7 @@ def newest_headers(lake: Path) -> list[dict[str, Any]]:
 
 
 def shorten_index_file(store: Path, path: Path, entries: int) -> bytes:
-    """Write an index file as it was when it had so many *entries*; return what it was."""
+    """Rewrite an index file with only its first *entries*, as it once was; return its current content."""
     whole, at = path.read_bytes(), 40 + 4 * SLOTS
     kept = [ENTRY.unpack_from(whole, at + 20 * number) for number in range(1, entries + 1)]
     last = next(record for record, _ in stored_records(store) if record.physical_offset == kept[-1][1])

@@ -255,7 +255,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     asked = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
     [item] = plan_export(asked, {}).items
     task = PartTask(tmp_path, asked)
-    next(item.read())  # what is loaded once
+    next(item.read())  # loads data that later reads reuse
     tracemalloc.start()
     try:
         assert task((0, item)).messages == 15

@@ -228,7 +228,7 @@ def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None
     grown.run()
     original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
 
-    def overtaken(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401
+    def overtaken(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401 - those of commit_table
         for other in others:
             other.register(grown.lake)
         return original(self, *args)
