@@ -10,13 +10,15 @@ the scalar reader; the compiled scan, whose import takes longer than most querie
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
@@ -29,6 +31,7 @@ from rmq_formats.consumequeue.dispatch import ExpectedUnit
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.indexfile.keys import IndexKey, KeyKind
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import index_key_hash
 
 if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
@@ -190,18 +193,23 @@ class StoreIndex:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
             yield from filter(wanted.is_kept_by_client, self._messages_at(offsets, _ROW))
             return
-        # Files are read newest first; once a file begins before the window, older files are outside of it.
-        seen: set[int] = set()  # two files may share a message, and the log also has it
+        # A message is returned once for each of the broker's entries. Two files may share a message, and the log also
+        # has it, so a message that index files have returned is not returned again from the log. Files are read newest
+        # first; once a file begins before the window, older files are outside of it.
+        given: Counter[int] = Counter()  # offset → how often its message was given
+        seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
         for span, file in self._parts:
             if file is None:
-                yield from self._find_uncovered(span, wanted, seen)
+                yield from self._find_uncovered(span, wanted, given)
                 continue
             try:
-                yield from self._with_key(self._hits(file, wanted), wanted, seen)
+                for message in self._with_key(self._hits(file, wanted), wanted, seen):
+                    given[message.record.physical_offset] += 1
+                    yield message
             except _DamagedFileError:
                 last = self._store.by_offset(span.stop)
                 damaged = range(span.start, last.record.end_offset if last else span.stop)
-                yield from self._find_uncovered(damaged, wanted, seen)
+                yield from self._find_uncovered(damaged, wanted, given)
             if file.header.begin_timestamp < wanted.begin:
                 return
 
@@ -211,17 +219,17 @@ class StoreIndex:
             yield from self._messages_at(self._rows(self.database, wanted), _ROW)
             return
         line = f"query by-key -t {wanted.topic} -k {wanted.key}"
-        seen: set[int] = set()
+        given: Counter[int] = Counter()  # offset → its entries under the hash so far
         for span, file in self._parts:
             if file is None:
-                if any(True for _ in self._find_uncovered(span, wanted, seen)):
+                if any(True for _ in self._find_uncovered(span, wanted, given)):
                     self._store.note_incomplete(
                         f"mqadmin does not find messages in that part of the log; `{line}` finds them"
                     )
                 continue
             try:
                 for offset in self._hits(file, wanted):
-                    seen.add(offset)
+                    given[offset] += 1
                     yield from self._messages_at([offset], _ENTRY)
             except _DamagedFileError:
                 self._store.note_incomplete(f"{file.file} is damaged; `{line}` searches the log instead")
@@ -235,7 +243,7 @@ class StoreIndex:
         elif self._reader.index_readers():
             for file in (file for _, file in self._parts if file is not None):
                 with suppress(_DamagedFileError):  # it has been reported
-                    yield from self._with_key(self._hits(file, wanted), wanted, set())
+                    yield from self._with_key(self._hits(file, wanted), wanted, Counter())
 
     def key_fact(self, message: Message, key: IndexKey) -> KeyFact:
         """Return whether the index points to a message; None if the store has no index."""
@@ -265,12 +273,16 @@ class StoreIndex:
     def _messages_at(self, offsets: Iterable[int], pointer: str) -> Iterator[Message]:
         return filter(None, (self._store.read_pointed_message(offset, pointer) for offset in offsets))
 
-    def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: set[int]) -> Iterator[Message]:
-        """Yield a message that is not *seen* once for each time that it has the key, whichever entry leads to it."""
-        new = (offset for offset in hits if offset not in seen)
-        for message in filter(wanted.is_kept_by_client, self._messages_at(new, _ENTRY)):
-            seen.add(message.record.physical_offset)
-            yield from [message] * max(wanted.count_index_entries(message), 1)
+    def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: Counter[int]) -> Iterator[Message]:
+        # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message
+        # again. Entries do not show which of the colliding keys they are for, and all point to the same message. So of
+        # each round of entries, as many count as the message has this key.
+        for message in filter(wanted.is_kept_by_client, self._messages_at(hits, _ENTRY)):
+            offset = message.record.physical_offset
+            colliding = count_entries_with_hash(message, index_key_hash(wanted.hashed_text))
+            if not colliding or seen[offset] % colliding < wanted.count_index_entries(message):
+                yield message
+            seen[offset] += 1
 
     @cached_property
     def _parts(self) -> list[tuple[range, IndexReader | None]]:
@@ -323,8 +335,8 @@ class StoreIndex:
             raise _DamagedFileError from damage
         yield from out_of_order
 
-    def _find_uncovered(self, span: range, wanted: KeyQuery, seen: set[int]) -> Iterator[Message]:
-        """Yield the messages of a part of the log that no index file covers and that are not *seen*, newest first."""
+    def _find_uncovered(self, span: range, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
+        """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = read_few_records(self._reader, span)
         records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
         # Places are kept, not messages of any size. The message that the next file begins with may have its first
@@ -332,19 +344,25 @@ class StoreIndex:
         places = [*(record.physical_offset for record in records), span.stop]
         for message in filter(None, map(self._store.by_offset, reversed(places))):
             offset = message.record.physical_offset
-            if wanted.matches(message) and offset not in seen and not self._is_in_older_file(offset, span, wanted):
-                self._store.note_once(
-                    f"no index file covers offsets {span.start} to {span.stop}: the log itself is searched there"
-                )
-                seen.add(offset)
-                yield from [message] * wanted.count_index_entries(message)
+            if wanted.matches(message):
+                times = wanted.count_index_entries(message) - given[offset]
+                times -= self._entries_later(wanted, span, offset, max(times, 0))
+                if times > 0:
+                    self._store.note_once(
+                        f"no index file covers offsets {span.start} to {span.stop}: the log itself is searched there"
+                    )
+                    given[offset] += times
+                    yield from [message] * times
 
-    def _is_in_older_file(self, offset: int, span: range, wanted: KeyQuery) -> bool:
-        """Return whether the file before *span*, which is read later, has an entry of the first message of *span*."""
-        files = [file for part, file in self._parts if file and offset == part.stop == span.start]
-        with suppress(_DamagedFileError):  # it has been reported
-            return any(offset in self._hits(file, wanted) for file in files)
-        return False
+    def _entries_later(self, wanted: KeyQuery, span: range, offset: int, most: int) -> int:
+        """Return how many entries, up to *most*, the first message of *span* has in the previous file, read later."""
+        files = [file for part, file in self._parts if file and part.start <= offset == part.stop == span.start]
+        count = 0
+        for file in files:
+            with suppress(_DamagedFileError):  # it has been reported; entries before the damage are read later as well
+                for _ in islice((hit for hit in self._hits(file, wanted) if hit == offset), most - count):
+                    count += 1
+        return count
 
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""

@@ -209,7 +209,7 @@ def test_a_chain_with_a_loop_ends_and_is_reported(entry: int, tmp_path: Path) ->
         assert any("loops back" in note for note in source.notes)
 
 
-def test_a_message_that_two_index_files_have_is_printed_once_for_each_occurrence_of_its_key(tmp_path: Path) -> None:
+def test_a_message_that_a_broker_indexed_twice_is_printed_as_often_as_the_broker_returns_it(tmp_path: Path) -> None:
     """A broker that starts after a crash may index messages again."""
     records = stored([Sent(keys=("twice", "twice")), Sent(keys=("twice",))])
     store = write_store(tmp_path / "store", records)
@@ -217,7 +217,7 @@ def test_a_message_that_two_index_files_have_is_printed_once_for_each_occurrence
     file.with_name(str(int(file.name) + 1)).write_bytes(file.read_bytes())
     first, second = (record.physical_offset for record in records)
     with opened(store) as source:
-        assert offsets(lookups.by_key(source, "Orders", "twice")) == [first, first, second]
+        assert sorted(offsets(lookups.by_key(source, "Orders", "twice"))) == [first] * 4 + [second] * 2
 
 
 @pytest.mark.parametrize("limit", [1, 3])
