@@ -6,6 +6,7 @@ before a unit that a first probe has seen has its unit at a second probe. So the
 far the log was dispatched, the second, with the files listed again, where the queues end. The log is read after both.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ def probe_queue_ends(
     known = watermarks or {}
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
-    dispatched = _dispatched(looks, store)
+    dispatched = _dispatched(every, looks, store)
     closed = store.is_complete
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
@@ -93,17 +94,42 @@ def probe_queue_ends(
     )
 
 
-def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
-    """Return the end of the newest record to which the last unit of a queue points; a foreign unit has no record."""
-    units = (one.last for one in looks if one.last is not None)
-    last = {(unit.physical_offset + unit.size, unit.physical_offset) for unit in units}
+def _dispatched(queues: Sequence[StoredQueue], looks: Sequence[_Seen], store: Store) -> int:
+    """
+    Return the end of the newest record to which units at the ends of queues point; a foreign unit has no record.
+
+    Where the end of the log was lost, earlier units of the same queue still have their records.
+    """
+    last = {}
+    for queue, seen in zip(queues, looks, strict=True):
+        if seen.last is not None:
+            last[seen.last.physical_offset + seen.last.size] = queue, seen.end
     # A unit that points after all files proves nothing about the log; neither does a blank.
-    ends = sorted((one for one in last if one[0] <= store.end_offset), reverse=True)
-    for end, offset in ends[:_MOST_FOREIGN]:
-        record = find_record(store, offset)
-        if record is not None and record.end_offset == end:
-            return end
-    return max((end for end, _ in ends), default=0)
+    ends = sorted((end for end in last if end <= store.end_offset), reverse=True)
+    newest = 0
+    for end in ends[:_MOST_FOREIGN]:
+        if end > newest:
+            newest = max(newest, _end_of_records(*last[end], max(newest, store.start_offset, 1), store))
+    return newest or max(ends, default=0)
+
+
+def _end_of_records(queue: StoredQueue, queue_end: int, known: int, store: Store) -> int:
+    """Return the end of the newest record of a queue, one after the offset *known*; 0 if the log has none."""
+
+    def end_of_record(position: int) -> int | None:
+        unit = queue.read_unit(position)
+        if unit is not None and unit.physical_offset < known:
+            return 0
+        record = find_record(store, unit.physical_offset) if unit is not None else None
+        return record.end_offset if record and unit and record.total_size == unit.size else None
+
+    last = end_of_record(queue_end - 1)
+    if last is None:
+        lost = bisect_left(
+            range(queue_end), x=True, lo=queue.start, key=lambda position: end_of_record(position) is None
+        )
+        last = end_of_record(lost - 1) if lost > queue.start else 0
+    return last or 0
 
 
 def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
