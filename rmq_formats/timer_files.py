@@ -35,7 +35,7 @@ END = Layout(
     ("zero", "q", "0"),
     ("magic", "i", "CBD43194"),
 )
-PROGRESS = Layout(
+TIMER_PROGRESS = Layout(
     ("read_timestamp", "q", "ms; messages before this time were delivered: earlier slots are obsolete"),
     ("log_flushed_position", "q", "position up to which the timer log was flushed"),
     ("queue_offset", "q", "queue offset of the next unit of `rmq_sys_wheel_timer` to be put into the wheel"),
@@ -44,7 +44,7 @@ PROGRESS = Layout(
     ("version_timestamp", "q", "ms"),
     ("version_counter", "q", "number of changes"),
 )
-PROGRESS_SIZE = 4096
+TIMER_PROGRESS_SIZE = 4096
 
 PRECISION_MS = 1000
 """The default of timerPrecisionMs; the units of a slot show the actual value."""
@@ -102,7 +102,7 @@ class TimerUnit(NamedTuple):
 
 def decode_read_timestamp(buffer: Buffer) -> int:
     """Return the time (ms) before which messages were delivered, from `config/timercheck`."""
-    return int(PROGRESS.unpack(buffer)[PROGRESS.index("read_timestamp")])
+    return int(TIMER_PROGRESS.unpack(buffer)[TIMER_PROGRESS.index("read_timestamp")])
 
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:

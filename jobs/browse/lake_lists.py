@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.shown import (
+from jobs.browse.rendering import (
     MAX_CHAIN_ENTRIES_SHOWN,
     Histogram,
     IndexChain,

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_store, format_body, hex_lines, render_page
+from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_store, format_body, hex_lines, render_page
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import PageReply, PageRequest
 from jobs.console.amounts import TimeArgument

@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.browse.shown import SCRIPT, STYLE, Translator, choose_translator, render_page
+from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
 from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError

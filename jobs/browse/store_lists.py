@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
 
-from jobs.browse.shown import (
+from jobs.browse.rendering import (
     Cell,
     Histogram,
     IndexChain,
@@ -20,8 +20,8 @@ from jobs.query.message import MIN_TIME, ListConditions, Message
 from jobs.query.reasons import find_open_half_messages
 from jobs.query.store_source import StoreSource
 from jobs.store.broker_config import ReaderKind
+from jobs.store.pending_messages import read_timer_state
 from jobs.store.queue_files import StoredQueue
-from jobs.store.waiting import read_timer_state
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_formats.errors import CorruptData

@@ -24,7 +24,7 @@ from jobs.console.progress import reset_one_time_work
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
-TYPED_WORDS = "rmq-lake.typed"  # in a context's meta: the words after the program
+COMMAND_LINE_META_KEY = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 # `Known.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
@@ -102,7 +102,7 @@ class ResultPrinter:
 def typed_command_text(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
-    words = [word for word in context.meta.get(TYPED_WORDS, [context.info_name or ""]) if word != besides]
+    words = [word for word in context.meta.get(COMMAND_LINE_META_KEY, [context.info_name or ""]) if word != besides]
     old, new = renamed
     values = {old: new, f"--out={old}": f"--out={new}"}
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])

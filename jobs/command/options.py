@@ -1,8 +1,8 @@
 """
 The options of verbs, each declared as the default of a parameter; those that verbs share, and the types of values.
 
-Every option also reads `RMQ_LAKE_<VERB>_<OPTION>` from the environment, and `--config FILE`; the command line wins over
-the environment, the environment over the file. `--show-config` prints the result.
+Every option also reads `RMQ_LAKE_<COMMAND>_<OPTION>` from the environment, and `--config FILE`; the command line wins
+over the environment, the environment over the file. `--show-config` prints the result.
 
     @verb("look /data/store --deep")
     def look(*, place: StorePlace = store_options, deep: bool = flag("Read all of it.")) -> ExitCode: …
@@ -146,7 +146,7 @@ def parse_time_argument(text: str) -> TimeArgument:
         raise ValueError(f"{text[:60]!r} is not a valid time (examples: {TIME_EXAMPLES})") from error
 
 
-def parse_log_place(text: str) -> int | TimeArgument:
+def parse_offset_or_time(text: str) -> int | TimeArgument:
     """Parse a place in the log: a physical offset (plain digits), or the time of its first record."""
     text = text.strip()
     if text.isascii() and text.isdigit():
@@ -213,7 +213,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
 
 
 TIME = ParsedType("time", parse_time_argument)
-LOG_PLACE = ParsedType("offset or time", parse_log_place)
+OFFSET_OR_TIME = ParsedType("offset or time", parse_offset_or_time)
 DURATION = ParsedType("duration", parse_seconds)
 MILLISECONDS = ParsedType("duration", parse_milliseconds)
 UNTIL = ParsedType("duration or time", seconds_until)

@@ -161,12 +161,12 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
         with store.open(segment) as reader:
             starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
-    if store.is_closed and release.clean_start_asks_queues:
+    if store.has_clean_shutdown and release.clean_start_asks_queues:
         for unit in read_last_units(_queues(store)):
             reach = max(reach, unit.physical_offset + unit.size)
             if store.segments and reach >= store.segments[-1].base_offset:
                 break
-    walks_from = find_start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
+    walks_from = find_start_segment(starts, release, checkpoint, reach, has_abort=not store.has_clean_shutdown)
     return StartFacts(store, release, lengths, checkpoint, walks_from, "")
 
 
@@ -183,7 +183,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[st
         may_cut = None if log is None else _cut(facts, log)
         return replace(_unknown(release, facts.unknown), may_cut=may_cut, ignores_from=left_out)
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
-    index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
+    index = [] if facts.store.has_clean_shutdown else _index_after_abort(facts.store, facts.checkpoint)
     walks_from = facts.walks_from or 0
     begin = min((header.begin_physical_offset for _, header in index if header.entry_count > 0), default=walks_from)
     begin = max(begin, facts.store.start_offset)
@@ -317,7 +317,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
         return "the size of the queue files is unknown"
     if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "startup of brokers with queues in RocksDB has not been tested"
-    if odd := why_length_is_doubtful(store, conf) or _why_overlap_is_unknown(store):
+    if odd := why_segment_size_is_doubtful(store, conf) or _why_overlap_is_unknown(store):
         return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
@@ -331,7 +331,7 @@ def _why_overlap_is_unknown(store: Store) -> str:
     return f"{paths[0]} overlaps another segment; startup in this state has not been tested" if paths else ""
 
 
-def why_length_is_doubtful(store: Store, conf: BrokerConf) -> str:
+def why_segment_size_is_doubtful(store: Store, conf: BrokerConf) -> str:
     """Explain why the length of a segment may be wrong; empty if it is certain, for example from *conf*."""
     if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
         return ""

@@ -49,8 +49,8 @@ from rmq_formats.store import (
 )
 from rmq_formats.timer_files import (
     PRECISION_MS,
-    PROGRESS,
-    PROGRESS_SIZE,
+    TIMER_PROGRESS,
+    TIMER_PROGRESS_SIZE,
     decode_timer_unit,
     used_slots,
 )
@@ -66,7 +66,10 @@ _SHAPES: dict[FileKind, tuple[Layout, Callable[[bytes], Unit | BatchUnit]]] = {
     FileKind.COMPACTION_QUEUE: (BATCH_UNIT, decode_batch_unit),
     FileKind.TIERED_QUEUE: (UNIT, decode_unit),
 }
-_NUMBERS = {FileKind.CHECKPOINT: (CHECKPOINT, CHECKPOINT_SIZE), FileKind.TIMER_PROGRESS: (PROGRESS, PROGRESS_SIZE)}
+_NUMBERS = {
+    FileKind.CHECKPOINT: (CHECKPOINT, CHECKPOINT_SIZE),
+    FileKind.TIMER_PROGRESS: (TIMER_PROGRESS, TIMER_PROGRESS_SIZE),
+}
 
 
 def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:

@@ -302,7 +302,7 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
     for item in items:
         if not isinstance(item, Piece):
             yield item
-        elif item.is_lost:
+        elif item.may_lack_messages:
             damage.append(item)
         del item
 

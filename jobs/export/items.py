@@ -169,7 +169,7 @@ def _flags(column: pa.Array) -> RowMask:
 
 TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
-KnownTimes = tuple[int | None, int | None]  # the minimum and maximum store time, if known
+StoreTimeBounds = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
@@ -188,7 +188,7 @@ class LogItem:
     parser: PropertyParser
     broker: str
     topics: tuple[str, ...] = ()
-    store_times: KnownTimes = (None, None)
+    store_times: StoreTimeBounds = (None, None)
     time_range: TimeRange = ANY_TIME
 
     @property
@@ -252,7 +252,7 @@ class LakeItem:
         return self.file.size
 
     @property
-    def store_times(self) -> KnownTimes:
+    def store_times(self) -> StoreTimeBounds:
         """The store times of its rows, from Delta's log."""
         return self.file.minimum(STORE_TIME_COLUMN, None), self.file.maximum(STORE_TIME_COLUMN, None)
 

@@ -14,7 +14,7 @@ from jobs.diagnosis.broker_start import predict_start_by_own_walk
 from jobs.dump.file import short_time_text
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
-    Sampled,
+    SampledRecords,
     compare_queues,
     find_first_message_with_key,
     inspect_index,
@@ -28,11 +28,11 @@ from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
+from jobs.store.pending_messages import read_rocksdb_state, read_timer_state
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
-from jobs.store.waiting import read_rocksdb_state, read_timer_state
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
@@ -67,7 +67,7 @@ def inspect_store(
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
     with StoreReader(store) as reader:
-        problems, marks, sampled = Problems(), MarkCollector(), Sampled()
+        problems, marks, sampled = Problems(), MarkCollector(), SampledRecords()
 
         def see(record: MessageRecord) -> None:
             marks.add_all(record_marks(record))

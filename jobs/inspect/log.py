@@ -162,7 +162,7 @@ class LogInspector:
         elif piece.kind is PieceKind.DAMAGE:
             text = f"{count_text(piece.size, 'byte')} {is_or_are(piece.size)} not a valid record: {piece.reason}"
             self.problems.add_damage(report.file, text, piece.offset)
-        elif piece.is_lost:
+        elif piece.may_lack_messages:
             self.problems.add_gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that are not part of the log: it was truncated before them, and then continued.

@@ -104,11 +104,11 @@ class RecordPlace(NamedTuple):
     store_timestamp: int
 
 
-Sampled = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
+SampledRecords = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
 """The places of records that were looked at: the first and the last of each queue, by its topic and number."""
 
 
-def widen_sampled_ranges(record: MessageRecord, sampled: Sampled) -> None:
+def widen_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None:
     """Take note of a record."""
     if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
         place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
@@ -116,7 +116,7 @@ def widen_sampled_ranges(record: MessageRecord, sampled: Sampled) -> None:
         sampled[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
 
-def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence) -> Problems:
+def compare_queues(sampled: SampledRecords, queues: QueuesReport, topics: TopicEvidence) -> Problems:
     """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
     found = Problems()
     if queues.in_rocksdb and not queues.queues:
@@ -160,7 +160,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     """Inspect every header, and some entries if the geometry is known."""
     report = IndexReport()
     # A running broker creates a file, and sets its length a moment later.
-    is_new = bool(store.index_files) and not store.index_files[-1].size and not store.is_closed
+    is_new = bool(store.index_files) and not store.index_files[-1].size and not store.has_clean_shutdown
     for file in store.index_files[: -1 if is_new else None]:
         with problems.noting_errors(file.location):
             header = decode_header(store.read(file, 0, HEADER.size))

@@ -28,10 +28,10 @@ DAMAGED_CONFIGURATION = "damaged_configuration"
 DAMAGED_TIMER = "damaged_timer"
 DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
-UNDECIDED_TOPIC = "deleted_or_lost_queue"
+DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"
 PROMOTION = "promotion"
-UNITS_OF_TAKEN_BACK_MESSAGES = "units_of_taken_back_messages"
-ENTRIES_OF_TAKEN_BACK_MESSAGES = "entries_of_taken_back_messages"
+UNITS_OF_TRUNCATED_MESSAGES = "units_of_truncated_messages"
+ENTRIES_OF_TRUNCATED_MESSAGES = "entries_of_truncated_messages"
 NOT_INDEXED_ON_REPLICA = "keys_not_indexed_on_this_replica"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
@@ -39,7 +39,7 @@ DAMAGED_RECORDS = frozenset({DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PRO
 MISSING_RECORDS = frozenset({GAP, LOST_END})
 _GAPS = MISSING_RECORDS | {LOST_START}
 _LEGAL = frozenset(
-    {DELETED_TOPIC, PROMOTION, UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA}
+    {DELETED_TOPIC, PROMOTION, UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA}
 )
 
 
@@ -72,7 +72,7 @@ class Finding(NamedTuple):
             return Severity.HEALTHY
         if self.kind in _DAMAGED_FILES:
             return Severity.DAMAGE
-        if self.kind == UNDECIDED_TOPIC:
+        if self.kind == DELETED_OR_LOST_QUEUE:
             return Severity.GAP
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:

@@ -265,7 +265,7 @@ class LakeSource(Source):
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 
-    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+    def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by queue offset; if several have it, the one stored first."""
         return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
@@ -359,7 +359,7 @@ class LakeSource(Source):
         return number if found is None else int(found)
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        message = self.in_queue(topic, queue_id, queue_offset)
+        message = self.by_queue_offset(topic, queue_id, queue_offset)
         units = expected_units(message.record, QueueRules(((0, self.release),))) if message else ()
         made = next((unit.unit for unit in units), None)
         return made if isinstance(made, Unit) else None

@@ -163,7 +163,7 @@ def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, b
         return Answer(reason=reasons.explain_other_broker_name(str(source.broker), broker))
     offsets = source.queue_offsets(topic, queue_id)
     if offsets and offsets.minimum <= queue_offset < offsets.maximum:
-        message = source.in_queue(topic, queue_id, queue_offset)
+        message = source.by_queue_offset(topic, queue_id, queue_offset)
         if message:
             return Answer([message], offsets=offsets)
     return Answer(reason=reasons.explain_no_message_at_offset(source, topic, queue_id, queue_offset, offsets))

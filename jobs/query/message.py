@@ -13,7 +13,7 @@ from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, MAX_LONG, TAGS, UNIQ_KEY, index_key_hash, parse_properties, split_keys
 from rmq_formats.release import Release
 
-LARGEST_BODY = 4 << 20  # bytes of a decompressed body: a broker's default limit
+INFLATED_BODY_LIMIT = 4 << 20  # bytes of a decompressed body: a broker's default limit
 
 
 class Message:
@@ -92,7 +92,7 @@ class Message:
         """The body as the producer sent it; None if it cannot be decompressed."""
         return self.body_within(MAX_BODY_SIZE)
 
-    def body_within(self, limit: int = LARGEST_BODY) -> bytes | None:
+    def body_within(self, limit: int = INFLATED_BODY_LIMIT) -> bytes | None:
         """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""
         try:
             return decode_body(self.record.body, self.record.sys_flag, limit)

@@ -333,7 +333,7 @@ def find_half_message_end(source: Source, half: Message) -> tuple[Message | None
     topic, queue_id = (rocksdb_rows.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
     for number in reversed(range(*ops)):
-        op = source.in_queue(topic, queue_id, number)
+        op = source.by_queue_offset(topic, queue_id, number)
         # An op message lies after its half message: the first one before it ends the search.
         if op is None or op.record.physical_offset < half.record.physical_offset:
             return None, False

@@ -239,7 +239,7 @@ class Source(Protocol):
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue with queue offsets from *begin* to before *end*; None for a lost one."""
-        return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
+        return (self.by_queue_offset(topic, queue_id, number) for number in range(begin, end))
 
     def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
@@ -249,7 +249,7 @@ class Source(Protocol):
         messages are read together.
         """
 
-    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+    def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by queue offset."""
 
     # queues and topics

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
 
 COMPILED_SCAN_MIN_BYTES = 32 << 20
-MAX_LOG_SEARCHED_UNASKED = 1 << 30  # bytes: a log up to this size is searched if index or queue files leave a doubt
+MAX_LOG_SEARCHED_BY_DEFAULT = 1 << 30  # bytes: a log up to this size is searched if index or queue files leave a doubt
 
 OnLoss = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
@@ -103,7 +103,7 @@ def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[_Block | Pi
     for item in RangeReader(range_).pieces():
         if not isinstance(item, Piece):
             yield item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist()
-        elif item.is_lost:
+        elif item.may_lack_messages:
             yield item
 
 
@@ -116,7 +116,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
     data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
     log = SegmentBytes.from_buffer(data, start, framing)
     pieces = list(walk_segment(log, final=range_.final, why_left_over=range_.why_left_over))
-    yield from (piece for piece in pieces if piece.is_lost)
+    yield from (piece for piece in pieces if piece.may_lack_messages)
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
     if records:
         positions = [piece.offset - start + framing.header_size for piece in records]

@@ -267,7 +267,7 @@ class StoreReader:
         has_any = any(topic.startswith(LMQ_PREFIX) for topic, _ in self.queues)
         return (
             not has_any
-            and not self.store.is_closed
+            and not self.store.has_clean_shutdown
             and has_light_queues_only_in_rocksdb(self.store, self.queues.values())
         )
 

@@ -34,7 +34,7 @@ from jobs.query.source import (
 )
 from jobs.query.store_index import (
     COMPILED_SCAN_MIN_BYTES,
-    MAX_LOG_SEARCHED_UNASKED,
+    MAX_LOG_SEARCHED_BY_DEFAULT,
     WHOLE_LOG,
     LogQueue,
     StoreIndex,
@@ -112,7 +112,7 @@ class StoreSource(Source):
 
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
-        return self.through_log or self.reader.store.log_size <= MAX_LOG_SEARCHED_UNASKED
+        return self.through_log or self.reader.store.log_size <= MAX_LOG_SEARCHED_BY_DEFAULT
 
     # messages of the log
 
@@ -178,7 +178,7 @@ class StoreSource(Source):
         is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None
         return self._index.find_by_hash(wanted) if is_indexed else self.by_key(wanted)
 
-    def occurrences(self, text: str, searched: int = MAX_LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
+    def occurrences(self, text: str, searched: int = MAX_LOG_SEARCHED_BY_DEFAULT) -> Iterator[Occurrence]:
         """Search the log for messages that are in no index file only if it has at most *searched* bytes."""
         given: set[tuple[int, KeyKind, bool]] = set()
         wanted = (KeyQuery(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
@@ -213,7 +213,7 @@ class StoreSource(Source):
             yield from self.by_key(KeyQuery(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
-        for seen in self.occurrences(unique_key, COMPILED_SCAN_MIN_BYTES if is_whole else MAX_LOG_SEARCHED_UNASKED):
+        for seen in self.occurrences(unique_key, COMPILED_SCAN_MIN_BYTES if is_whole else MAX_LOG_SEARCHED_BY_DEFAULT):
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
@@ -339,7 +339,7 @@ class StoreSource(Source):
             self.note_once(f"the store has no ConsumeQueue files of {topic}, so the log is searched")
         return is_known
 
-    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+    def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return self._message_in_log(topic, queue_id, queue_offset) if self._is_in_log(topic) else None

@@ -169,7 +169,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             survivors=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
             gaps=row.gaps, left_out=list(_describe_left_out_keys(row, explained, store)),
-            log_bytes=store.log_size, was_killed=not store.is_closed, options=request.options,
+            log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
@@ -342,7 +342,7 @@ def plan_index_files(  # noqa: PLR0913 - the log, its keys and the store's files
     if proof is not None:
         held, doubtful = proof
         # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
-        complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.is_closed else {BuiltFileKind.FULL}
+        complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
         planned = [
             one for one in planned
             if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
@@ -419,7 +419,7 @@ def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], st
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
-    if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
+    if ahead and store.has_clean_shutdown and not any(takeover > last for takeover in takeover_offsets(store)):
         yield f"keys of lost messages past the end of the log; these files still have their entries: {', '.join(ahead)}"
 
 

@@ -42,7 +42,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.build import RowBuilder, UnitPlace, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
-    ABOVE_ALL_NUMBERS,
+    ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
     UNIT_FAMILY,
     QueuePrefix,
@@ -284,7 +284,7 @@ def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows]
         for queue in queues:
             if 0 <= queue.last.queue_offset < queue.highest:  # of a deleted topic: the next messages continue there
                 after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
-                database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_NUMBERS)
+                database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_QUEUE_OFFSETS)
         path = str(folder.parent / f"bounds{_TABLE}")
         write_table(path, [(ends, ends.values())])
         bounds.ingest_external_file([path], moved)

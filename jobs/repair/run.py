@@ -25,6 +25,7 @@ from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_s
 from jobs.lake.commit import read_rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
+    DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
     INDEX,
     LOG,
@@ -33,7 +34,6 @@ from jobs.lake.findings import (
     MISSING_RECORDS,
     NOT_INDEXED,
     QUEUES,
-    UNDECIDED_TOPIC,
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -457,7 +457,7 @@ class _Repair:
     def _note_messages_of_topics(self, lake: Lake, store_id: str, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
-        said = {DELETED_TOPIC: "was deleted", UNDECIDED_TOPIC: "was deleted, or its queues were lost"}
+        said = {DELETED_TOPIC: "was deleted", DELETED_OR_LOST_QUEUE: "was deleted, or its queues were lost"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
@@ -623,7 +623,7 @@ class _Repair:
         if self.queues is not None or self.blanks:
             plans += plan_queue_installation(self.request.store, self.queues, self.blanks)
         if self.index is not None:
-            advances = self.store.is_closed and self.checkpoint is None
+            advances = self.store.has_clean_shutdown and self.checkpoint is None
             plans += plan_index_installation(
                 self.request.store, str(self.index), advance_checkpoint=advances, refuses_deletion=False
             )
@@ -652,9 +652,9 @@ def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, 
         time = min(indexed, newest) if newest else indexed  # an index file may be of another log
         return Checkpoint(time, time, time)
     newest = max(newest, indexed) if newest else 0
-    is_wrong = is_alone and ((store.is_closed and times) or file.size != CHECKPOINT_SIZE)
+    is_wrong = is_alone and ((store.has_clean_shutdown and times) or file.size != CHECKPOINT_SIZE)
     right = stored._replace(
-        **{name: at for name, at in times.items() if store.is_closed or getattr(stored, name) > newest}
+        **{name: at for name, at in times.items() if store.has_clean_shutdown or getattr(stored, name) > newest}
     )
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
 

@@ -43,8 +43,8 @@ from jobs.launch.session import hadoop_options
 from jobs.products.messages import split_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import (
+    LogOrigin,
     LogPosition,
-    LogWriter,
     check_position,
     data_loss_error,
     find_missing_files,
@@ -150,7 +150,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
     reader = RangeReader(range_)
     for item in reader.pieces():
         if isinstance(item, Piece):
-            if item.is_lost and wanted.fails_on_damage:
+            if item.may_lack_messages and wanted.fails_on_damage:
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
         for group, parser in split_by_release(item, writer.rules):
@@ -173,7 +173,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
-        self._start: tuple[LogPosition, LogWriter] | None = None
+        self._start: tuple[LogPosition, LogOrigin] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._walk: tuple[LogPosition, LogPosition, Sequence[Range]] | None = None  # the newest: start, end, ranges
@@ -278,7 +278,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
         return store
 
-    def _known_start(self, store: Store) -> tuple[LogPosition, LogWriter]:
+    def _known_start(self, store: Store) -> tuple[LogPosition, LogOrigin]:
         """Return the start of a query and the log's writer; they are determined once, from the whole store."""
         if self._start is None or not store.segments:
             self._start = find_read_start(self._wanted, store)

@@ -23,7 +23,7 @@ from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, SegmentBytes, WhyLeftOver
+from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, LeftoverCheck, SegmentBytes
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost_file_error
 
@@ -102,7 +102,7 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
     )
 
 
-def leftover_check_by_queues(store: Store) -> WhyLeftOver:
+def leftover_check_by_queues(store: Store) -> LeftoverCheck:
     """Return the function that asks the queue files of a store, listed when it is called, for a record after damage."""
     return partial(_why_left_over, store.root, store.commitlog, store.storage)
 
@@ -118,7 +118,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
         if any(_has_unit(one, record.physical_offset) for one in own) and any(_has_unit(one, gap) for one in queues):
             return ""
         # A half or a rollback message has no unit; queues of a closed store do not point after the end of the log.
-        ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.is_closed)
+        ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.has_clean_shutdown)
         if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
             return UNDECIDED_REASON
     except NotAStore:

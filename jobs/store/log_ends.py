@@ -45,7 +45,7 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
     *newest* is the newest offset in queues and index files, *log_end* the end of the last record, if the caller has
     read them. Otherwise they come from the last index file and some queues, and from the newest segment.
     """
-    if not store.is_closed or not store.segments:
+    if not store.has_clean_shutdown or not store.segments:
         return
     queues = queues_of_files(store.queue_files, store.storage)
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))

@@ -22,7 +22,7 @@ from jobs.storage.model import Reader, Storage
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.segment import WhyLeftOver, always_left_over
+from rmq_formats.commitlog.segment import LeftoverCheck, assume_left_over
 from rmq_formats.errors import is_disk_error
 from rmq_formats.store import file_name_of_offset
 
@@ -66,7 +66,7 @@ class Range:
     settling: SettleLimits | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
-    why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
+    why_left_over: LeftoverCheck = field(default=assume_left_over, repr=False, compare=False)
     store_in_use: str | None = None  # the store whose broker may be writing these bytes meanwhile
 
     @property
@@ -121,7 +121,7 @@ def plan_ranges(
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settling=settling,
                 storage=store.storage,
-                why_left_over=always_left_over if is_final else evidence,
+                why_left_over=assume_left_over if is_final else evidence,
                 store_in_use=None if is_final else store.root,
             )
             for begin, end in _cuts(start, segment.readable_bytes, range_size)

@@ -14,11 +14,11 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right
 from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
     STALE_REASON,
+    LeftoverCheck,
     Piece,
     PieceKind,
     SegmentBytes,
-    WhyLeftOver,
-    always_left_over,
+    assume_left_over,
     walk_segment,
 )
 from rmq_formats.errors import FormatError, skip_lost_file
@@ -132,7 +132,7 @@ class WalkedPiece(NamedTuple):
 
 
 def walk_pieces(
-    log: SegmentBytes, start: int, *, final: bool, why_left_over: WhyLeftOver = always_left_over
+    log: SegmentBytes, start: int, *, final: bool, why_left_over: LeftoverCheck = assume_left_over
 ) -> Iterator[WalkedPiece]:
     """Yield the pieces after position *start*."""
     for piece in walk_segment(log, final=final, start=start, why_left_over=why_left_over):
@@ -149,7 +149,7 @@ def walk_pieces(
 
 
 def _in_groups(
-    log: SegmentBytes, start: int, newest: int, why_left_over: WhyLeftOver, *, final: bool
+    log: SegmentBytes, start: int, newest: int, why_left_over: LeftoverCheck, *, final: bool
 ) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch
     from rmq_formats.commitlog.scan import scan

@@ -26,9 +26,9 @@ from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.rocksdb.layout import (
-    ABOVE_ALL_NUMBERS,
+    ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
-    NUMBER_SIZE,
+    QUEUE_OFFSET_SIZE,
     UNIT_FAMILY,
     UNIT_VALUE,
     QueueBound,
@@ -101,9 +101,9 @@ class DatabaseQueueOpener:
         most = max(sum(size for _, size, _ in self.signature) * _UNITS_A_BYTE, _ANY)
         modified_ms = max((modified_ms for _, _, modified_ms in self.signature), default=0)
         while first := next((rows.keys[0] for rows in self.database.rows(UNIT_FAMILY, key, 1)), None):
-            prefix, number = first[:-NUMBER_SIZE], _number_of(first)
+            prefix, number = first[:-QUEUE_OFFSET_SIZE], _number_of(first)
             queue = decode_prefix(prefix)
-            last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_NUMBERS)
+            last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_QUEUE_OFFSETS)
             count = _number_of(last) - number + 1 if last is not None and last.startswith(prefix) else 1
             if count > most:
                 self.check_all_rows()
@@ -113,7 +113,7 @@ class DatabaseQueueOpener:
             path, base = f"{CONSUME_QUEUE_FOLDER}/{name}", number * UNIT.size
             about = StoreFile(path, FileKind.CONSUME_QUEUE, base, queue.topic, queue.queue_id)
             yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
-            key = prefix + b"\xff" * (NUMBER_SIZE + 1)
+            key = prefix + b"\xff" * (QUEUE_OFFSET_SIZE + 1)
 
     def read_units(
         self, queue: QueuePrefix, start: int, stop: int
@@ -135,7 +135,7 @@ class DatabaseQueueOpener:
         if set(map(len, rows.values)) != {UNIT_VALUE.size}:
             raise self._no_unit(queue)
         # Keys of equal length with the same beginning: the rest is their end.
-        encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -NUMBER_SIZE:]
+        encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -QUEUE_OFFSET_SIZE:]
         numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
         stored = np.frombuffer(b"".join(rows.values), _VALUES)
         units = np.zeros(stored.size, _UNITS)
@@ -148,7 +148,7 @@ class DatabaseQueueOpener:
         for rows in self.database.rows(UNIT_FAMILY):
             for key, value in zip(rows.keys, rows.values, strict=True):
                 if len(value) != UNIT_VALUE.size:
-                    raise self._no_unit(decode_prefix(key[:-NUMBER_SIZE]))
+                    raise self._no_unit(decode_prefix(key[:-QUEUE_OFFSET_SIZE]))
 
     def _no_unit(self, queue: QueuePrefix) -> CorruptData:
         reason = f"a unit of {queue.topic} queue {queue.queue_id} is not {UNIT_VALUE.size} bytes long"
@@ -156,7 +156,7 @@ class DatabaseQueueOpener:
 
 
 def _number_of(key: bytes) -> int:
-    return int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
+    return int.from_bytes(key[-QUEUE_OFFSET_SIZE:], "big", signed=True)
 
 
 class _RowReader(Reader):
@@ -166,7 +166,7 @@ class _RowReader(Reader):
         self._rows = rows
         self._queue = queue
         self._first = first
-        last = rows.database.last_key(UNIT_FAMILY, queue.encoded + ABOVE_ALL_NUMBERS)
+        last = rows.database.last_key(UNIT_FAMILY, queue.encoded + ABOVE_ALL_QUEUE_OFFSETS)
         count = 0 if last is None or not last.startswith(queue.encoded) else _number_of(last) - first + 1
         self.size = max(count, 0) * UNIT.size
 

@@ -26,7 +26,7 @@ from rmq_formats.store import INDEX_FOLDER
 
 LOCK_FILE = "lock"
 ABORT_FILE = "abort"
-FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
+FLOCK_LAYOUT = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
 _NO_PROCESS = -1  # the owner of a lock on an open file description, as `lock_store` takes it; brokers do not
 FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: above it a broker deletes messages early
 
@@ -37,8 +37,8 @@ def find_broker_process(store: str) -> int | None:
     if path is None or not path.is_file() or not sys.platform.startswith("linux"):
         return None
     with path.open("rb") as file:
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, _, _, _, process = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        asked = FLOCK_LAYOUT.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, process = FLOCK_LAYOUT.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK or process == _NO_PROCESS else process
 
 
@@ -226,7 +226,7 @@ def _change_lock(descriptor: int, kind: int) -> None:
     check for a running broker opens and closes it. Brokers respect either kind. Systems without it have no such check.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK_LAYOUT.pack(kind, os.SEEK_SET, 0, 1, 0))
     else:
         fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
 

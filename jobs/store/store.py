@@ -134,14 +134,14 @@ class Store:
         return self.segments[0].base_offset if self.segments else 0
 
     @property
-    def is_closed(self) -> bool:
+    def has_clean_shutdown(self) -> bool:
         """Whether a broker shut the store down properly, so that everything in the log was dispatched."""
         return not self.files_of_kind(FileKind.ABORT)
 
     @property
     def is_complete(self) -> bool:
         """Whether the store is complete: a running broker has a log, and so has a copy of its store."""
-        return self.is_closed or not self.segments
+        return self.has_clean_shutdown or not self.segments
 
     @property
     def log_size(self) -> int:

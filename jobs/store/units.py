@@ -16,7 +16,7 @@ Units = NDArray[np.void]
 
 _LARGEST_EXT_UNIT = 1 << 15  # its size is a short
 _BLOCK = 1 << 20
-DELETED_FIELD = -1  # in every field of a unit whose file was deleted after it was listed
+DELETED_UNIT_FIELD = -1  # in every field of a unit whose file was deleted after it was listed
 
 
 def read_stored_units(queue: StoredQueue, start: int, stop: int) -> Units:
@@ -35,9 +35,9 @@ def is_written(units: Units) -> NDArray[np.bool_]:
 def is_deleted(units: Units) -> NDArray[np.bool_]:
     """Return for each unit whether its file was deleted after it was listed."""
     deleted: NDArray[np.bool_] = (
-        (units["physical_offset"] == DELETED_FIELD)
-        & (units["size"] == DELETED_FIELD)
-        & (units["tags_code"] == DELETED_FIELD)
+        (units["physical_offset"] == DELETED_UNIT_FIELD)
+        & (units["size"] == DELETED_UNIT_FIELD)
+        & (units["tags_code"] == DELETED_UNIT_FIELD)
     )
     return deleted
 

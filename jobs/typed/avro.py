@@ -30,7 +30,7 @@ from jobs.typed.cursor import (
 )
 from jobs.typed.ddl import MAX_DECIMAL_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_decimal_context, member_path
+from jobs.typed.values import TOO_LARGE, RefusedBodyError, TimeDefaults, exact_decimal_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
@@ -53,7 +53,7 @@ def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
     """Return the columns of all schemas, each with a type that can hold the values of every schema."""
     found: dict[str, pa.DataType] = {}
     for number, schema in schemas.items():
-        for name, type_ in _Record(schema, Times()).types.items():
+        for name, type_ in _Record(schema, TimeDefaults()).types.items():
             known = found.get(name, type_)
             if not (is_wider(type_, known) or is_wider(known, type_)):
                 raise SchemaError(
@@ -63,7 +63,7 @@ def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
     return tuple(pa.field(name, type_) for name, type_ in found.items())
 
 
-def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Reader:
+def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
     records = {number: _Record(schema, times) for number, schema in schemas.items()}
 
     def values_of(cursor: Cursor) -> Mapping[str, object]:
@@ -101,7 +101,7 @@ class _Reading(NamedTuple):
 
 
 class _Record:
-    def __init__(self, schema: str, times: Times) -> None:
+    def __init__(self, schema: str, times: TimeDefaults) -> None:
         self._times = times
         self._named: dict[str, dict[Any, Any]] = {}
         self._open: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.typed.formats import Reader, Row, read_typed_rows
-from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, place_in_zone
+from jobs.typed.values import EPOCH, RefusedBodyError, TimeDefaults, Value, place_in_zone
 
 CUT_OFF_REASON = "truncated"
 DUPLICATE_KEY_REASON = "a key occurs twice in one object"
@@ -83,7 +83,7 @@ class Cursor:
 Read = Callable[[Cursor], object]  # reads a value, and moves the cursor behind it
 
 
-def converted(read: Read, convert: Callable[[Any], object]) -> Read:
+def converting_reader(read: Read, convert: Callable[[Any], object]) -> Read:
     """Return a reader that converts the values of *read*."""
     return lambda cursor: convert(read(cursor))
 
@@ -117,7 +117,7 @@ def nanoseconds_to_microseconds(nanoseconds: int) -> int:
     return check_instant(nanoseconds // _NANOSECONDS)
 
 
-def place_local_instant(microseconds: int, times: Times) -> datetime:
+def place_local_instant(microseconds: int, times: TimeDefaults) -> datetime:
     """Interpret a time without zone in the topic's zone."""
     moment = EPOCH + timedelta(microseconds=check_instant(microseconds))
     try:

@@ -22,7 +22,7 @@ from jobs.typed.ddl import (
     table_name,
 )
 from jobs.typed.formats import JSON_FORMAT, BodyFormat, Reader, check_pattern, text_format
-from jobs.typed.values import MICROSECONDS_PER_UNIT, Times
+from jobs.typed.values import MICROSECONDS_PER_UNIT, TimeDefaults
 
 _TEXT = (str,), 'a string, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -61,7 +61,7 @@ class TopicType:
     columns: tuple[pa.Field, ...]  # of the body, by their names in the table
     sources: Mapping[str, str] = field(default_factory=dict)  # by column: the field of the body, if its name differs
     properties: Mapping[str, str] = field(default_factory=dict)  # by column: the property of the message
-    times: Times = field(default_factory=Times)
+    times: TimeDefaults = field(default_factory=TimeDefaults)
     name: str | None = None  # of the type, if the topic has several
     by: str | None = None  # if it has several, the part of a message with its type: tag, property NAME, field NAME
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
@@ -265,12 +265,12 @@ class _Declared:
                 raise self._error("properties", f'{name!r}: not a valid column name; write {{ column = "property" }}')
         return given if isinstance(given, dict) else dict(zip(given, given, strict=True))
 
-    def _times(self) -> Times:
+    def _times(self) -> TimeDefaults:
         unit, zone = self._values.get("epoch"), self._values.get("time_zone")
         if unit is not None and unit not in MICROSECONDS_PER_UNIT:
             raise self._error("epoch", f"must be one of {', '.join(MICROSECONDS_PER_UNIT)}, not {unit!r}")
         try:
-            return Times(unit, None if zone is None else ZoneInfo(zone))
+            return TimeDefaults(unit, None if zone is None else ZoneInfo(zone))
         except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError
             raise self._error("time_zone", f"{zone!r}: not an IANA time zone like Asia/Shanghai") from error
 

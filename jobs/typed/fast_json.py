@@ -24,7 +24,7 @@ from jobs.typed.formats import (
     parse_body,
     read_bodies_exactly,
 )
-from jobs.typed.values import MICROSECONDS_PER_UNIT, Number, RefusedBodyError, Times, convert_value, member_path
+from jobs.typed.values import MICROSECONDS_PER_UNIT, Number, RefusedBodyError, TimeDefaults, convert_value, member_path
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, find_named_values, scan_members
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
@@ -37,7 +37,7 @@ _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
 
 
-def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> TypedRows:
+def read_bodies(columns: Sequence[pa.Field], times: TimeDefaults, bodies: pa.Array) -> TypedRows:
     """Return the rows or refusals of bodies, none of which is NULL."""
     ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
     stored = bodies.buffers()[2]
@@ -75,7 +75,7 @@ class _Places(NamedTuple):
 class _Batch:
     data: Bytes
     is_odd: NDArray[np.bool_]  # bodies that the scalar reader must read
-    times: Times
+    times: TimeDefaults
     # Members without a field: the path of their objects, their names and their values.
     unknown: list[tuple[str, pa.Array, _Places]] = field(default_factory=list)
 

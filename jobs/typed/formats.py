@@ -23,7 +23,7 @@ from jobs.typed.values import (
     Number,
     Refusal,
     RefusedBodyError,
-    Times,
+    TimeDefaults,
     Value,
     convert_struct,
     member_path,
@@ -63,11 +63,11 @@ class BodyFormat(NamedTuple):
     """An encoding of bodies."""
 
     name: str  # in types.toml
-    reader: Callable[[Sequence[pa.Field], Times], Reader]  # of columns with the names of the body
+    reader: Callable[[Sequence[pa.Field], TimeDefaults], Reader]  # of columns with the names of the body
     described: Mapping[str, object] = MappingProxyType({})  # other settings that affect the row of a body
 
 
-def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:
+def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
     from jobs.typed.fast_json import read_bodies  # loads the compiler
 
     return partial(read_bodies, columns, times)
@@ -76,7 +76,7 @@ def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:
 JSON_FORMAT = BodyFormat("json", _json_reader)
 
 
-def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> TypedRows:
+def read_bodies_exactly(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: TimeDefaults) -> TypedRows:
     """Return the rows or refusals of bodies, and the fields without a column."""
 
     def read(body: bytes, left: dict[str, Value]) -> Row:
@@ -176,7 +176,7 @@ def text_format(pattern: str) -> BodyFormat:
     return BodyFormat("text", partial(_text_reader, pattern), {"pattern": pattern})
 
 
-def _text_reader(pattern: str, columns: Sequence[pa.Field], times: Times) -> Reader:
+def _text_reader(pattern: str, columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
     def row(matched: tuple[bytes, Mapping[str, str] | None], _: object) -> Row:
         body, groups = matched
         if groups is None:
@@ -223,7 +223,7 @@ def decode_text_body(body: bytes) -> str:
         raise RefusedBodyError("invalid UTF-8", f"byte {error.start}") from None
 
 
-def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
+def _value_of_group(group: str, type_: pa.DataType, times: TimeDefaults) -> Value:
     """Return a group as a JSON value for a column type; an empty group is a value only of strings."""
     if pa.types.is_string(type_):
         return group

@@ -25,7 +25,7 @@ from jobs.typed.declaration import TopicType
 from jobs.typed.formats import JSON_FORMAT, Row, parse_body, read_typed_rows
 from jobs.typed.run import explain_absent_topics
 from jobs.typed.task import read_refusals
-from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, convert_day, convert_instant
+from jobs.typed.values import Number, Refusal, RefusedBodyError, TimeDefaults, Value, convert_day, convert_instant
 
 _MOST_MEMBERS = 64  # of a struct: an object with more names is a map
 _MOST_COLUMNS = 500
@@ -126,7 +126,7 @@ class Shape:
 
 
 def _text_kind(value: str) -> str:
-    for kind, read in (("date", convert_day), ("timestamp", lambda text: convert_instant(text, Times()))):
+    for kind, read in (("date", convert_day), ("timestamp", lambda text: convert_instant(text, TimeDefaults()))):
         try:
             read(value)
         except RefusedBodyError:

@@ -25,14 +25,14 @@ from jobs.typed.cursor import (
     Cursor,
     Read,
     columns_reader,
-    converted,
+    converting_reader,
     decode_zigzag,
     nanoseconds_to_microseconds,
     refused_at_byte,
 )
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, Times, Value, member_path
+from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, TimeDefaults, Value, member_path
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # nested unknown groups
@@ -53,7 +53,7 @@ def columns_of_message(descriptors: bytes, message: str) -> tuple[pa.Field, ...]
     return tuple(pa.field(one.name, one.type) for one in fields.values())
 
 
-def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: Times) -> Reader:
+def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: TimeDefaults) -> Reader:
     descriptor = _described(descriptors, message)
     indexes = _indexes(descriptor)
     _, read = _message(descriptor, (), "$")
@@ -206,13 +206,13 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
         raise SchemaError(f"{field.full_name}: groups are not supported")
     if field.type == FieldDescriptor.TYPE_ENUM:
         names = {one.number: one.name for one in field.enum_type.values}
-        return _Scalar(pa.string(), _VARINT, converted(Cursor.varint, partial(_enum, names)), names.get(0))
+        return _Scalar(pa.string(), _VARINT, converting_reader(Cursor.varint, partial(_enum, names)), names.get(0))
     message = field.message_type
     if message is None:
         return _SCALARS[field.type]
     if message.full_name in outer or not message.fields:
         proven = partial(_proven, GetMessageClass(message))
-        return _Scalar(pa.binary(), _SIZED, converted(_read_bytes, proven), None)
+        return _Scalar(pa.binary(), _SIZED, converting_reader(_read_bytes, proven), None)
     fields, read_message = _message(message, outer, path)
 
     def read(cursor: Cursor) -> Any:  # noqa: ANN401 - a message, or its only value
@@ -223,7 +223,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
         return read_message(cursor, end)
 
     if message.full_name == "google.protobuf.Timestamp":
-        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converted(read, _instant))
+        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converting_reader(read, _instant))
     if message.full_name in _WRAPPERS:
         value = fields[1]
         return _Scalar(value.type, _SIZED, lambda cursor: read(cursor)["value"], value.default)

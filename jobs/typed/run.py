@@ -36,7 +36,7 @@ from jobs.typed.task import TypingResult, type_file
 from jobs.typed.typings import (
     EVERY_ROW,
     NEVER_TYPED,
-    StoreState,
+    StoreProgress,
     TableChange,
     TopicState,
     Typing,
@@ -163,7 +163,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
     return replace(request, retype=tuple(left.topics), retries=False, accepts_dead_letters=True)
 
 
-def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
+def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreProgress], int]:
     """Return a function that returns the offset up to which a store's typed messages are still in the lake."""
     superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
@@ -178,14 +178,16 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
 
-    def cut(store: str, state: StoreState) -> int:
+    def cut(store: str, state: StoreProgress) -> int:
         lowest = superseded_from(store, state.run)
         return state.to_offset if lowest is None else min(lowest, state.to_offset)
 
     return cut
 
 
-def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreState], int]) -> _Topic:
+def _topic(
+    request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreProgress], int]
+) -> _Topic:
     state = TopicState(type_.to_dict(), {}, type_.tables)
     old = before.topics.get(type_.topic)
     if old is None:
@@ -241,7 +243,7 @@ def _typed(
     states = dict(before.topics)
     for one in topics:
         ends = {store: max(one.offsets.get(store, 0), done.ends[store]) for store in sorted({*one.offsets, *done.ends})}
-        stores = {store: StoreState(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
+        stores = {store: StoreProgress(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
         states[one.type.topic] = replace(one.state, stores=stores)
     changes = tuple(_changes(topics, TypingResult.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:

@@ -22,7 +22,7 @@ from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, 
 from jobs.typed.ddl import TYPING_APPLICATION, typed_table
 from jobs.typed.declaration import TopicType
 from jobs.typed.formats import JSON_FORMAT, Reader, TypedRows, UnknownField, merge_unknown
-from jobs.typed.values import Refusal, Times
+from jobs.typed.values import Refusal, TimeDefaults
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
@@ -193,7 +193,7 @@ def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]
         return rows.column("tags"), {}
     if source == "property":
         return pc.map_lookup(rows.column("properties"), name, "first"), {}
-    results = _results(JSON_FORMAT.reader((pa.field(name, pa.string()),), Times()), rows)
+    results = _results(JSON_FORMAT.reader((pa.field(name, pa.string()),), TimeDefaults()), rows)
     is_read = np.ones(rows.num_rows, np.bool_)
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])

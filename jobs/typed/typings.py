@@ -45,7 +45,7 @@ EVERY_ROW = ObsoleteRows({}, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreState:
+class StoreProgress:
     """How far the messages of a store are typed."""
 
     run: int  # the newest run of the store that was typed
@@ -57,7 +57,7 @@ class TopicState:
     """How a topic is typed, and how far."""
 
     declared: Mapping[str, object]  # by `TopicType.to_dict`
-    stores: Mapping[str, StoreState]
+    stores: Mapping[str, StoreProgress]
     tables: Mapping[str, pa.Schema]  # by table: the columns of the bodies
 
 
@@ -108,7 +108,7 @@ class Typing:
                 for rows, from_offset in ((rows, rows.pop("from_offset")) for rows in one["removed"])
             )
         for state in values["topics"].values():
-            state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
+            state["stores"] = {store: StoreProgress(**reached) for store, reached in state["stores"].items()}
             state["tables"] = {table: pa.schema(parse_columns(text)) for table, text in state["tables"].items()}
         values["changes"] = tuple(TableChange(**one) for one in values["changes"])
         values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}

@@ -69,14 +69,14 @@ class Number(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeDefaults:
     """How to interpret a topic's times that state no unit or no zone."""
 
     unit: str | None = None  # of numbers: s, ms or us since 1970
     zone: tzinfo | None = None  # of times without a zone
 
 
-def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> object:
+def convert_value(value: Value, type_: pa.DataType, times: TimeDefaults, path: str) -> object:
     """Convert a JSON value to a column type; raise `RefusedBodyError` if it does not fit exactly."""
     if value is None:
         return None
@@ -98,7 +98,7 @@ def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> 
         raise RefusedBodyError(error.refusal.reason, path) from None
 
 
-def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
+def _scalar(value: Value, type_: pa.DataType, times: TimeDefaults) -> object:
     if pa.types.is_timestamp(type_):
         return convert_instant(value, times)
     for is_type, convert in _OF_TYPE:
@@ -113,7 +113,7 @@ def _is_text(value: Value) -> TypeGuard[str]:
     return isinstance(value, str) and not isinstance(value, Number)
 
 
-def convert_struct(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
+def convert_struct(value: Value, fields: Sequence[pa.Field], times: TimeDefaults, path: str) -> dict[str, object]:
     """Convert an object to a struct; keys without a field are left out."""
     if not isinstance(value, Mapping):
         raise RefusedBodyError("not an object", path)
@@ -188,7 +188,7 @@ def convert_day(value: Value, _type: pa.DataType = DAY) -> date:
     raise RefusedBodyError("not a date like 2026-11-23")
 
 
-def convert_instant(value: Value, times: Times) -> datetime:
+def convert_instant(value: Value, times: TimeDefaults) -> datetime:
     """Convert an ISO 8601 text, or a number if the topic's unit is known, to a time in UTC."""
     try:
         if isinstance(value, str):
@@ -200,7 +200,7 @@ def convert_instant(value: Value, times: Times) -> datetime:
     raise RefusedBodyError("not a valid time")
 
 
-def _instant(value: str, times: Times) -> datetime:
+def _instant(value: str, times: TimeDefaults) -> datetime:
     if isinstance(value, Number):
         if times.unit is None:
             raise RefusedBodyError("a time as a number; set its unit as epoch in types.toml")

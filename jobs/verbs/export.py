@@ -184,7 +184,8 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
     count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
     if count:
-        lines.append(f"  left as stored: {count_text(count, 'body')} (--max-body-size limits each body):")
+        bodies = count_text(count, "body")
+        lines.append(f"  exported as stored: {bodies} (invalid, or larger than --max-body-size when decompressed):")
         lines += _places(summary.undecoded, count)
     if damaged:
         size = count_text(summary.damaged_bytes, "byte")

@@ -172,9 +172,9 @@ def ingest(  # noqa: PLR0913 - one argument an option
     _write_metrics(metrics, summary)
     if report is not None:
         from jobs.report.document import write_report
-        from jobs.report.of_ingest import report_of_ingest
+        from jobs.report.ingest_report import build_ingest_report
 
-        write_report(report, report_of_ingest(summary, _lake_of(summary, options)))
+        write_report(report, build_ingest_report(summary, _lake_of(summary, options)))
     registrations.register_last(_lake_of(summary, options))
     answer.print_json_or_lines(summary.to_dict(), summary.lines(), summary.result)
     registrations.raise_failure()

@@ -13,7 +13,7 @@ from jobs.command.answer import ResultPrinter, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
-    LOG_PLACE,
+    OFFSET_OR_TIME,
     POSITIVE_INTEGER,
     ParsedType,
     StoreSettings,
@@ -286,10 +286,10 @@ def restore(  # noqa: PLR0913 - one argument an option
     broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
     out: Path = option("DIR", "An empty or new directory.", NEW_STORE, required=True),
     start: int | TimeArgument | None = option(
-        "OFFSET|TIME", "Skip segments that end before this offset or time.", LOG_PLACE, names="--from"
+        "OFFSET|TIME", "Skip segments that end before this offset or time.", OFFSET_OR_TIME, names="--from"
     ),
     until: int | TimeArgument | None = option(
-        "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE
+        "OFFSET|TIME", "End the log before the first record at or after this offset or time.", OFFSET_OR_TIME
     ),
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
     segment_size: int | None = option(

@@ -103,7 +103,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
     from jobs.report.document import write_report
-    from jobs.report.of_store import report_of_rebuild
+    from jobs.report.store_reports import build_index_rebuild_report
 
     request = RebuildIndexRequest(
         root,
@@ -126,7 +126,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
             result.installed = _put_in_place(plan, answer, held)
     outcome = result.result(answer.seconds)
     if report is not None:
-        write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
+        write_report(report, build_index_rebuild_report(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
     return _print_end(result, result.to_dict(), outcome, answer, to_install, out, format_store_options(place, settings))

@@ -67,7 +67,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     """
     run = StoreRun(place, engine, settings.max_rate)
     from jobs.report.document import write_report
-    from jobs.report.of_store import report_of_verify
+    from jobs.report.store_reports import build_verification_report
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
     from jobs.verify.verdict import verdict_lines
@@ -78,7 +78,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
     if report is not None:
-        write_report(report, report_of_verify(verdict, answer.seconds))
+        write_report(report, build_verification_report(verdict, answer.seconds))
     if findings_lake is not None:
         _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)

@@ -82,12 +82,14 @@ class _Verified(NamedTuple):
 def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
     """Verify the compacted logs, and add the findings and the number of messages to the part."""
     files = _compacted_files(store)
-    if not store.is_closed and not all(file.log and file.units for file in files):  # a broker replaces files just now
+    if not store.has_clean_shutdown and not all(
+        file.log and file.units for file in files
+    ):  # a broker replaces files just now
         files = _compacted_files(relist_store(store))
     if not files:
         return
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
-    verify = partial(_verify, store=bare, rules=rules, is_closed=store.is_closed)
+    verify = partial(_verify, store=bare, rules=rules, is_closed=store.has_clean_shutdown)
     verified = workers.map(files, verify, "verifying compacted logs")
     queues = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
     part.findings += chain.from_iterable(_across(queue, store) for queue in queues)

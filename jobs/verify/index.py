@@ -14,7 +14,7 @@ from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
-    ENTRIES_OF_TAKEN_BACK_MESSAGES,
+    ENTRIES_OF_TRUNCATED_MESSAGES,
     INDEX,
     MISSING_INDEX_ENTRIES,
     NOT_INDEXED,
@@ -192,7 +192,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.key_sequence.cut_by_promotion[0][0]
             yield Finding(
-                INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
+                INDEX, ENTRIES_OF_TRUNCATED_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
             )
         elif survivor.lost_entry_count:
             begin = header.begin_physical_offset
@@ -200,7 +200,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
-        if survivor.tail and explanation.store.is_closed:
+        if survivor.tail and explanation.store.has_clean_shutdown:
             offset = header.end_physical_offset
             found = f"{count_text(survivor.tail, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
@@ -262,7 +262,7 @@ def _behind(explanation: Explanation) -> Iterator[Finding]:
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
     (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(len(row) - 1, len(row))
-    may_come = not explanation.store.is_closed or find_broker_process(explanation.store.root) is not None
+    may_come = not explanation.store.has_clean_shutdown or find_broker_process(explanation.store.root) is not None
     if (
         finding.kind == NOT_INDEXED_ON_REPLICA
         or not may_come
@@ -287,7 +287,7 @@ def _checkpoint_findings(explanation: Explanation) -> Iterator[Finding]:
     last = newest.end_timestamp
     time = checkpoint.index_timestamp
     # The broker may be killed after it has created the next file, and before it writes the time.
-    crashed = not store.is_closed
+    crashed = not store.has_clean_shutdown
     is_of_newest = (full[-1] if full else 0) <= time <= last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
@@ -311,7 +311,7 @@ def _notes(explanation: Explanation) -> Iterator[str]:
             yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
             break
     said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TAKEN_BACK}
-    said |= {FileVerdict.AHEAD} if store.is_closed else set()
+    said |= {FileVerdict.AHEAD} if store.has_clean_shutdown else set()
     before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)

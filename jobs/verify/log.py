@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
-from jobs.diagnosis.broker_start import why_length_is_doubtful
+from jobs.diagnosis.broker_start import why_segment_size_is_doubtful
 from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
 from jobs.lake.findings import (
     DAMAGED_RANGE,
@@ -120,7 +120,7 @@ def findings_on_log(
             "more than a day away from the times before and after, which agree with each other; undecided: either the "
             "record changed, or the broker's clock was briefly wrong"
         )
-    if odd := why_length_is_doubtful(store, conf):
+    if odd := why_segment_size_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
     if lost:  # the lost part may contain the time that it states
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
@@ -269,7 +269,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     if started is not None:
         file = store.path_below_root(store.segments[0].location)
         doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (started.files == 1)
-        if not store.is_closed:
+        if not store.has_clean_shutdown:
             doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"from {started.start} or lower up to {started.end}", "records",
@@ -326,7 +326,7 @@ def early_log_end_finding(offset: int, store: Store) -> Finding:
 
 def undecided_lost_end(store: Store, log_end: int) -> int | None:
     """Return the offset after the end of a killed broker's log to which queues or index files point, if any."""
-    if store.is_closed or not store.segments or find_broker_process(store.root) is not None:
+    if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # reported by the comparison of queues and index files
         newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
@@ -359,7 +359,7 @@ def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], li
         findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = read_checkpoint(store)
     # A running broker's may be newer than the log's copy.
-    for name in _FLUSHED if checkpoint is not None and newest and store.is_closed else ():
+    for name in _FLUSHED if checkpoint is not None and newest and store.has_clean_shutdown else ():
         time = getattr(checkpoint, name)
         if time > newest:
             cause = (

@@ -17,10 +17,10 @@ from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.broker_start import QueueStop
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
+    DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
     QUEUES,
     UNDECIDED,
-    UNDECIDED_TOPIC,
     WRONG_FILE_SIZE,
     Finding,
 )
@@ -178,15 +178,17 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     }
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
-    tails = workers.map(parts, partial(_tails, looks=1 if store.is_closed else _LOOKS), "reading the ends of queues")
+    tails = workers.map(
+        parts, partial(_tails, looks=1 if store.has_clean_shutdown else _LOOKS), "reading the ends of queues"
+    )
     double = compare_double_write(store, queues)
     left_out = frozenset(queues_left_out_of_double_write(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
-    facts = {DELETED_TOPIC, UNDECIDED_TOPIC} if joined.topics.unsupported_reason else {DELETED_TOPIC}
+    facts = {DELETED_TOPIC, DELETED_OR_LOST_QUEUE} if joined.topics.unsupported_reason else {DELETED_TOPIC}
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
-    is_unknown = any(finding.kind == UNDECIDED_TOPIC for finding in deleted)
+    is_unknown = any(finding.kind == DELETED_OR_LOST_QUEUE for finding in deleted)
     report = PartReport(
         [
             *files,
@@ -247,7 +249,7 @@ def _notes(
         )
     if joined.ahead:
         yield f"{count_text(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
-    if not joined.queues and not store.is_closed and detect_storage_features(store).queue_database is not None:
+    if not joined.queues and not store.has_clean_shutdown and detect_storage_features(store).queue_database is not None:
         yield unflushed_rows_note(store)
     if double is not None:
         yield double.switch_safety_text()
@@ -303,7 +305,10 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
         elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue, a broker rebuilds all of them
-            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(name.topic)}"
+            kind, cause = (
+                DELETED_OR_LOST_QUEUE,
+                f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(name.topic)}",
+            )
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count_text(count, 'unit')}, the first for the record at log offset {first}"
@@ -313,7 +318,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     """Yield a finding if a killed broker's queues are all missing: then none of its records counts as dispatched."""
-    checkpoint = None if joined.queues or store.is_closed else read_checkpoint(store)
+    checkpoint = None if joined.queues or store.has_clean_shutdown else read_checkpoint(store)
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
     if detect_storage_features(store).queue_database is None:
@@ -355,7 +360,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
-            if file.size or file != queue.files[-1] or store.is_closed:
+            if file.size or file != queue.files[-1] or store.has_clean_shutdown:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for path in (stored.about.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
         if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):

@@ -141,7 +141,7 @@ def _name(part: int) -> str:
 def _report(tally: RowComparison, row: KeySequence, folder: str, store: Store) -> PartReport:
     numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": row.records, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
-    if tally.counts[_MISSING] and not store.is_closed:
+    if tally.counts[_MISSING] and not store.has_clean_shutdown:
         numbers["behind"] = tally.counts.pop(_MISSING)
         notes.append("the missing rows were in memory when the broker was killed; it writes them at its next start")
     findings = []

@@ -23,6 +23,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
+from jobs.store.pending_messages import read_rocksdb_state, read_timer_state, read_waiting_units
 from jobs.store.queue_files import (
     QueueStorage,
     StoredQueue,
@@ -33,7 +34,6 @@ from jobs.store.queue_files import (
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import read_stored_units
-from jobs.store.waiting import read_rocksdb_state, read_timer_state, read_waiting_units
 from jobs.verify.findings import (
     DOUBLE_WRITE_DIFFERS,
     TIMER_ROW_WITHOUT_MESSAGE,

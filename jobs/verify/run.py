@@ -22,7 +22,7 @@ from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
     DAMAGED_RANGE,
-    ENTRIES_OF_TAKEN_BACK_MESSAGES,
+    ENTRIES_OF_TRUNCATED_MESSAGES,
     INDEX,
     LOG,
     MISSING_INDEX_ENTRIES,
@@ -30,7 +30,7 @@ from jobs.lake.findings import (
     PROMOTION,
     QUEUES,
     UNDECIDED,
-    UNITS_OF_TAKEN_BACK_MESSAGES,
+    UNITS_OF_TRUNCATED_MESSAGES,
     WRONG_FILE_SIZE,
     Finding,
 )
@@ -64,7 +64,7 @@ _ZEROS = f"{INVALID_MAGIC}00000000"
 _NEVER_WRITTEN = (
     f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )
-_OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
+_OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
 
@@ -203,7 +203,7 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
-    cause = f"{UNDECIDED}{why}, or a segment belongs to another log, as other units also point to no record in it"
+    cause = f"{UNDECIDED}{why}, or a segment belongs to another log: other units also point where it has no record"
     return finding._replace(cause=cause)
 
 
@@ -240,9 +240,9 @@ def _fact(finding: Finding) -> Finding:
     if finding.kind == DifferenceKind.BEHIND_LOG:
         units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"
-        return finding._replace(kind=UNITS_OF_TAKEN_BACK_MESSAGES, expected=units, cause=cause)
+        return finding._replace(kind=UNITS_OF_TRUNCATED_MESSAGES, expected=units, cause=cause)
     if finding.kind == AHEAD_OF_LOG:
         return finding._replace(
-            kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
+            kind=ENTRIES_OF_TRUNCATED_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
         )
     return finding

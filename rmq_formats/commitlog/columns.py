@@ -24,7 +24,7 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import LimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
-from rmq_formats.kernels.text import PARSER_CODES, TextTable, new_text_table, text_number
+from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TextTable, new_text_table, text_number
 from rmq_formats.properties import PropertyParser
 
 BadRecord = tuple[int, int]  # physical offset and size of a record whose body has changed
@@ -55,7 +55,7 @@ def message_batch(
     """
     buffer = records.buffer
     positions = records.positions if takes is None else _selected(records, takes)
-    out, distinct, rows = _filled(buffer, positions, PARSER_CODES[parser], with_body=with_body)
+    out, distinct, rows = _filled(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
         "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),

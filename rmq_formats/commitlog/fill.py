@@ -28,8 +28,8 @@ from rmq_formats.kernels.integers import (
 )
 from rmq_formats.kernels.text import (
     NAME_VALUE,
-    PARSER_SCAN,
     PROPERTY,
+    PROPERTY_PARSER_SCAN,
     SEPARATOR_LIMIT,
     TABLE_FULL,
     TextTable,
@@ -412,7 +412,7 @@ def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: in
     if start >= end or byte_at(buffer, start - 1) != NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
         return at, at
     stop = find_byte_below(buffer, start, end, SEPARATOR_LIMIT)
-    while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != PROPERTY:
+    while parser == PROPERTY_PARSER_SCAN and stop < end and byte_at(buffer, stop) != PROPERTY:
         stop = find_byte_below(buffer, stop + 1, end, SEPARATOR_LIMIT)
     if stop < end and byte_at(buffer, stop) != PROPERTY:
         return at, at

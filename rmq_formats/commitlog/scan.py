@@ -20,13 +20,13 @@ from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
     UNSETTLED_REASON,
     Framing,
+    LeftoverCheck,
     NextWritten,
     OpenTail,
     Piece,
     PieceKind,
     SegmentBytes,
-    WhyLeftOver,
-    always_left_over,
+    assume_left_over,
 )
 from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
@@ -159,7 +159,7 @@ def scan(
     window: int = WINDOW_SIZE,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
-    why_left_over: WhyLeftOver = always_left_over,
+    why_left_over: LeftoverCheck = assume_left_over,
 ) -> Iterator[RawRecords | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.

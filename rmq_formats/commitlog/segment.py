@@ -37,7 +37,7 @@ from rmq_formats.layout import Buffer, Read
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
 # Returns why an older record, at an offset after damage, does not belong to the log; empty if queues prove it does.
-WhyLeftOver = Callable[[int, MessageRecord], str]
+LeftoverCheck = Callable[[int, MessageRecord], str]
 
 
 @unique
@@ -96,7 +96,7 @@ class Piece(NamedTuple):
         return self.offset + self.size
 
     @property
-    def is_lost(self) -> bool:
+    def may_lack_messages(self) -> bool:
         """Whether messages may be missing here."""
         return self.kind is PieceKind.DAMAGE or self.reason == UNDECIDED_REASON
 
@@ -115,7 +115,7 @@ def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
-def always_left_over(_gap: int, _record: MessageRecord) -> str:
+def assume_left_over(_gap: int, _record: MessageRecord) -> str:
     """Return that an older record is left over: no queue was asked."""
     return STALE_REASON
 
@@ -126,7 +126,7 @@ def walk_segment(
     final: bool = False,
     start: int = 0,
     store_timestamp: int | None = None,
-    why_left_over: WhyLeftOver = always_left_over,
+    why_left_over: LeftoverCheck = assume_left_over,
 ) -> Iterator[Piece]:
     """
     Yield the pieces of a segment from position *start* on; never more than one record is in memory.
@@ -192,7 +192,7 @@ class OpenTail:
     file: "SegmentBytes"  # each access reads the file again
     find_record: Callable[[int], int | None]
     newest: int | None  # store time of the last record that is part of the log
-    why_left_over: WhyLeftOver
+    why_left_over: LeftoverCheck
     final: bool  # no broker writes here any more, and nothing is left over
     stale: str = ""  # why the record that the last search met is left over
     _place: int = -1
@@ -388,10 +388,11 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 
 
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
-LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, and is not overwritten yet"
+LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, but has not been overwritten yet"
 STALE_REASON = "older records follow: they are left over from before the log was truncated"
 UNDECIDED_REASON = (
-    "older records follow, and queues of a cleanly closed store point to them: undecided whether they are left over"
+    "older records follow, and queues of this store, which was shut down cleanly, point to them: it is undecided "
+    "whether they are left over"
 )
 UNSETTLED_REASON = "the newest record is not complete yet"
 

@@ -27,7 +27,7 @@ from rmq_formats.consumequeue.dispatch import (
 )
 from rmq_formats.consumequeue.kernels import QueueTable, TagTable
 from rmq_formats.kernels.integers import Integers, as_bytes, read_i32, read_i64
-from rmq_formats.kernels.text import PARSER_CODES
+from rmq_formats.kernels.text import PROPERTY_PARSER_CODES
 from rmq_formats.properties import MAX_LONG, TAGS, java_hash, java_text, parse_properties
 from rmq_formats.release import Release
 
@@ -105,7 +105,7 @@ class UnitCollector:
     def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
         rules, tags = self._rules, self._tags
         reading = kernels.DispatchSettings(
-            PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
+            PROPERTY_PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
             release.multi_dispatch_excludes_topics, self._delays, self._default_delay,
         )  # fmt: skip
         while at < stop:

@@ -33,7 +33,7 @@ from rmq_formats.kernels.integers import (
     write_i32,
     write_i64,
 )
-from rmq_formats.kernels.text import PARSER_CODES, find_byte_below, hash_character, hash_text, next_property
+from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, find_byte_below, hash_character, hash_text, next_property
 from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, MAX_INT, MAX_LONG, MIN_INT, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
@@ -59,7 +59,7 @@ class RuleTable(NamedTuple):
         releases = [release for _, release in rules]
         return cls(
             np.array([since for since, _ in rules], np.int64),
-            np.array([PARSER_CODES[release.property_parser] for release in releases], np.int64),
+            np.array([PROPERTY_PARSER_CODES[release.property_parser] for release in releases], np.int64),
             np.array([release.indexes_tags for release in releases], np.bool_),
             np.array([release.hash_slot_count is HashSlotCount.EVERY_PUT for release in releases], np.bool_),
         )

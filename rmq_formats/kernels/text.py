@@ -182,9 +182,9 @@ def hash_character(code: int, seed: int) -> int:
     return (value ^ _SIGN_32) - _SIGN_32
 
 
-PARSER_SPLIT = 0
-PARSER_SCAN = 1
-PARSER_CODES = {PropertyParser.SPLIT: PARSER_SPLIT, PropertyParser.SCAN: PARSER_SCAN}
+PROPERTY_PARSER_SPLIT = 0
+PROPERTY_PARSER_SCAN = 1
+PROPERTY_PARSER_CODES = {PropertyParser.SPLIT: PROPERTY_PARSER_SPLIT, PropertyParser.SCAN: PROPERTY_PARSER_SCAN}
 
 NAME_VALUE, PROPERTY = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
 
@@ -276,7 +276,7 @@ def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
         start, at = at, item_end + 1
         if first < 0:
             continue
-        if parser == PARSER_SPLIT:
+        if parser == PROPERTY_PARSER_SPLIT:
             if separators == 1:
                 return start, first, first + 1, last_other + 1, min(at, end)
         elif first > start and item_end > first + 1:

@@ -23,7 +23,7 @@ from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import MIN_INT
-from rmq_formats.rocksdb.layout import INDEX_VALUE, NUMBER_SIZE, UNIT_VALUE, QueuePrefix
+from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix
 
 Units = NDArray[np.void]  # of PACKED_UNIT
 
@@ -118,9 +118,9 @@ def newest_by_queue_offset(units: Units) -> Units:
 def unit_keys(queue: QueuePrefix, units: Units) -> list[bytes]:
     """Return the keys of a queue's units."""
     prefix = np.frombuffer(queue.encoded, np.uint8)
-    keys = np.empty((units.size, prefix.size + NUMBER_SIZE), np.uint8)
+    keys = np.empty((units.size, prefix.size + QUEUE_OFFSET_SIZE), np.uint8)
     keys[:, : prefix.size] = prefix
-    keys[:, prefix.size :] = units["queue_offset"].astype(">i8").view(np.uint8).reshape(-1, NUMBER_SIZE)
+    keys[:, prefix.size :] = units["queue_offset"].astype(">i8").view(np.uint8).reshape(-1, QUEUE_OFFSET_SIZE)
     return _as_bytes(keys.view(f"V{keys.shape[1]}").ravel())
 
 

@@ -67,8 +67,8 @@ BOUND_FAMILY = "offset"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
 SEPARATOR = b"\x01"
-NUMBER_SIZE = 8  # of the queue offset, with which a unit's key ends
-ABOVE_ALL_NUMBERS = b"\x80"  # after a prefix: no key of a unit of the queue comes later
+QUEUE_OFFSET_SIZE = 8  # of the queue offset, with which a unit's key ends
+ABOVE_ALL_QUEUE_OFFSETS = b"\x80"  # after a prefix: no key of a unit of the queue comes later
 _MIN, _MAX = b"min", b"max"
 
 
@@ -95,7 +95,7 @@ class QueueBound(NamedTuple):
 
 def encode_unit_key(queue: QueuePrefix, queue_offset: int) -> bytes:
     """Return the key of a unit's row."""
-    return queue.encoded + queue_offset.to_bytes(NUMBER_SIZE, "big", signed=True)
+    return queue.encoded + queue_offset.to_bytes(QUEUE_OFFSET_SIZE, "big", signed=True)
 
 
 def decode_prefix(prefix: bytes) -> QueuePrefix:

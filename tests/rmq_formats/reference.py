@@ -34,7 +34,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
-from rmq_formats.rocksdb.layout import NUMBER_SIZE, UNIT_VALUE, QueuePrefix, decode_prefix
+from rmq_formats.rocksdb.layout import QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix, decode_prefix
 
 
 class ConsumeQueue:
@@ -130,8 +130,8 @@ class UnitRow(NamedTuple):
 
 
 def decode_unit_row(key: bytes, value: bytes) -> UnitRow:
-    number = int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
-    return UnitRow(decode_prefix(key[:-NUMBER_SIZE]), number, *map(int, UNIT_VALUE.unpack(value)))
+    number = int.from_bytes(key[-QUEUE_OFFSET_SIZE:], "big", signed=True)
+    return UnitRow(decode_prefix(key[:-QUEUE_OFFSET_SIZE]), number, *map(int, UNIT_VALUE.unpack(value)))
 
 
 class IndexFile:

@@ -142,7 +142,7 @@ def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, st
     seen, bits = at, 0
     while at < end:
         name_start, name_end, start, stop, at, seen, bits = _NEXT_PROPERTY(
-            buffer, at, end, text.PARSER_CODES[parser], seen, bits
+            buffer, at, end, text.PROPERTY_PARSER_CODES[parser], seen, bits
         )
         if stop == start:
             assert at == end, "an empty value says that nothing is left"

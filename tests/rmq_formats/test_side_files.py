@@ -15,8 +15,8 @@ from rmq_formats.tier_index import ENTRY, HEADER, read_tier_index
 from rmq_formats.timer_files import (
     END,
     MAX_WHEEL_SIZE,
-    PROGRESS,
     SLOT,
+    TIMER_PROGRESS,
     UNIT,
     Slot,
     TimerUnit,
@@ -72,7 +72,7 @@ def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None
         assert first == slot.first
 
     assert all(slot.time % (2 * answer["slotsTotal"]) == number for number, slot in slots.items())
-    queue_offset = PROGRESS.unpack(progress)[PROGRESS.index("queue_offset")]
+    queue_offset = TIMER_PROGRESS.unpack(progress)[TIMER_PROGRESS.index("queue_offset")]
     assert queue_offset == answer["currQueueOffset"] == len(units)
     assert sum(slot.messages for slot in waiting) == answer["allNum"] == 21
     assert len(chained) - 2 * sum(unit.is_cancellation for unit in chained) == 21

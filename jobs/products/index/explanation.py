@@ -163,7 +163,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
     explained = tuple(
         by_name.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
     )
-    if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
+    if files and not store.has_clean_shutdown and files[-1].size == geometry.file_size and refused[files[-1].name]:
         # A broker creates a file before it writes the first entry and the header.
         with store.storage.open(files[-1].location) as file:
             if is_all_zeros(file, files[-1].size):

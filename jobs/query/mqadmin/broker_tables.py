@@ -178,7 +178,7 @@ def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) 
             pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
             consumed = unread if consumed < 0 else consumed
             end = (source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)).maximum
-            newest = source.in_queue(topic, queue_id, consumed - 1) if consumed > 0 else None
+            newest = source.by_queue_offset(topic, queue_id, consumed - 1) if consumed > 0 else None
             time = newest.record.store_timestamp if newest else 0
             yield _Row(topic, context.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 

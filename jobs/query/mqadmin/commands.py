@@ -340,7 +340,7 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
     queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
+        newest = source.by_queue_offset(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
         queues[queue_id] = offsets, newest.record.store_timestamp if newest else 0
     yield from ((broker, queue_id, *queue) for queue_id, queue in queues.items())
     for static_id, parts in read_static_queues(source, topic).items():

@@ -93,7 +93,7 @@ class PulledQueue(NamedTuple):
         return after[1] if time - before[0] > after[0] - time else before[1]
 
     def _stored(self, offset: int) -> int | None:
-        message = self.source.in_queue(self.topic, self.queue_id, offset)
+        message = self.source.by_queue_offset(self.topic, self.queue_id, offset)
         return message.record.store_timestamp if message else None
 
     def pull(self, offset: int, tags: _Tags = None, count: int = _PULL_COUNT) -> _Pull:

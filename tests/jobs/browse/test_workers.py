@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from jobs.browse.rendering import Translator
 from jobs.browse.server import Application
-from jobs.browse.shown import Translator
 from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.query.place import Place
 from jobs.query.source import Sentence

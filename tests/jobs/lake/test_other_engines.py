@@ -27,7 +27,7 @@ from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
 from jobs.report.document import Bars
-from jobs.report.of_ingest import report_of_ingest
+from jobs.report.ingest_report import build_ingest_report
 from jobs.restore.plan import plan_log
 from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
@@ -93,7 +93,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
     restored = restore_log(lake.path, tmp_path / "out")
-    report = report_of_ingest(summary, lake.lake)
+    report = build_ingest_report(summary, lake.lake)
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in stored_records(tmp_path / "out")] == left

@@ -198,7 +198,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
             if topic not in WRITTEN_BY_THE_STOP:
                 assert (limits.minimum, limits.maximum) == (expected["min"], expected["max"]), queue
             for number, *unit in expected["units"]:
-                message = source.in_queue(topic, int(queue_id), number)
+                message = source.by_queue_offset(topic, int(queue_id), number)
                 assert message is not None, (queue, number)
                 assert message.record.physical_offset == unit[0], (queue, number)
                 assert list(source.read_unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
@@ -294,7 +294,7 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
         limits = source.queue_offsets(rocksdb_rows.HALF_TOPIC, 0)
         assert limits is not None
         for number in range(limits.maximum):
-            half = source.in_queue(rocksdb_rows.HALF_TOPIC, 0, number)
+            half = source.by_queue_offset(rocksdb_rows.HALF_TOPIC, 0, number)
             assert half is not None
             answer = lookups.by_unique_key(source, "Tx", half.message_id)
             kind = answer.reason.kind if answer.reason else None

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.browse.lake_lists import LakeLists
 from jobs.browse.pages import Lists
-from jobs.browse.shown import MAX_CHAIN_ENTRIES_SHOWN, Rows
+from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import LakeSource
@@ -132,7 +132,7 @@ def test_every_message_is_on_exactly_one_page(
 
 def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All units of the topic were read, and held in memory, before the first message was found."""
-    monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_UNASKED", 0)
+    monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_BY_DEFAULT", 0)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
     expected = [one.physical_offset for one in reversed(records)]
     with (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.pages import find_message_at, message_position
-from jobs.browse.shown import Translator
+from jobs.browse.rendering import Translator
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place

@@ -37,7 +37,7 @@ from jobs.rebuild.index import (
     rebuild_index,
 )
 from jobs.repair.run import RepairRequest, repair
-from jobs.report.of_store import report_of_rebuild
+from jobs.report.store_reports import build_index_rebuild_report
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.chain import ListedLog
@@ -252,7 +252,7 @@ def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> 
 def test_the_report_lists_the_written_and_the_proven_files(store: Path, tmp_path: Path) -> None:
     (store / "index" / names_in(store / "index")[4]).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
-    report = report_of_rebuild(result, result.result(2.0))
+    report = build_index_rebuild_report(result, result.result(2.0))
 
     assert (report.severity, report.verdict) == ("healthy", "done, all proven")
     assert report.headline.startswith("1 index file with 19 of ")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.lake.findings import INDEX, LOG, QUEUES, UNDECIDED_TOPIC
+from jobs.lake.findings import DELETED_OR_LOST_QUEUE, INDEX, LOG, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.products.queues.differences import DifferenceKind
@@ -118,7 +118,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
     if with_lake:
         kinds = {one.kind for one in summary.left.findings}
-        undecided = (ExitCode.DAMAGE, {UNDECIDED_TOPIC})
+        undecided = (ExitCode.DAMAGE, {DELETED_OR_LOST_QUEUE})
         assert (summary.exit_code, kinds) == (undecided if is_undecided(kind, fault) else (ExitCode.CLEAN, set()))
         assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
     else:

@@ -11,8 +11,8 @@ import pytest
 from jobs.console.process import tool_command
 from jobs.lake.lake import Lake
 from jobs.report.document import Bars, Facts, Grid, Report, Timeline, render_page, write_report
-from jobs.report.of_ingest import report_of_ingest
-from jobs.report.of_store import report_of_verify
+from jobs.report.ingest_report import build_ingest_report
+from jobs.report.store_reports import build_verification_report
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
@@ -49,7 +49,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def _ingested(store: Path, lake: Path) -> Report:
     summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
-    return report_of_ingest(summary, Lake(str(lake)))
+    return build_ingest_report(summary, Lake(str(lake)))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_findings_are_listed_below_their_remedies(store: Path) -> None:
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
     verdict = verify(VerifyRequest(str(store)), SerialWorkers())
-    report = report_of_verify(verdict, 2.0)
+    report = build_verification_report(verdict, 2.0)
     kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
 
     assert [["missing_queue", "missing_index_entries"]] == kinds

@@ -20,13 +20,13 @@ from jobs.store.broker_config import (
     read_broker_config,
     read_config,
 )
+from jobs.store.pending_messages import read_timer_state
 from jobs.store.release import QUICK, THOROUGH, ReadEffort, detect_store_eras
 from jobs.store.store import list_store, read_broker_conf
-from jobs.store.waiting import read_timer_state
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
-from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
+from rmq_formats.timer_files import SLOT, TIMER_PROGRESS, UNIT, Slot, TimerUnit
 from tests.golden import FEATURES, GOLDEN, StoreOf, release_of, unpack_feature
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, rows_of
@@ -209,7 +209,7 @@ def test_the_timer_precision_is_detected_from_units(tmp_path: Path) -> None:
     (tmp_path / "timerlog" / f"{0:020d}").write_bytes(UNIT.pack(*unit) + bytes(100))
     waiting = []
     for read_until in (due, due + 500):
-        (tmp_path / "config/timercheck").write_bytes(PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
+        (tmp_path / "config/timercheck").write_bytes(TIMER_PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
         state = read_timer_state(list_store(str(tmp_path)))
         assert state is not None
         waiting.append((state.precision_ms, state.waiting_count))

@@ -10,12 +10,12 @@ import pytest
 
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
+from jobs.store.pending_messages import read_rocksdb_state
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, StorageFeatures, detect_storage_features, list_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import list_store
-from jobs.store.waiting import read_rocksdb_state
 from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of_schemas
-from jobs.typed.values import Refusal, Times
+from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
 from tests.support.lakes import rows_of
@@ -49,7 +49,7 @@ def schema_of(**fields: object) -> str:
     )
 
 
-def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
+def read(body: bytes, times: TimeDefaults = TimeDefaults(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
     """Return the row of a body by a schema of the given fields."""
     schemas: dict[int | None, str] = {None: schema_of(**fields)}
     return results_of(avro_format(schemas).reader(columns_of_schemas(schemas), times)(pa.array([body])), 1)[0]
@@ -118,7 +118,7 @@ def test_a_value_is_read_exactly_or_rejected_with_its_position(type_: object, bo
 
 
 def test_a_time_without_a_zone_is_in_the_declared_zone() -> None:
-    (found,) = read(b"\x00", Times(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
+    (found,) = read(b"\x00", TimeDefaults(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
     assert dt.datetime(1969, 12, 31, 16, tzinfo=dt.UTC) == found
 
 
@@ -138,7 +138,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 _PARSED = parse_schema(json.loads(schema_of(**_FIELDS)))
 _READ = columns_of_schemas({None: schema_of(**_FIELDS)})
-_READER = avro_format({None: schema_of(**_FIELDS)}).reader(_READ, Times())
+_READER = avro_format({None: schema_of(**_FIELDS)}).reader(_READ, TimeDefaults())
 _OF_VALUES = {
     "an invalid or out-of-range time", "an invalid or out-of-range date", "a key occurs twice in one object",
     "a number that decimal(12,2) cannot represent exactly", "a number that decimal(9,0) cannot represent exactly",

@@ -27,7 +27,7 @@ from jobs.typed.declaration import TopicType
 from jobs.typed.formats import JSON_FORMAT, BodyFormat, check_pattern, text_format
 from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
-from jobs.typed.values import Refusal, Times
+from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed import test_avro, test_protobuf
 from tests.jobs.typed.test_json import PAGE, as_shown, both, results_of, rows_of_page
 from tests.jobs.typed.test_typing import ingested
@@ -135,7 +135,7 @@ _COLUMNS = parse_columns("message string, level string, took double NOT NULL")
 def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> list[object] | Refusal:
     declared = _COLUMNS if columns is None else parse_columns(columns)
     check_pattern(pattern, declared)
-    return results_of(text_format(pattern).reader(declared, Times())(pa.array([body])), 1)[0]
+    return results_of(text_format(pattern).reader(declared, TimeDefaults())(pa.array([body])), 1)[0]
 
 
 @pytest.mark.parametrize(

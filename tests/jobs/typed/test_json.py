@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import read_bodies
 from jobs.typed.formats import TypedRows, UnknownField, read_bodies_exactly
-from jobs.typed.values import Refusal, Times
+from jobs.typed.values import Refusal, TimeDefaults
 
 WIDE = parse_columns(
     "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
@@ -31,7 +31,11 @@ def results_of(found: TypedRows, bodies: int) -> list[list[object] | Refusal]:
     return [found.refusals[number] if number in found.refusals else list(next(rows)) for number in range(bodies)]
 
 
-def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
+def both(
+    bodies: Sequence[bytes],
+    columns: Sequence[pa.Field],
+    times: TimeDefaults = TimeDefaults(),  # noqa: B008 - frozen
+) -> list[list[object] | Refusal]:
     """Return the rows of the fast reader, once they are those of the scalar one."""
     fast = read_bodies(columns, times, pa.array(bodies, pa.binary()))
     exact = read_bodies_exactly(bodies, columns, times)
@@ -50,9 +54,9 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
         b'{"items": [{"id": 1, "n": "x"}, {"n": "y"}], "z": {"b": [1]}}',
         b'{"z": [], "\\u0061": 1, "long": "%b"}' % (b"l" * 100),
     ]
-    found = read_bodies(columns, Times(), pa.array(bodies, pa.binary()))
+    found = read_bodies(columns, TimeDefaults(), pa.array(bodies, pa.binary()))
 
-    assert read_bodies_exactly(bodies, columns, Times()).unknown == found.unknown
+    assert read_bodies_exactly(bodies, columns, TimeDefaults()).unknown == found.unknown
     assert found.unknown == {
         "$.z": UnknownField(3, 1, "2.50"),
         "$.who.age": UnknownField(1, 1, "30"),
@@ -138,7 +142,7 @@ def test_a_value_of_another_kind_than_declared_is_refused(text: bytes, reason: s
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
     tracemalloc.start()
     try:
-        assert read_bodies_exactly([body], WIDE, Times()).refusals
+        assert read_bodies_exactly([body], WIDE, TimeDefaults()).refusals
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -149,18 +153,20 @@ def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "times", "expected"),
     [
-        ("1795428000123", Times(unit="ms"), "2026-11-23T10:00:00.123000+00:00"),
-        ("1795428000", Times(unit="s"), "2026-11-23T10:00:00+00:00"),
-        ("1.5", Times(unit="s"), "a time as a number with a fraction"),
-        ("1" * 30, Times(unit="us"), "an invalid or out-of-range time"),
-        ('"2026-11-23 18:00:00"', Times(zone=ZoneInfo("Asia/Shanghai")), "2026-11-23T10:00:00+00:00"),
-        ('"2026-10-25 02:30:00"', Times(zone=ZoneInfo("Europe/Berlin")),
+        ("1795428000123", TimeDefaults(unit="ms"), "2026-11-23T10:00:00.123000+00:00"),
+        ("1795428000", TimeDefaults(unit="s"), "2026-11-23T10:00:00+00:00"),
+        ("1.5", TimeDefaults(unit="s"), "a time as a number with a fraction"),
+        ("1" * 30, TimeDefaults(unit="us"), "an invalid or out-of-range time"),
+        ('"2026-11-23 18:00:00"', TimeDefaults(zone=ZoneInfo("Asia/Shanghai")), "2026-11-23T10:00:00+00:00"),
+        ('"2026-10-25 02:30:00"', TimeDefaults(zone=ZoneInfo("Europe/Berlin")),
          "a local time that occurs twice or never in its zone"),
-        ('"2026-03-29 02:30:00"', Times(zone=ZoneInfo("Europe/Berlin")),
+        ('"2026-03-29 02:30:00"', TimeDefaults(zone=ZoneInfo("Europe/Berlin")),
          "a local time that occurs twice or never in its zone"),
     ],
 )  # fmt: skip
-def test_times_without_zone_or_unit_take_them_from_the_declaration(text: str, times: Times, expected: str) -> None:
+def test_times_without_zone_or_unit_take_them_from_the_declaration(
+    text: str, times: TimeDefaults, expected: str
+) -> None:
     (row,) = both([b'{"t": %b}' % text.encode()], parse_columns("t timestamp"), times)
 
     assert expected == (row.reason if isinstance(row, Refusal) else row[0].isoformat())  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of_message, protobuf_format
-from jobs.typed.values import Refusal, Times
+from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
 from tests.support.lakes import rows_of
@@ -74,7 +74,7 @@ def _descriptors() -> bytes:
 
 DESCRIPTORS = _descriptors()
 _COLUMNS = columns_of_message(DESCRIPTORS, "shop.Order")
-_READER = protobuf_format(DESCRIPTORS, "shop.Order").reader(_COLUMNS, Times())
+_READER = protobuf_format(DESCRIPTORS, "shop.Order").reader(_COLUMNS, TimeDefaults())
 _POOL = DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS).file:
     _POOL.Add(_file)
@@ -169,7 +169,7 @@ def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
 
 
 def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
-    first = protobuf_format(DESCRIPTORS, "shop.Other").reader((), Times())
+    first = protobuf_format(DESCRIPTORS, "shop.Other").reader((), TimeDefaults())
 
     refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
 
@@ -182,7 +182,9 @@ def test_a_message_without_one_of_its_required_fields_is_refused() -> None:
     for number, name in enumerate(("a", "b"), 1):
         message.field.add(name=name, number=number, type=_F.TYPE_INT32, label=_F.LABEL_REQUIRED)
     described = bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
-    read_old = protobuf_format(described, "old.Order").reader(columns_of_message(described, "old.Order"), Times())
+    read_old = protobuf_format(described, "old.Order").reader(
+        columns_of_message(described, "old.Order"), TimeDefaults()
+    )
 
     found = results_of(read_old(pa.array([b"\x08\1\x10\2", b"\x08\1", b"\x10\2"])), 3)
 

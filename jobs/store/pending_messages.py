@@ -24,7 +24,7 @@ from rmq_formats.store import FileKind
 from rmq_formats.timer_files import (
     NO_POSITION,
     PRECISION_MS,
-    PROGRESS,
+    TIMER_PROGRESS,
     UNIT,
     Slot,
     TimerUnit,
@@ -60,7 +60,7 @@ def read_timer_state(store: Store) -> TimerState | None:
     if wheel is None or progress is None:
         return None
     with store.open(progress) as file:
-        read_until = decode_read_timestamp(file.read(0, PROGRESS.size))
+        read_until = decode_read_timestamp(file.read(0, TIMER_PROGRESS.size))
     with store.open(wheel) as file:
         used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
     with _TimerLog(store) as log:
@@ -76,7 +76,7 @@ def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
             at = slot.last
             while at != NO_POSITION:
                 unit = log.unit_at(at)
-                if unit is None and not store.is_closed:
+                if unit is None and not store.has_clean_shutdown:
                     break  # the wheel's page may be on disk before the log's
                 if unit is None:
                     raise CorruptData(
@@ -133,7 +133,7 @@ def _snapshot_number(wheel: StoredFile) -> int:
 MAX_INDEX_ROWS_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them
 
 
-class RocksState(NamedTuple):
+class RocksdbStoreState(NamedTuple):
     """The rows of all families; families of few rows are decoded."""
 
     folder: str
@@ -147,7 +147,7 @@ class RocksState(NamedTuple):
         return not (self.index_rows or self.transactions or self.timers)
 
 
-def read_rocksdb_state(store: Store) -> RocksState | None:
+def read_rocksdb_state(store: Store) -> RocksdbStoreState | None:
     """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""
     folder = detect_storage_features(store).rocksdbstore_folder
     if folder is None:
@@ -158,7 +158,7 @@ def read_rocksdb_state(store: Store) -> RocksState | None:
             for key, value in database.items(rows_of.TRANSACTION_FAMILY)
             if key != rows_of.LAST_OFFSET_KEY
         )
-        return RocksState(folder, _index_rows(database), transactions, _timers(database))
+        return RocksdbStoreState(folder, _index_rows(database), transactions, _timers(database))
 
 
 def _index_rows(database: Database) -> int:

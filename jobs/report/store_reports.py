@@ -20,7 +20,7 @@ _SURVIVOR = ("name", "role", "verdict", "detail")
 _BARS = 40  # files that are drawn
 
 
-def report_of_verify(verdict: Verdict, seconds: float) -> Report:
+def build_verification_report(verdict: Verdict, seconds: float) -> Report:
     """Return the report of a finished verification."""
     rows = [part_row(name, part) for name, part in verdict.parts.items()]
     parts: list[Part] = [
@@ -62,7 +62,7 @@ def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
     return Grid("Findings", _COLUMNS, rows)
 
 
-def report_of_rebuild(result: "IndexRebuildSummary", outcome: Result, *, installs: bool = False) -> Report:
+def build_index_rebuild_report(result: "IndexRebuildSummary", outcome: Result, *, installs: bool = False) -> Report:
     """Return the report of a run with this *outcome*; *installs*: the run installs the files itself."""
     settings = result.settings
     parts: list[Part] = []

@@ -31,7 +31,7 @@ _HEX = 64
 _OTHERS = "others"
 
 
-def report_of_ingest(summary: Summary, lake: Lake) -> Report:
+def build_ingest_report(summary: Summary, lake: Lake) -> Report:
     """Return the report of a finished run."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:

@@ -18,7 +18,7 @@ from jobs.console.lines import printable, printable_lines
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import utf8_text
-from jobs.query.message import LARGEST_BODY, Message
+from jobs.query.message import INFLATED_BODY_LIMIT, Message
 from jobs.query.mqadmin.text import host_port_text, time_text
 from jobs.query.source import Sentence
 from jobs.report.document import style_sheet, template_environment
@@ -214,7 +214,8 @@ def format_body(message: Message, asked: str | None) -> dict[str, object]:
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
-        note = f"The body is shown compressed: it is invalid, or larger than {LARGEST_BODY:,} bytes when decompressed."
+        limit = f"{INFLATED_BODY_LIMIT:,} bytes"
+        note = f"The body is shown compressed: it is invalid, or larger than {limit} when decompressed."
     text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
