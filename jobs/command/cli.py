@@ -21,7 +21,7 @@ import click
 
 from jobs import __version__
 from jobs.command import VERBS
-from jobs.command.answer import TYPED_WORDS
+from jobs.command.answer import COMMAND_LINE_META_KEY
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
@@ -40,10 +40,11 @@ Examples:
   rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
   rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
 
-Options can also be set in the environment (RMQ_LAKE_<VERB>_<OPTION>) and in --config FILE. A command
+Options can also be set in the environment (RMQ_LAKE_<COMMAND>_<OPTION>) and in --config FILE. A command
 with --show-config prints the value and the source of each option instead of running.
 
-SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) come before the verb and are passed to spark-submit unchanged.
+SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) come before the command and are passed unchanged
+to spark-submit.
 
 \b
 Exit codes: 0 done · 1 failed · 2 usage or configuration error
@@ -88,7 +89,7 @@ class _Verbs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words as they were typed, for messages that name the next command."""
-        ctx.meta[TYPED_WORDS] = tuple(args)
+        ctx.meta[COMMAND_LINE_META_KEY] = tuple(args)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -129,7 +130,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
 @click.group(
     cls=_Verbs,
     epilog=_EPILOG,
-    subcommand_metavar="VERB [ARGS]…",
+    subcommand_metavar="COMMAND [ARGS]…",
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 120,

@@ -67,9 +67,9 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
     """
     Return the values of a configuration file for the command of *ctx*, by parameter name.
 
-    Keys before the first table apply to every verb that has the option, except for `lake`. A table [VERB] applies to
-    one verb, or to all commands of query that have the option; a table [query.by-key] applies to one command. The
-    narrower table wins.
+    Keys before the first table apply to every command that has the option, except for `lake`. A table [COMMAND]
+    applies to one command, or to all commands of query that have the option; a table [query.by-key] applies to one
+    command. The narrower table wins.
     """
     known = {key: parameter for parameter in configurable_parameters(ctx.command) for key in parameter_keys(parameter)}
     if _OF_A_VERB in values:
@@ -211,7 +211,7 @@ def verb(
 _CONFIG = {
     "config": option(
         "FILE",
-        "A TOML file with default values by option name; a table [VERB] applies only to that verb.",
+        "A TOML file with default values by option name; a table [COMMAND] applies only to that command.",
         FILE,
         is_eager=True,
         expose_value=False,

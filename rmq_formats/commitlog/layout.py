@@ -121,8 +121,8 @@ DLEDGER_ENTRY = Layout(
     ("term", "q", "the leader's term"),
     ("pos", "q", "offset of this header's first byte in the log"),
     ("channel", "i", "always 0"),
-    ("chain_crc", "i", "always 0: checks nothing"),
-    ("body_crc", "i", "always 0: checks nothing"),
+    ("chain_crc", "i", "always 0; not checked"),
+    ("body_crc", "i", "always 0; not checked"),
     ("body_length", "i", "bytes of the record that follows"),
 )
 DLEDGER_END = Layout(

@@ -12,9 +12,17 @@ from rmq_formats.layout import Layout
 from rmq_formats.properties import MAX_INT, wrap_to_java_long
 
 HEADER = Layout(
-    ("begin_timestamp", "q", "store time of the first entry's message; without entries, the end of the previous file"),
+    (
+        "begin_timestamp",
+        "q",
+        "store time of the first entry's message; if none, end_timestamp of the previous file",
+    ),
     ("end_timestamp", "q", "store time of the last entry's message, not the largest one"),
-    ("begin_physical_offset", "q", "offset of the first entry's message; without entries, the previous file's end"),
+    (
+        "begin_physical_offset",
+        "q",
+        "offset of the first entry's message; if none, the previous file's end_physical_offset",
+    ),
     ("end_physical_offset", "q", "offset of the last entry's message"),
     ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
     ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),

@@ -93,7 +93,7 @@ def _of_console(page: str, section: str, fenced: str) -> Iterator[Shown]:
 
 # What is not run, and why. A pattern that no page needs any more fails a test.
 NOT_RUN = {
-    r"…|\[[A-Z]|\bVERB\b": "three dots, brackets, VERB: the form of a command, not one",
+    r"…|\[[A-Z]|\bCOMMAND\b": "three dots, brackets, COMMAND: the form of a command, not one",
     r"^rmq-lake \w+$": "names a verb in a sentence",
     r"spark://|s3a?://|hdfs://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",

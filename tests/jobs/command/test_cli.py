@@ -362,7 +362,7 @@ def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jobs.main", "--help"], env=environment, capture_output=True, check=True
     )
-    assert rb"VERB [ARGS]\u2026" in done.stdout
+    assert rb"COMMAND [ARGS]\u2026" in done.stdout
 
 
 SEEDS = int(os.environ.get("SEEDS", "3000"))
