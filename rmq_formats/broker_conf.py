@@ -3,7 +3,7 @@ A broker's own configuration: the settings for the directories and file sizes of
 
 The file is Java properties text. Names are spelled `maped…` until 4.5.1 and `mapped…` since.
 
-`config/*.json` files are JSON except that numbers as names are not quoted.
+`config/*.json` files are JSON, except that numeric names are not quoted.
 
 The epochs of a broker in controller mode (5.0.0+) say which master wrote the log from which offset on.
 `epochFileCheckpoint` is text: the number of entries, the CRC-32 of the following lines, then `epoch-start offset` on
@@ -42,7 +42,7 @@ class BrokerConf:
     """
     The settings of a broker that affect its store; None if the configuration does not have the setting.
 
-    A field's metadata: the broker's own names of it, each with the reader of its value.
+    The metadata of a field has each of the broker's names for it, with the parser of the value.
     """
 
     broker_name: str | None = field(default=None, metadata={"brokerName": str})
@@ -121,11 +121,11 @@ def _unescape(match: re.Match[str]) -> str:
     return _CONTROLS.get(code, code)
 
 
-# A text, or a number where a name should be. Texts are matched first, so that nothing inside them is matched. Repeats
+# A string, or a number in place of a name. Strings are matched first, so that nothing inside them is matched. Repeats
 # are possessive (`*+`): `re` stores 130 bytes per backtracking position, which are gigabytes for a text of some
 # megabytes.
 _NUMBER_AS_NAME = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)')
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or alone
 
 
 def decode_config(raw: bytes) -> dict[str, object]:
@@ -156,7 +156,7 @@ def _with_quoted_names(text: str) -> str:
 
 
 def change_counter(config: Mapping[str, object]) -> int:
-    """Return how many changes a file counts; 0 where it does not, as up to 4.9.3."""
+    """Return the number of changes that a file states in `dataVersion`; 0 if it states none, as up to 4.9.3."""
     return _in_data_version(config, "counter") or 0
 
 

@@ -15,7 +15,7 @@ from rmq_formats.properties import java_integer, java_text
 
 # TopicValidator#RMQ_SYS_TRACE_TOPIC, TraceConstants#TRACE_TOPIC_PREFIX
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_CLOUD_PREFIX = "rmq_sys_TRACE_DATA_"  # and a region
+_CLOUD_PREFIX = "rmq_sys_TRACE_DATA_"  # followed by a region
 FIELD_END, LINE_END = "\x01", "\x02"  # TraceConstants calls them CONTENT_SPLITOR and FIELD_SPLITOR
 MAX_FIELDS = 15
 
@@ -36,14 +36,14 @@ class Trace(NamedTuple):
 
     kind: TraceKind
     message_id: str | None = None
-    event_timestamp: int | None = None  # ms: when it was sent, taken, consumed, ended, recalled
+    event_timestamp: int | None = None  # ms: when it was sent, received, consumed, ended or recalled
     region_id: str | None = None
     client_group: str | None = None  # of producers or of consumers
     topic: str | None = None
     tags: str | None = None
     keys: str | None = None
     store_host: str | None = None
-    client_host: str | None = None  # clients of 4.8.0 wrote it of a sending
+    client_host: str | None = None  # written only by clients of 4.8.0, when sending
     body_length: int | None = None
     cost_ms: int | None = None  # how long it took
     message_type: int | None = None  # MessageType: 0 normal, 1 half, 2 commit, 3 delayed, 4 ordered
@@ -71,7 +71,7 @@ _FIELDS: Mapping[TraceKind, Sequence[str]] = {
     ),
     TraceKind.RECALLED: (*_START, "topic", "message_id", "is_success"),
 }
-# And what else follows in lines of so many fields, the kind among them, or of more.
+# Further fields of lines with at least this many fields, including the kind.
 _LATER_FIELDS: Mapping[TraceKind, Sequence[tuple[int, Sequence[str]]]] = {
     TraceKind.SENT: (
         (15, ("offset_message_id", "is_success", "client_host")),
@@ -130,7 +130,7 @@ def decode_line(line: str) -> Trace | None:
 
 
 def field_names(kind: TraceKind, count: int) -> Sequence[str]:
-    """Return the names of the fields of a line that has so many, the kind among them; it may lack some of them."""
+    """Return the names of the fields of a line with *count* fields, including the kind; some of them may be missing."""
     later = (names for least, names in _LATER_FIELDS.get(kind, ()) if count >= least)
     return (*_FIELDS[kind], *next(later, ()))
 

@@ -54,7 +54,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "interest-cohort=()",
 }
-# This page sets the cookie and then redirects: with an HTTP redirect that another site began, it would not be sent.
+# The response with this page sets the cookie, and the page then opens the start page. If an HTTP redirect did this
+# after a link on another site, the browser would not send the cookie.
 _ENTER = '<!doctype html><html lang="en"><title>rmq-lake</title><meta http-equiv="refresh" content="0;url=/"></html>'
 _SOON = 0.3  # seconds within which most answers arrive: their pages are sent whole, with their own status
 _SECONDS = 60.0  # for one answer
@@ -204,7 +205,7 @@ class Application:
         self._workers = workers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, which only reads; if the browser disconnects, or the server ends, cancel its query."""
+        """Answer a read-only request. If the browser disconnects or the server stops, cancel the query."""
 
         async def wait_for_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -308,7 +309,7 @@ class Application:
                 await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
                 return
             if reply.status != HTTPStatus.OK:
-                raise OSError(f"{question.path}: the download is not complete")  # the connection ends: clients notice
+                raise OSError(f"{question.path}: the download is not complete")  # ends the connection early
             if is_first:
                 await _begin(send, Response(b"", media_type=media_type, headers=headers))
             await send({"type": "http.response.body", "body": reply.content, "more_body": True})

@@ -25,9 +25,9 @@ from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import engine_rule_text
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
-_CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
+_CONFIG_FILE = f"{__name__}.file"  # key in click's context: the configuration file that was read
 _MOST = 1 << 20  # bytes of a configuration file
-# Of a service, as Kubernetes names them: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
+# The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _OF_A_VERB = "lake"  # its role differs from verb to verb, so this key is not shared by all verbs
 # Keys that may be before the first table, although not every verb has the option.
@@ -168,11 +168,11 @@ def verb(
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Callable[[Callable[..., ExitCode]], click.Command]:
     """
-    Return the decorator that makes a command, below *of*, of a function whose parameters have options as defaults.
+    Return a decorator that turns a function into a command of the group *of*; its parameters' defaults are the options.
 
-    Its help ends with examples, the command *lines*, and with *exit_codes* where it has its own. It also has `--config
-    FILE` and `--show-config`, which prints all settings instead of running it. Errors of a request become usage errors,
-    and another run at work ends with its own exit code.
+    The help of the command ends with examples (*lines*), and with *exit_codes* if the command has its own. Each command
+    also accepts `--config FILE` and `--show-config`, which prints all settings instead of running the command.
+    `RequestError` becomes a usage error; if another run is active, the command ends with the exit code for this.
     """
 
     def decorate(function: Callable[..., ExitCode]) -> click.Command:
@@ -229,7 +229,7 @@ source_options = {
 
 
 def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
-    """Leave one of `--store` and `--lake`: the typed one, where a file or a variable names both."""
+    """Keep one of `--store` and `--lake` if both are set: the one whose source takes precedence."""
     options = {str(one.name): one for one in ctx.command.params if one.name in _EXCLUSIVE}
     given = [name for name in options if parsed[name] is not None]
     if len(given) < len(_EXCLUSIVE) or not all(isinstance(one, click.Option) for one in options.values()):
@@ -276,7 +276,7 @@ def _is_of_service(variable: str) -> bool:
 
 
 def environment_variable_name(*words: str) -> str:
-    """Return the name of the environment variable of a key, which contains the names of the command."""
+    """Return the name of the environment variable for a key of a command: *words* are the names of both."""
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 

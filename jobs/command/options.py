@@ -36,7 +36,7 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
 
 
 class _NeededByVerb(click.Parameter):
-    """A parameter that may be missing where `--show-config` replaces the verb."""
+    """A parameter that may be missing if `--show-config` prints the settings instead of running the command."""
 
     def value_is_missing(self, value: object) -> bool:
         return super().value_is_missing(value) and not click.get_current_context().params.get("show_config")
@@ -88,7 +88,7 @@ def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **mo
 
 
 def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
-    """Return options that a verb receives as one value, created by *make*; they are its own defaults, or *parts*."""
+    """Declare options that a command receives as one value, created by *make*: its parameters' defaults, or *parts*."""
     return _Bundle(make, parts or options_of_function(make))
 
 
@@ -147,7 +147,7 @@ def parse_time_argument(text: str) -> TimeArgument:
 
 
 def parse_offset_or_time(text: str) -> int | TimeArgument:
-    """Parse a place in the log: a physical offset (plain digits), or the time of its first record."""
+    """Parse a position in the log: a physical offset (plain digits), or the time of the first record."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text)

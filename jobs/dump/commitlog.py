@@ -58,7 +58,7 @@ _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
 def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
-    # Of the other kinds files end with zeros, or with a record, wherever they are.
+    # Files of the other kinds end with zeros or with a record, even if another file follows.
     is_segment = kind not in _OPEN_ENDED and parse_offset_name(file.name) is not None
     next_offset, cut_short = compare_with_sibling_files(file) if is_segment else (None, None)
     is_final = next_offset is not None and _is_written(f"{file.folder}/{file_name_of_offset(next_offset)}")
@@ -74,7 +74,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
         damaged += item.is_damage
         position = last.end - segment.base_offset
     at, is_whole = segment.base_offset + position, position >= segment.size
-    # Only at the end of the file: a dump that --limit ends before it says nothing about how the file ends.
+    # A dump that --limit stops before the end of the file does not show how the file ends.
     cut = cut_short if is_whole else None
     if is_segment and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
         cut = "truncated: the file ends with a record, but a broker ends it with a blank or with zeros"
@@ -139,7 +139,7 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
         piece = piece._replace(reason=reason)
     position = piece.offset - segment.base_offset
     is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
-    # The size and the magic that a record and a blank begin with: of both, the first 8 bytes mean the same.
+    # Records and blanks both begin with a size and a magic, in the same 8 bytes.
     head = segment.read(position + segment.framing.header_size, BLANK.size) if is_whole_segment and is_end else b""
     if len(head) == BLANK.size:
         size, magic = map(int, BLANK.unpack(head))
@@ -224,7 +224,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
         record.prepared_transaction_offset,
         record.body_length,
     ]
-    written = {  # numbers that have a meaning, as people write them
+    written = {  # numbers that are usually not written as decimals
         "magic_code": f"{record.magic_code & 0xFFFFFFFF:08X}",
         "sys_flag": f"0x{record.sys_flag & 0xFFFFFFFF:X}",
         "born_timestamp": f"{record.born_timestamp}  {short_time_text(record.born_timestamp)}",

@@ -33,7 +33,7 @@ from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.store import parse_offset_name
 
-_LOOK_AT_ALL_S = 60.0  # a run begins at least this often, even if the log does not change: queues, topics, the lake
+_LOOK_AT_ALL_S = 60.0  # a run begins at least this often: queues, topics or the lake may change without the log
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
 _FAILURES = 5  # consecutive ones that end following
 _PAUSE_S = 5.0  # after a failure
@@ -44,7 +44,7 @@ _LOOKS = 8  # probes of the log during the longest wait of a message
 @dataclass(frozen=True, slots=True)
 class Pace:
     """
-    The longest wait of a message for its step, and the duration of following.
+    How long a message waits at most for the step that reads it, and how long the store is followed.
 
     *every_s* is an upper limit, not a period: a step begins that long after the last probe that found nothing new, and
     reads all new messages.
@@ -55,7 +55,7 @@ class Pace:
     probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
-        """Return the seconds from *now* to the next probe, or to the step of messages that wait since *waits_since*."""
+        """Return the seconds from *now* to the next probe, or to the step once messages wait since *waits_since*."""
         if waits_since is not None:
             return max(waits_since + self.every_s - now, 0)
         return max(began + (self.every_s / _LOOKS if self.probe_interval_s is None else self.probe_interval_s) - now, 0)
@@ -128,7 +128,7 @@ class Follower:
     def _run_with_retries(self) -> Iterator[Summary]:
         """Yield the summary of each step; errors between two steps are retried."""
         ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
-        trials = 0  # left; an error of the first step is raised
+        trials = 0  # attempts left; an error of the first step is raised
         has_begun = False
         while True:
             try:
@@ -142,7 +142,7 @@ class Follower:
                 trials -= 1
                 if not self._is_stopped_after(error):
                     continue
-            except OtherRunActiveError as error:  # it started after our error, and will end
+            except OtherRunActiveError as error:  # another run began after our error; wait until it ends
                 if not has_begun:
                     raise
                 if not self._is_stopped_after(error):
@@ -158,7 +158,7 @@ class Follower:
         """Start a run whenever there may be new data; hold the store's lock from the first run on."""
         place: _Place | None = None
         is_kept = False
-        tables = set[str]()  # that have a commit of this process
+        tables = set[str]()  # to which this process has committed
         looked = before = 0.0
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.

@@ -52,7 +52,7 @@ class Likeness(Enum):
     """The result of comparing a known store's fingerprints with a store."""
 
     SAME = "same"
-    OTHER = "other"  # different bytes wherever both have some
+    OTHER = "other"  # different bytes wherever both have bytes
     PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged or rewritten
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
@@ -80,7 +80,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
-    with skip_lost_file():  # retention may delete the file meanwhile; an unreadable sector shows no owner
+    with skip_lost_file():  # retention may delete the file meanwhile; an unreadable sector identifies no store
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
         return fingerprint.matches(data) if any(data) else None  # zeros: not written yet, on a lagging slave
     return None

@@ -80,7 +80,7 @@ class Manifest:
     to_offset: int
     store_timestamp: int | None  # store time of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
-    tables: Mapping[str, tuple[AddedFile, ...]]  # in the order of commits; without files it only gets the run's number
+    tables: Mapping[str, tuple[AddedFile, ...]]  # in commit order; a table without files only gets the run's number
     selection: Mapping[str, object] = field(default_factory=dict)
     state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Return the stored form."""
-        # One line: a first run of a huge store names a hundred thousand files, and only this form is written at speed.
+        # No indentation: the first run of a huge store lists 100,000 files, and `json` writes only this form quickly.
         return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}).encode()
 
     @classmethod
@@ -122,7 +122,7 @@ class KnownStore:
     broker: str
     registered: tuple[Fingerprint, ...]
     newest: Manifest | None = None
-    tier: Sequence[Any] | None = None  # of a tier: some of its queues' first records; its manifests know all queues
+    tier: Sequence[Any] | None = None  # of a tier: first records of some queues; its manifests list all queues
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -182,7 +182,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         try:
             detail = json.loads(row["detail"])
             registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
-            # A clock may be set back; a lake of an older version has nothing but the time.
+            # A clock may be set back, but lakes of older versions have only the time.
             order = detail.get("registration", 0), row["time"]
         except _NOT_OURS as error:
             raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {store_id}: {error}") from error
@@ -201,7 +201,7 @@ def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
 
 
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
-    """Raise `OSError` if rows have runs that Delta's log has lost: every message would be ingested twice."""
+    """Raise `OSError` if `runs` has runs that Delta's log does not know: every message would be ingested twice."""
     found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
     numbers = [run for run, state in found if state == PREPARED]
     if numbers and not newest_committed_transaction(lake, RUNS.name, store.store_id):
@@ -434,7 +434,7 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     for table in WRITTEN_BY_RUNS:
         merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # of files that the run merged after it was done
         if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
-            abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
+            abort_file_replacements(lake, table)  # otherwise a slow process may still commit it
         log = f"{table.name}/_delta_log"
         for info in lake.list_files(log):  # unfinished commits: `deltalake` begins their names with '#'
             if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < dead_before:

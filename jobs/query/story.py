@@ -55,7 +55,7 @@ class Role(StrEnum):
 
 _READ_BY_CONSUMERS = frozenset({Role.SENT, Role.SENT_AGAIN, Role.COMMITTED, Role.DELIVERED, Role.RETRIED})
 _WAITING = frozenset({Role.HALF, Role.DELAYED, Role.TIMED, Role.RETRY_WAITING})
-# What a copy is; {topic} and {queue} of one that waits are those to which it will be moved.
+# The text for each role. The {topic} and {queue} of a waiting copy are those to which it will be delivered.
 _TEMPLATES = {
     Role.SENT: "sent by {host} to {topic} queue {queue}, offset {number:,}",
     Role.SENT_AGAIN: "sent again by {host} to {topic} queue {queue}, offset {number:,}",
@@ -94,7 +94,7 @@ class ConsumptionState(StrEnum):
     """Whether a group has consumed a copy, at the time of the snapshot."""
 
     CONSUMED = "consumed"
-    FAILED = "failed"  # the group took the copy and sent it back: a later copy is its retry
+    FAILED = "failed"  # the group received the copy and sent it back: a later copy is the retry
     IN_FLIGHT = "in_flight"
     NOT_YET = "not_yet"
 
@@ -205,7 +205,7 @@ def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int,
     """Return the copies of a message by offset; add missing facts to *unknown*."""
     found = {seed.record.physical_offset: seed}
     if seed.unique_key:
-        # Under its own topics, those that messages wait in, and those that failed ones are moved to.
+        # Search the message's own topics, the topics in which messages wait, and retry and dead-letter topics.
         own = filter(None, (seed.topic, seed.properties.get(REAL_TOPIC), seed.properties.get("RETRY_TOPIC")))
         moved = (topic for topic in source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
         for other in source.copies(seed.unique_key, sorted({*own, *moved, *HALF_TOPICS, *_WAITING_TOPICS})):
@@ -294,7 +294,7 @@ def _group_of(topic: str) -> str | None:
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
     copy.removal = source.truncation_sentence(message)
-    if not copy.is_superseded:  # its units and index entries went with it, other messages have its place in the queue
+    if not copy.is_superseded:  # else it has no units or index entries, and other messages have its queue offset
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
         copy.ended_by, was_cut_short = (
@@ -306,7 +306,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
                 Sentence("only the newest 4,096 op messages were read: an older one may end the transaction")
             )
     elif message.topic in _WAITING_TOPICS:
-        # The timer's property says when it is due, or the unit of a delayed message.
+        # The delivery time is in a property (timer message) or in the unit (delayed message).
         codes = (fact.tags_code for fact in copy.queues if fact.tags_code is not None)
         is_timed = message.topic == TIMER_TOPIC
         copy.due = parse_whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
@@ -329,7 +329,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
     return Sentence("neither committed nor rolled back yet")
 
 
-# clients: their traces, and how far groups are
+# traces of clients, and progress of consumer groups
 
 
 def _reports(source: Source, unique_key: str) -> list[TraceReport]:
@@ -341,7 +341,7 @@ def _reports(source: Source, unique_key: str) -> list[TraceReport]:
         for trace in decode_traces(message.body_within() or message.record.body)
         if trace.message_id == unique_key
     ]
-    # The line that ends a request names no group, the one that took the messages does.
+    # A SubAfter line may name no group; the SubBefore line of the same request does.
     groups = {trace.request_id: trace.client_group for trace, _ in traces if trace.request_id and trace.client_group}
     return [
         (trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), source.origin_of(message))
@@ -409,7 +409,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
     return state
 
 
-# a story as people read it, and as scripts do
+# the history as text and as JSON
 
 
 class TimelineLine(NamedTuple):

@@ -96,7 +96,7 @@ class Report:
 
     verb: str
     subject: str
-    severity: str  # the word of `jobs.console.result`
+    severity: str  # a value of `jobs.console.result.Severity`
     verdict: str  # the same, or a better description
     headline: str  # action, amount and speed
     parts: Sequence[Part]
@@ -122,7 +122,7 @@ def write_report(directory: Path, report: Report) -> None:
 def replace_text_file(path: Path, text: str) -> None:
     """Replace a file atomically."""
     attempt = path.with_name(f".{path.name}.attempt")
-    attempt.unlink(missing_ok=True)  # left by a process that was killed, or a link that another user has made
+    attempt.unlink(missing_ok=True)  # left by a killed process, or a link that another user has created
     with attempt.open("x", encoding="utf-8", errors="replace") as file:
         file.write(text)
     attempt.replace(path)

@@ -54,7 +54,7 @@ class TimerState(NamedTuple):
 
 
 def read_timer_state(store: Store) -> TimerState | None:
-    """Return the waiting messages; None without a wheel or its progress. `FormatError` if damaged."""
+    """Return the waiting messages; None if the wheel or its progress file is missing. `FormatError` if damaged."""
     wheel = max(store.files_of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
     progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
@@ -126,24 +126,24 @@ def _base_offset(file: StoredFile) -> int:
 
 
 def _snapshot_number(wheel: StoredFile) -> int:
-    """Return the position of a snapshot: a broker loads that of the largest, if there are any."""
+    """Return the position in the name of a snapshot, or -1; a broker loads the snapshot with the largest one."""
     return int(wheel.about.path.partition(".")[2] or "-1")
 
 
-MAX_INDEX_ROWS_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them
+MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large index stays fast
 
 
 class RocksdbStoreState(NamedTuple):
-    """The rows of all families; families of few rows are decoded."""
+    """The contents of `rocksdbstore/`: the number of index rows, and the decoded transactions and timer messages."""
 
     folder: str
-    index_rows: int  # at most MOST_COUNTED
+    index_rows: int  # at most MAX_INDEX_ROWS_COUNTED
     transactions: tuple[PendingTransaction, ...]
     timers: tuple[TimerRow, ...]  # pending ones; rows outlive their delivery
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is stored there: such a folder is in every newer store."""
+        """Whether the database is empty; newer brokers create one in every store."""
         return not (self.index_rows or self.transactions or self.timers)
 
 
@@ -173,7 +173,7 @@ def _index_rows(database: Database) -> int:
 
 def _timers(database: Database) -> tuple[TimerRow, ...]:
     progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
-    # Its row is after those of messages, of which only the pending ones are kept.
+    # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
     found = next(database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))
     delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.DELIVERY_PROGRESS_KEY else 0
     items = ((key, value) for key, value in database.items(rows_of.TIMER_FAMILY) if key not in progress)

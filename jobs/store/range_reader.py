@@ -16,7 +16,7 @@ from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 STORED_TOO_RECENTLY = "stored too recently"
-_MOST_LOOKS = 3  # at one place
+_MOST_LOOKS = 3  # times that one position is read again
 _SLICE = 256 << 10  # bytes of a second read that are in memory at a time
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
@@ -102,10 +102,10 @@ class RangeReader:
 
     def _looks_again(self, at: int) -> bool:
         """
-        Return whether records at a position are read once more, as a broker may have written to the file meanwhile.
+        Return whether to read the records at a position again, because a broker may have written to the file meanwhile.
 
-        A page may have been read before the broker filled it, and the next one afterwards; inside a body, no length
-        shows this. Bytes that others follow were complete by then, so a second read returns all of them.
+        A page may have been read before the broker filled it, and the next page afterwards. Inside a body, no length
+        field shows this. The broker writes in order, so a second read returns the complete page.
         """
         if self._range.store_in_use is None or not may_be_running(self._range.store_in_use):
             return False
@@ -146,8 +146,8 @@ class RangeReader:
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = Fingerprint.from_bytes(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
-        # Kept: the first record of the range and of its last two groups. `facts` has the first and the last but one,
-        # and hashes the tail itself. The beginning survives a truncation of the end, the end survives retention.
+        # Keep the first record of the range and of its last two groups. `facts` returns the first and the last but one,
+        # and hashes the tail itself. A truncation leaves the beginning of a log, and retention leaves its end.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])

@@ -71,7 +71,7 @@ class UnknownSettingError(UndecidedError):
     """A setting of the broker is unknown, and RocketMQ's default must not be assumed for a broker's files."""
 
     def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
-        """*defaults*: the options that give the default."""
+        """*defaults*: the options, each followed by its value, that select RocketMQ's defaults."""
         options = " and ".join(defaults[::2])
         lake = "a lake into which this store was ingested"
         super().__init__(f"the store does not show {missing}: pass {options}, --broker-conf, or {lake}")
@@ -88,11 +88,12 @@ class Known(Generic[Value]):
 
     @property
     def origin_text(self) -> str:
-        """How the value is known, for people."""
+        """How the value is known, as text for users."""
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
-# How much of a log is read: segments, evenly over the log and including the last two; records at the start of each.
+# How much of a log is read: the number of segments, spread over the log and including the last two, and the number of
+# records at the start of each.
 ReadEffort: TypeAlias = tuple[int, int]
 QUICK: ReadEffort = (1, 200)
 THOROUGH: ReadEffort = (16, 2000)
@@ -102,7 +103,7 @@ class Writers(NamedTuple):
     """The releases that wrote a store."""
 
     rules: Rules  # which release's rules apply from which offset on
-    text: str  # for people: a range if the marks do not determine one release
+    text: str  # for users: a range if the marks do not determine one release
     possible: tuple[Release, ...] = ()  # that may have written the end of the log, if it is not known
 
     def __str__(self) -> str:
@@ -212,7 +213,7 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
 def detect_store_eras(
     store: Store, effort: ReadEffort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
 ) -> tuple[Era, ...]:
-    """Return the eras of a store by its files and records, by tags in *index* files, and by marks known *besides*."""
+    """Detect the eras of a store from its files and records, tags in *index* files, and the further marks *besides*."""
     marks = MarkCollector()
     marks.add_all(besides)
     marks.add_all(find_file_marks(store))
@@ -298,7 +299,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     if identity in _remembered:
         return _remembered[identity]
     own = MarkCollector()
-    with suppress(OSError):  # the part read so far counts, this time
+    with suppress(OSError):  # use the part that was read, but do not cache it
         for record in islice(_records(store, segment), records):
             own.add_all(record_marks(record))
         if identity and identity == _identify(segment, records):

@@ -60,12 +60,12 @@ from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
-_LONGEST_S = 1_000_000  # that a query may be given: eleven days
+_LONGEST_S = 1_000_000  # maximum of --seconds: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
 def _make_printer(output: str, zone: ZoneInfo | None, *more: Any, as_json: bool) -> Printer:  # noqa: ANN401 - of a printer
-    """Return a printer that prints the end of its form when the command ends."""
+    """Return a printer that ends its output, such as a JSON array, when the command ends."""
     form = RowFormat(output)
     if as_json and form not in {RowFormat.TEXT, RowFormat.NDJSON}:
         raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")

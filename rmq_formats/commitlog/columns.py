@@ -34,7 +34,7 @@ _GROWTH = 3  # a malformed byte becomes a character of three
 _LARGEST = (1 << 31) - 1  # the largest offset in Arrow's arrays
 _ID_SIZE = 56  # of an offset id with an IPv6 address
 _PORT_SIZE = 4
-_SPARE = 1 << 14  # bytes of room for them in every batch; few records have any
+_SPARE = 1 << 14  # bytes for the growth of malformed texts in a batch, which are rare
 _SLOTS = 1 << 12  # for distinct texts, at first
 _HEAP_SIZE = 1 << 16
 _MORE = 4
@@ -168,8 +168,8 @@ def _column_room(count: int, size: int) -> Column:
 
 
 def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> Output:
-    """Return room for records, by the bytes of their parts; *texts* are the properties once they are clean."""
-    most = properties // 3 + rows  # with its separator, which the last one lacks, none is shorter than three bytes
+    """Allocate the output for records whose parts have these total sizes; *texts*: properties in valid UTF-8."""
+    most = properties // 3 + rows  # each takes at least three bytes, except that the last one has no separator
     return Output(
         good=_room(np.int64, rows),
         bad=_room(np.int64, rows),

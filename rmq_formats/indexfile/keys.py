@@ -65,5 +65,5 @@ def typed_index_keys(record: MessageRecord, release: Release) -> list[IndexKey]:
 
 
 def index_keys(record: MessageRecord, release: Release) -> list[str]:
-    """Return the texts that *release* hashes for *record*, in the order in which it puts them."""
+    """Return the texts that *release* hashes for *record*, in the order in which it indexes them."""
     return [key.text for key in typed_index_keys(record, release)]

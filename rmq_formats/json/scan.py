@@ -26,7 +26,7 @@ _DEEPEST = 100  # nested objects and arrays
 _MOST_KEYS = 512  # of all open objects together
 _FNV_BASIS, _FNV_PRIME = 2166136261, 16777619
 _LOW_32 = (1 << 32) - 1
-_PLACES = 4  # of a member: its key from here, to here, its value from here, to here
+_PLACES = 4  # positions per member: start and end of its key, start and end of its value
 _NO_CHARACTER = -1
 _ESCAPED = np.full(256, _NO_CHARACTER, np.int64)  # by the letter after the backslash
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
@@ -37,7 +37,7 @@ class Members(NamedTuple):
 
     kinds: Bytes  # of each document: the wanted one, MISSING (null as well) or REFUSED
     ends: Sizes  # where the members of each document end
-    places: NDArray[np.int32]  # of each member a row: where its key, in quotes, starts and ends, and its value
+    places: NDArray[np.int32]  # a row per member: start and end of its key, in quotes, and of its value
 
 
 def scan_members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
@@ -77,10 +77,10 @@ def _scan(
 @helper
 def _document(data: Bytes, at: int, end: int, member: int, keys: Integers, firsts: Integers, tape: Sizes) -> int:
     """
-    Write the members of an object or array to the tape, and return their number with those before; -1 to refuse.
+    Write the members of an object or array to the tape, and return the number of members on it; -1 to refuse.
 
     `keys` is a stack: the hashes of the keys of each open object, outer ones first. `firsts[depth]` is the place of an
-    object's first key in it; -1 of an array, which has none. The stack ends at `count`.
+    object's first key in it; -1 for an array, which has none. The stack ends at `count`.
     """
     depth, count, needs_key = 0, 0, False
     while True:
@@ -258,7 +258,7 @@ def digits_end(data: Bytes, at: int, end: int) -> int:
 
 def find_named_values(data: Bytes, found: Members, names: list[bytes]) -> tuple[Sizes, Sizes]:
     """Return the starts and ends of values by their names: of the first name in each document, then of the second."""
-    starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 of a missing one
+    starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 for a missing one
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
     _choose(data, found.ends, found.places.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
     return starts, ends
@@ -268,7 +268,7 @@ def find_named_values(data: Bytes, found: Members, names: list[bytes]) -> tuple[
 def _choose(data: Bytes, ends: Sizes, tape: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes) -> None:
     width, member = names.size - 1, as_int64(0)
     for document in range(ends.size):
-        guess = as_int64(0)  # keys mostly come in one order
+        guess = as_int64(0)  # most documents have their keys in the same order
         while member < number_at(ends, document):
             at = _PLACES * member
             start, end = number_at(tape, at) + 1, number_at(tape, at + 1) - 1

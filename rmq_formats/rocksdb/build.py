@@ -28,7 +28,7 @@ from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALU
 Units = NDArray[np.void]  # of PACKED_UNIT
 
 _VALUES = dtype_of(UNIT_VALUE)
-_AT_ONCE = 1 << 16  # blanks
+_AT_ONCE = 1 << 16  # blank units in one array
 
 
 class UnitPlace(NamedTuple):
@@ -50,8 +50,8 @@ class RowBuilder:
         """
         self.first: UnitPlace | None = None  # lowest number
         self.last: UnitPlace | None = None  # newest record
-        self.highest = -1  # number; above that of the newest record where a queue was deleted and began again
-        self.overwritten = 0  # units whose number, or a higher one, an earlier record has stated
+        self.highest = -1  # number; above that of the newest record if the queue was deleted and recreated
+        self.overwritten = 0  # units whose number is not above the numbers of all earlier records
         self.blanks = 0
         self._losses = LogLosses(lost)
         self._segments = np.array(segments, np.int64)
@@ -105,7 +105,7 @@ class RowBuilder:
 
 
 def newest_by_queue_offset(units: Units) -> Units:
-    """Return units in the order of their keys, each number once: of the same number the last one."""
+    """Return units in key order; of several units with the same number, only the last one."""
     numbers = units["queue_offset"].astype(np.uint64)  # bytes are compared: negative numbers come last
     if (numbers[1:] > numbers[:-1]).all():
         return units

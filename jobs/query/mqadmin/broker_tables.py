@@ -20,11 +20,11 @@ from rmq_formats.release import Version
 
 _SHOWS_INFLIGHT = Version.parse("5.1.0")
 _WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
-_REPLY_TOPIC = "_REPLY_TOPIC"  # after the cluster's name
+_REPLY_TOPIC = "_REPLY_TOPIC"  # suffix of a topic that is named after the cluster
 _MAP_BUCKETS = 16
-_GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # of ConsumerProgressSubCommand of 4.9.8, which later ones have kept
+_GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # of ConsumerProgressSubCommand in 4.9.8 and all later releases
 
-# SubscriptionGroupConfig's fields in their order, and since when they are there.
+# The fields of SubscriptionGroupConfig in order, with the release that added a field.
 _FIELDS = (
     "groupName consumeEnable consumeFromMinEnable consumeBroadcastEnable consumeMessageOrderly@5.0.0 retryQueueNums "
     "retryMaxTimes groupRetryPolicy@5.0.0 brokerId whichBrokerWhenConsumeSlowly notifyConsumerIdsChangedEnable "
@@ -118,7 +118,7 @@ def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
 
 
 def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
-    """Print each group that has a retry topic, as mqadmin finds groups, with its lag; no consumers are connected."""
+    """Print the lag of each group that has a retry topic, by which mqadmin finds groups; no consumer is connected."""
     config, printer = _config(context), context.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
 
@@ -225,16 +225,17 @@ def _java_text(name: str, value: object) -> str:
 
 class StaticQueueSegment(NamedTuple):
     """
-    A broker's queue that is a part of a static topic's queue (5.0.0+), whose offsets stay when it moves.
+    A queue of one broker that holds a part of a static topic's queue (5.0.0+).
 
-    The static queue consists of consecutive queues of brokers; each begins at one of its own offsets.
+    A static queue keeps its offsets when it moves to another broker: it consists of consecutive queues of brokers, and
+    the first message of each can have any queue offset on its broker.
     """
 
     broker: str
     queue_id: int
     logic_offset: int  # of its first message; negative while it is not decided
     start_offset: int  # in the broker's queue
-    end_offset: int  # before the start: the queue still grows
+    end_offset: int  # below the start if the queue still grows
 
     def logical_offset(self, offset: int) -> int:
         """Return the static topic's offset of a message in the broker's queue."""
