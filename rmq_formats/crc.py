@@ -27,7 +27,7 @@ try:
 except ImportError:  # numba's internals have changed
     cgutils = None
 
-HAS_MULTIPLICATION = (
+HAS_CARRYLESS_MULTIPLICATION = (
     cgutils is not None and not config.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
 )
 _POLYNOMIAL = 0x104C11DB7
@@ -166,7 +166,7 @@ def crc32(buffer: Bytes, start: int, end: int) -> int:
     """Return the CRC-32 of the bytes, unsigned."""
     value = as_int64(_LOW_32)
     at = start
-    if HAS_MULTIPLICATION and end - at >= _SHORTEST:  # pragma: no cover
+    if HAS_CARRYLESS_MULTIPLICATION and end - at >= _SHORTEST:  # pragma: no cover
         steps = (end - at) // _STEP
         value = _of_steps(buffer, at, steps, value)
         at += steps * _STEP

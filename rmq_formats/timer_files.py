@@ -30,7 +30,7 @@ UNIT = Layout(
     ("topic_hash", "i", "hash of the topic to which the message will be delivered"),
     ("reserved", "q", "0"),
 )
-END = Layout(
+TIMER_LOG_END = Layout(
     ("left", "i", "bytes from here to the end of the file"),
     ("zero", "q", "0"),
     ("magic", "i", "CBD43194"),
@@ -124,7 +124,7 @@ def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
     """Return the unit at position *at* of the timer log; None where the file ends, or nothing is written."""
     size = int.from_bytes(buffer[:4], "big", signed=True)
     if size != UNIT.size:
-        is_end = len(buffer) >= END.size and END.unpack(buffer)[2] == _END_MAGIC
+        is_end = len(buffer) >= TIMER_LOG_END.size and TIMER_LOG_END.unpack(buffer)[2] == _END_MAGIC
         if is_end or not any(buffer):
             return None
         raise CorruptData(f"unit size {size} instead of {UNIT.size}", at)

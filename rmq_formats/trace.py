@@ -25,7 +25,7 @@ class TraceKind(StrEnum):
     """The kinds of lines."""
 
     SENT = "Pub"
-    TAKEN = "SubBefore"
+    RECEIVED = "SubBefore"
     CONSUMED = "SubAfter"
     TRANSACTION_ENDED = "EndTransaction"
     RECALLED = "Recall"
@@ -63,7 +63,7 @@ _MESSAGE = ("topic", "message_id", "tags", "keys", "store_host")
 # What follows the kind, as TraceDataEncoder#decoderFromTraceDataString reads it.
 _FIELDS: Mapping[TraceKind, Sequence[str]] = {
     TraceKind.SENT: (*_START, *_MESSAGE, "body_length", "cost_ms", "message_type"),
-    TraceKind.TAKEN: (*_START, "request_id", "message_id", "retry_times", "keys"),
+    TraceKind.RECEIVED: (*_START, "request_id", "message_id", "retry_times", "keys"),
     TraceKind.CONSUMED: ("request_id", "message_id", "cost_ms", "is_success", "keys"),
     TraceKind.TRANSACTION_ENDED: (
         *(*_START, *_MESSAGE, "message_type"),

@@ -56,7 +56,7 @@ def compile_queues_and_index() -> None:
     list(scan(lambda _, size: bytes(size), 0, 64, 64, 0, final=False))  # an end that is looked for
     records = _records()
     numbers = np.empty(1, np.int64)
-    kernels.count_settled(records.buffer, records.positions, 0, 0)
+    kernels.count_settled_records(records.buffer, records.positions, 0, 0)
     kernels.store_timestamps(records.buffer, records.positions, numbers)
     kernels.has_right_crc(records.buffer, records.positions[0])
     kernels.find_changed_records(records.buffer, records.positions, numbers, numbers.copy())

@@ -15,8 +15,8 @@ from jobs.browse.rendering import (
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
-    IS_OWN_ROW,
     MESSAGES,
+    OWN_ROWS,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
     quote_identifier,
@@ -156,7 +156,7 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(IS_OWN_ROW)} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(OWN_ROWS)} GROUP BY topic ORDER BY topic"
         )
         rows = [
             (topic, queues, messages, size, messages_per_second(messages, first, last), first, last)

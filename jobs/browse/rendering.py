@@ -34,7 +34,7 @@ STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
-WIDTH = 1000
+PLOT_WIDTH = 1000
 _MOST_QUEUES = 12  # the largest queues, which are drawn
 _THINNEST = 2.0
 _SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
@@ -148,10 +148,10 @@ def draw_store(report: StoreReport) -> dict[str, object] | None:
     start, end = used[0].base_offset, max(one.base_offset + one.size for one in used)
 
     def mark(low: int, high: int, kind: str, title: str) -> dict[str, object]:
-        scale = WIDTH / max(end - start, 1)
+        scale = PLOT_WIDTH / max(end - start, 1)
         x = scale * (min(max(low, start), end) - start)
         width = max(scale * (min(high, end) - max(low, start)), _THINNEST)
-        x = round(min(x, WIDTH - _THINNEST), 2)
+        x = round(min(x, PLOT_WIDTH - _THINNEST), 2)
         return {"x": x, "width": round(width, 2), "kind": kind, "title": title}
 
     log = [mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]

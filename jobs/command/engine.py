@@ -44,7 +44,7 @@ engine_option = option(
 )
 
 
-class StoreRun:
+class StoreCommand:
     """A command that reads a store: the broker's configuration, the read settings, and workers (`start_workers`)."""
 
     def __init__(self, place: StorePlace, engine: str, max_rate: int | None) -> None:

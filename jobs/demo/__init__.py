@@ -43,7 +43,7 @@ class TourError(Exception):
     """A step did not have the expected result."""
 
 
-Act = Callable[[], str]  # changes the files; returns a description
+TourAction = Callable[[], str]  # changes the files; returns a description
 
 
 class Tour:
@@ -57,7 +57,7 @@ class Tour:
         self.rebuilt = folder / "index"  # directory of the rebuilt index file
         self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
 
-    def steps(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
+    def steps(self) -> Iterator[tuple[str, str, tuple[str, ...] | TourAction]]:
         """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
         store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
         query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")

@@ -30,7 +30,11 @@ from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
 _LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
-_KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.TRAILING_ZEROS: ZEROED_PROPERTIES}
+_KINDS = {
+    kernels.WRONG_BODY_CRC: WRONG_BODY,
+    kernels.WRONG_RECORD_CRC: WRONG_RECORD,
+    kernels.TRAILING_ZEROS: ZEROED_PROPERTIES,
+}
 
 
 class ChangedRecord(NamedTuple):
@@ -131,10 +135,10 @@ class RangeCheck:
         for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
             at, size = int(item.positions[number]), int(item.sizes[number])
             record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])
-            if kind == kernels.BODY_CRC:
+            if kind == kernels.WRONG_BODY_CRC:
                 self._note(record.offset, record.offset + size, records_before=number)
                 self.wrong.append(record)
-            elif kind == kernels.RECORD_CRC:
+            elif kind == kernels.WRONG_RECORD_CRC:
                 self.doubtful.append(record)
             else:  # zeros may be the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues
                 data = item.buffer[at : at + size].tobytes()

@@ -22,7 +22,7 @@ from jobs.lake.runs import (
     has_leftover_files,
     prepare_run,
     read_manifest,
-    replace_prepared,
+    replace_prepared_manifest,
 )
 from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import AddedFile, FileNaming
@@ -209,7 +209,7 @@ def _leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> 
         f"rmq-lake: {why}; its rows will be read from the store again (run {manifest.run} is omitted from {out})",
         "warning",
     )
-    replace_prepared(lake, left, manifest)
+    replace_prepared_manifest(lake, left, manifest)
     return left
 
 

@@ -328,7 +328,7 @@ def prepare_run(lake: Lake, manifest: Manifest) -> None:
         raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run)) from error
 
 
-def replace_prepared(lake: Lake, manifest: Manifest, of: Manifest) -> None:
+def replace_prepared_manifest(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     """
     Replace the prepared manifest *of* the same run by *manifest*, in one commit.
 
@@ -364,12 +364,12 @@ def _append_prepared(
         "detail": json.dumps(detail),
     }
     naming = FileNaming(manifest.store_id, manifest.run)
-    with stored_manifest(lake, naming, manifest.to_json()) as path:
+    with storing_manifest(lake, naming, manifest.to_json()) as path:
         _append_row(lake, naming, manifest.broker, PREPARED, transaction, rewrite, manifest=path, **values)
 
 
 @contextmanager
-def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
+def storing_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
     """Store a manifest for a row that names it; delete it again if the row's transaction is taken."""
     path = f"{MANIFEST_FOLDER}/{naming.prefix}{uuid4()}.json"
     lake.create(path, data)

@@ -16,8 +16,8 @@ from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
-    IS_OWN_ROW,
     MESSAGES,
+    OWN_ROWS,
     QUARANTINE,
     RUNS,
     SUPERSEDED,
@@ -99,11 +99,9 @@ class LakeSource(Source):
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, IS_OWN_ROW)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        records = [
-            _record(row) for row in self.select_rows("*", MESSAGES, sampled, IS_OWN_ROW, rest=f"LIMIT {_SAMPLED}")
-        ]
+        records = [_record(row) for row in self.select_rows("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
         )
@@ -142,7 +140,7 @@ class LakeSource(Source):
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), IS_OWN_ROW)
+            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), OWN_ROWS)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -153,14 +151,12 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select_rows(
-            "*", MESSAGES, *conditions, IS_OWN_ROW, rest=f"ORDER BY physical_offset {order} LIMIT 1"
-        )
+        rows = self.select_rows("*", MESSAGES, *conditions, OWN_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, IS_OWN_ROW))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, OWN_ROWS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -282,7 +278,7 @@ class LakeSource(Source):
         together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self._offsets(MESSAGES, IS_OWN_ROW, *conditions, *inside, before=before, together=together)
+            offsets = self._offsets(MESSAGES, OWN_ROWS, *conditions, *inside, before=before, together=together)
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
@@ -294,7 +290,7 @@ class LakeSource(Source):
         window = _window(wanted)
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
         found = [
-            self._offsets(MESSAGES, f"uniq_key = {quote_literal(key)}", IS_OWN_ROW, *of_topic, *window, before=before)
+            self._offsets(MESSAGES, f"uniq_key = {quote_literal(key)}", OWN_ROWS, *of_topic, *window, before=before)
         ]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
@@ -378,10 +374,10 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.note_once)
-        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(IS_OWN_ROW)))
+        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(OWN_ROWS)))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
-        rows = self.select_rows("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", IS_OWN_ROW)
+        rows = self.select_rows("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS)
         if not rows:
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
@@ -430,11 +426,11 @@ class LakeSource(Source):
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, words=None)
         return int(
-            self.select_rows("count(*) AS messages", MESSAGES, IS_OWN_ROW, *self._conditions(counted))[0]["messages"]
+            self.select_rows("count(*) AS messages", MESSAGES, OWN_ROWS, *self._conditions(counted))[0]["messages"]
         )
 
     def hosts(self) -> list[Host]:
-        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(IS_OWN_ROW))))
+        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(OWN_ROWS))))
 
     def coverage(self) -> Coverage:
         row = self.select_rows(

@@ -43,7 +43,7 @@ TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
-IS_OWN_ROW = "total_size IS NOT NULL"  # NULL in rows that another engine has added
+OWN_ROWS = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
@@ -69,7 +69,7 @@ class LakeStore(NamedTuple):
         return f"{self.broker} ({self.store_id})"
 
 
-class FileLimits(NamedTuple):
+class FileStatistics(NamedTuple):
     """A file of a table, with the limits of an integer column and its number of rows, if known."""
 
     low: int | None
@@ -87,7 +87,7 @@ class LakeTables:
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
-        self._files: dict[tuple[str, str], list[FileLimits]] = {}
+        self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES):
             raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
@@ -142,7 +142,7 @@ class LakeTables:
         by_id = {store.store_id: store for store in sorted(found)}  # another engine may change a label
         return sorted(by_id.values())
 
-    def list_files(self, name: str, column: str) -> Sequence[FileLimits]:
+    def list_files(self, name: str, column: str) -> Sequence[FileStatistics]:
         """Return the files of a table from Delta's log, highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
@@ -151,7 +151,7 @@ class LakeTables:
                 has_limits = row.get(f"null_count.{column}") == 0  # a row without a value is within no limits
                 low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
                 store_id = row.get("min.store_id") if row.get("min.store_id") == row.get("max.store_id") else None
-                known.append(FileLimits(low, high, row.get("num_records"), store_id))
+                known.append(FileStatistics(low, high, row.get("num_records"), store_id))
             known.sort(key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known

@@ -82,7 +82,7 @@ _BY_TRANSACTION = {
 }
 _TRACES = {
     TraceKind.SENT: "sent by the group {group} on {host}",
-    TraceKind.TAKEN: "received by the group {group} on {host}, try {tries}",
+    TraceKind.RECEIVED: "received by the group {group} on {host}, try {tries}",
     TraceKind.CONSUMED: "consumed by the group {group}",
     TraceKind.TRANSACTION_ENDED: "transaction ended by the group {group}: {state}",
     TraceKind.RECALLED: "recalled by the group {group}",
@@ -359,7 +359,7 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
     )
     if trace.cost_ms is not None and trace.kind in {TraceKind.SENT, TraceKind.CONSUMED}:
         event = Sentence("{event} in {cost} ms", event=event, cost=trace.cost_ms)
-    if trace.is_success is not None and trace.kind not in {TraceKind.TAKEN, TraceKind.TRANSACTION_ENDED}:
+    if trace.is_success is not None and trace.kind not in {TraceKind.RECEIVED, TraceKind.TRANSACTION_ENDED}:
         event = Sentence("{event}, success" if trace.is_success else "{event}, failed", event=event)
     return Sentence("trace: {event}", event=event)
 

@@ -33,7 +33,7 @@ from jobs.lake.runs import (
     delete_uncommitted_files,
     discard_files,
     read_stored_manifest,
-    stored_manifest,
+    storing_manifest,
 )
 from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
 from jobs.lake.table_file import AddedFile, FileNaming
@@ -151,7 +151,7 @@ def prepare_typing(lake: Lake, typing: Typing) -> None:
     }
     whose, name = {"broker": "", "store_id": ""}, typing.naming.new_file_name("prepared")
     try:
-        with stored_manifest(lake, typing.naming, typing.to_json()) as path:
+        with storing_manifest(lake, typing.naming, typing.to_json()) as path:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING_APPLICATION, typing.number))
     except TransactionTakenError as error:
         discard_files(lake, {change.table: change.added for change in typing.changes})

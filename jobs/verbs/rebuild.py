@@ -12,7 +12,7 @@ import click
 
 from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
 from jobs.command.configuration import verb
-from jobs.command.engine import StoreRun, engine_option
+from jobs.command.engine import StoreCommand, engine_option
 from jobs.command.options import (
     StorePlace,
     StoreSettings,
@@ -196,12 +196,12 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     return _print_end(summary, asdict(summary), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
-def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str) -> StoreRun:
+def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
     """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
     refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
         refuse_running_broker(place.store)
-    return StoreRun(place, engine, settings.max_rate)
+    return StoreCommand(place, engine, settings.max_rate)
 
 
 def refuse_running_broker(store: str) -> None:

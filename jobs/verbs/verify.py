@@ -9,7 +9,7 @@ import click
 
 from jobs.command.answer import ResultPrinter, answer_options, typed_command_text
 from jobs.command.configuration import verb
-from jobs.command.engine import StoreRun, engine_option
+from jobs.command.engine import StoreCommand, engine_option
 from jobs.command.options import (
     StorePlace,
     StoreSettings,
@@ -65,7 +65,7 @@ def verify(  # noqa: PLR0913 - one argument an option
 
     STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`).
     """
-    run = StoreRun(place, engine, settings.max_rate)
+    run = StoreCommand(place, engine, settings.max_rate)
     from jobs.report.document import write_report
     from jobs.report.store_reports import build_verification_report
     from jobs.verify.run import VerifyRequest
@@ -116,7 +116,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     Records that have expired, have not been ingested yet, or were not selected do not count as findings (exit code 0).
     The exit code is 3 if records are lost or damaged, and 4 if records differ at the same offset.
     """
-    run = StoreRun(place, engine, max_rate)
+    run = StoreCommand(place, engine, max_rate)
     from jobs.diff import DiffRequest
     from jobs.diff import diff as compare
 
@@ -191,7 +191,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         return ExitCode.CLEAN
     if not (out / JOURNAL_FILE).exists():
         refuse_nonempty_directory(str(out))
-    run = StoreRun(place, engine, settings.max_rate)
+    run = StoreCommand(place, engine, settings.max_rate)
     from jobs.diagnosis.broker_start import start_warning_lines
     from jobs.repair.run import RepairRequest
     from jobs.repair.run import repair as repair_store

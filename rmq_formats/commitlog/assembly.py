@@ -29,7 +29,7 @@ from rmq_formats.errors import CorruptData
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
 from rmq_formats.kernels.text import NAME_VALUE, PROPERTY
 
-_NUMBERS, _WIDE_NUMBERS = fill.NUMBERS[: fill.STORE_DATE], fill.WIDE_NUMBERS[: fill.BORN_TIME]  # those stored
+_NUMBERS, _WIDE_NUMBERS = fill.INT32_COLUMNS[: fill.STORE_DATE], fill.INT64_COLUMNS[: fill.BORN_TIME]  # those stored
 
 ASSEMBLED_COLUMNS = (
     *_NUMBERS, *_WIDE_NUMBERS, "topic", "topic_raw", "born_host", "store_host", "properties", "properties_raw", "body",

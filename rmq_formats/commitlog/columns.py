@@ -118,8 +118,8 @@ def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
 
 
 def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
-    by_name = dict(zip(fill.NUMBERS, out.numbers[:, :rows], strict=True))
-    by_name |= dict(zip(fill.WIDE_NUMBERS, out.wide_numbers[:, :rows], strict=True))
+    by_name = dict(zip(fill.INT32_COLUMNS, out.numbers[:, :rows], strict=True))
+    by_name |= dict(zip(fill.INT64_COLUMNS, out.wide_numbers[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])
     present = {
         "store_date": has_store_date,
@@ -174,8 +174,8 @@ def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: in
         good=_room(np.int64, rows),
         bad=_room(np.int64, rows),
         body=_column_room(rows, bodies),
-        numbers=_room(np.int32, len(fill.NUMBERS) * rows).reshape(len(fill.NUMBERS), rows),
-        wide_numbers=_room(np.int64, len(fill.WIDE_NUMBERS) * rows).reshape(len(fill.WIDE_NUMBERS), rows),
+        numbers=_room(np.int32, len(fill.INT32_COLUMNS) * rows).reshape(len(fill.INT32_COLUMNS), rows),
+        wide_numbers=_room(np.int64, len(fill.INT64_COLUMNS) * rows).reshape(len(fill.INT64_COLUMNS), rows),
         topics=_room(np.int32, rows),
         topic_raw=_column_room(rows, topics),
         born_hosts=_room(np.int32, rows),

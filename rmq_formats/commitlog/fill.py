@@ -47,22 +47,22 @@ DONE = 0
 MORE_TEXTS = 1  # no room for another distinct text
 MORE_ROOM = 2  # malformed text, which may grow
 
-NUMBERS = (
+INT32_COLUMNS = (
     "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
     "topic_length", "properties_length", "store_date",
 )  # fmt: skip
 (
     TOTAL_SIZE, MAGIC_CODE, BODY_CRC, QUEUE_ID, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_LENGTH,
     TOPIC_LENGTH, PROPERTIES_LENGTH, STORE_DATE,
-) = range(len(NUMBERS))  # fmt: skip
-WIDE_NUMBERS = (
+) = range(len(INT32_COLUMNS))  # fmt: skip
+INT64_COLUMNS = (
     "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset",
     "born_time", "store_time",
 )  # fmt: skip
 (
     QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED_TRANSACTION_OFFSET,
     BORN_TIME, STORE_TIME,
-) = range(len(WIDE_NUMBERS))  # fmt: skip
+) = range(len(INT64_COLUMNS))  # fmt: skip
 
 # Python's and every engine's calendar: 0001-01-01 to 9999-12-31.
 MIN_DATE_MS = -62_135_596_800_000
@@ -106,8 +106,8 @@ class Output(NamedTuple):
     good: Integers  # positions of the records that became rows
     bad: Integers  # of those whose body has changed
     body: Column
-    numbers: NDArray[np.int32]  # a line for each of NUMBERS
-    wide_numbers: Integers  # a line for each of WIDE_NUMBERS
+    numbers: NDArray[np.int32]  # a line for each of INT32_COLUMNS
+    wide_numbers: Integers  # a line for each of INT64_COLUMNS
     topics: Sizes  # number of each row's topic
     topic_raw: Column
     born_hosts: Sizes
@@ -212,7 +212,7 @@ def _fill_bodies(
 def _fill_numbers(
     buffer: Bytes, positions: Integers, first: int, last: int, numbers: NDArray[np.int32], wide: Integers
 ) -> None:
-    """Fill the lines of *numbers* and *wide* as NUMBERS and WIDE_NUMBERS name them."""
+    """Fill the lines of *numbers* and *wide* as INT32_COLUMNS and INT64_COLUMNS name them."""
     for row in range(first, last):
         at = number_at(positions, row)
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)

@@ -80,8 +80,8 @@ _CRC_HEAD_SIZE = len(_CRC_HEAD)
 _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
 
 # Defects of a record whose lengths are right.
-BODY_CRC = 1
-RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
+WRONG_BODY_CRC = 1
+WRONG_RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
 TRAILING_ZEROS = 3  # its properties end in them
 
 
@@ -116,7 +116,7 @@ def entry_term(buffer: Bytes, record: int) -> int:
 
 
 @compiled
-def count_settled(buffer: Bytes, positions: Integers, limit: int, ahead: int) -> int:
+def count_settled_records(buffer: Bytes, positions: Integers, limit: int, ahead: int) -> int:
     """
     Return the number of records before the first one that was stored later than *limit*, but not after *ahead*.
 
@@ -325,11 +325,11 @@ def find_changed_records(buffer: Bytes, positions: Integers, numbers: Integers, 
         properties, end = parts.properties, parts.properties_end
         kind = 0
         if not has_right_crc(buffer, at):
-            kind = BODY_CRC
+            kind = WRONG_BODY_CRC
         elif end > properties and byte_at(buffer, end - 1) == 0:
             kind = TRAILING_ZEROS
         elif not _has_right_record_crc(buffer, at, properties, end) or _has_unused_queue_offset(buffer, at):
-            kind = RECORD_CRC
+            kind = WRONG_RECORD_CRC
         if kind:
             numbers[count] = number
             kinds[count] = kind

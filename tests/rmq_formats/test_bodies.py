@@ -110,7 +110,7 @@ def test_other_kinds_of_traces_have_their_own_fields() -> None:
     lines = ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01null", ended, "Recall\x015\x01R\x01G\x01T\x01ID\x01true")
     taken, ended_trace, recalled = decode_traces(LINE_END.join(lines).encode())
 
-    assert (taken.kind, taken.retry_times, taken.request_id, taken.keys) == (TraceKind.TAKEN, 3, "Q", "null")
+    assert (taken.kind, taken.retry_times, taken.request_id, taken.keys) == (TraceKind.RECEIVED, 3, "Q", "null")
     assert (ended_trace.transaction_id, ended_trace.transaction_state) == ("TX", "ROLLBACK_MESSAGE")
     assert (ended_trace.is_from_check, ended_trace.message_type) == (True, 2)
     assert (recalled.kind, recalled.topic, recalled.is_success) == (TraceKind.RECALLED, "T", True)

@@ -257,14 +257,14 @@ def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
     kinds = Counter(
         _change(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]) for at in range(len(raw)) for bit in range(8)
     )
-    assert kinds.keys() == {None, kernels.BODY_CRC, kernels.RECORD_CRC, kernels.TRAILING_ZEROS}
-    assert kinds[kernels.BODY_CRC] == 8 * (4 + len(b"body"))
+    assert kinds.keys() == {None, kernels.WRONG_BODY_CRC, kernels.WRONG_RECORD_CRC, kernels.TRAILING_ZEROS}
+    assert kinds[kernels.WRONG_BODY_CRC] == 8 * (4 + len(b"body"))
     assert _change(raw) == 0
 
 
 @pytest.mark.parametrize(
     ("sys_flag", "queue_offset", "kind"),
-    [(4, 1, kernels.RECORD_CRC), (12, 1, kernels.RECORD_CRC), (12, 0, 0), (8, 1, 0)],
+    [(4, 1, kernels.WRONG_RECORD_CRC), (12, 1, kernels.WRONG_RECORD_CRC), (12, 0, 0), (8, 1, 0)],
 )
 def test_a_record_of_no_queue_has_no_queue_offset(sys_flag: int, queue_offset: int, kind: int) -> None:
     assert _change(encode_record(a_record()._replace(sys_flag=sys_flag, queue_offset=queue_offset))) == kind

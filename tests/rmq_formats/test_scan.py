@@ -13,7 +13,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.kernels import count_settled, find_differing_copies
+from rmq_formats.commitlog.kernels import count_settled_records, find_differing_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
@@ -179,7 +179,7 @@ def test_records_after_a_recent_one_are_not_settled(
     hosts = (PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER)
     pairs = zip(hosts, delays, strict=True)
     group = group_of(placed([a_record(born_host=host, store_timestamp=STORED + delay) for host, delay in pairs], BASE))
-    assert count_settled(group.buffer, group.positions, STORED + limit, STORED + ahead) == expected
+    assert count_settled_records(group.buffer, group.positions, STORED + limit, STORED + ahead) == expected
 
 
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:

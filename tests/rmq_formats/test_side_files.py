@@ -13,9 +13,9 @@ from rmq_formats.properties import index_key_hash, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.tier_index import ENTRY, HEADER, read_tier_index
 from rmq_formats.timer_files import (
-    END,
     MAX_WHEEL_SIZE,
     SLOT,
+    TIMER_LOG_END,
     TIMER_PROGRESS,
     UNIT,
     Slot,
@@ -142,7 +142,7 @@ def test_an_oversized_timer_wheel_is_not_read() -> None:
     with pytest.raises(CorruptData, match="1,073,741,825 bytes"):
         next(used_slots(lambda _position, _length: pytest.fail("it was read"), MAX_WHEEL_SIZE + 1))
 
-    assert (SLOT.size, UNIT.size, END.size) == (32, 52, 16)
+    assert (SLOT.size, UNIT.size, TIMER_LOG_END.size) == (32, 52, 16)
 
 
 _FOLDER = "tiered/212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX"
