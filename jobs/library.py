@@ -1,5 +1,5 @@
 """
-The verbs and queries as Python functions: typed arguments in, data out, nothing printed on standard output.
+The commands and queries as Python functions: typed arguments in, data out, nothing printed on standard output.
 
     with open_source(store="/data/store") as source:
         answer = by_key(source, "Orders", "4711")

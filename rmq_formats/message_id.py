@@ -47,7 +47,7 @@ class OffsetId(NamedTuple):
 
 
 class UniqueId(NamedTuple):
-    """The client that created a message, and the time within a month that the id does not contain."""
+    """The client that created a message, and the time since the start of a month; the id does not contain the month."""
 
     address: bytes
     process_id: int

@@ -31,7 +31,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
-_MOST_JOINED = 5_000_000  # messages: above, views with joins, which hold most of them in memory, are not queried
+_MOST_JOINED = 5_000_000  # messages: views with joins hold most of them in memory, so they are not queried above this
 _MOST_SKIPPED = 1_000_000
 _MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
 _PREPARED = "state = 'prepared' AND run > 0"

@@ -80,7 +80,7 @@ _ATTEMPTS = 3  # of a run whose log a broker truncates meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
-    """Bring new messages of the store into the lake; `OtherRunActiveError` when another run of this store works."""
+    """Ingest new messages of the store into the lake; `OtherRunActiveError` if another run of this store is active."""
     return reduce(Summary.plus_next_run, run_steps(request, workers))
 
 
@@ -119,7 +119,7 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
     integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     clock.end_step("session")
     store = request.list_store(lake.options, workers.processes)
-    if any(find_holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
+    if any(find_holes(store.segments)):  # the listing of a folder that changes meanwhile may be incomplete
         store = relist_store(store)
     store.require_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
@@ -293,7 +293,7 @@ class _Run(NextRun):
     def _find_end_of_step(self, ranges: Sequence[Range]) -> int:
         """Return the end of this run: with `--max-bytes-per-step` it may come before the end of the log."""
         new = [range_ for range_ in ranges if range_.end_offset > self.summary.from_offset]
-        # A pattern of topics may be matched by the log's last message.
+        # Possibly only the last message of the log matches a pattern of topics.
         if not new or self.request.dry_run or self.request.step_bytes is None or self.unmatched:
             return self.store.end_offset
         end = max(new[0].start_offset, self.summary.from_offset) + self.request.step_bytes

@@ -49,7 +49,7 @@ def catalog_statements(
         known = {table.name for table, _ in there}
         for view in list_views():
             if known.issuperset(view.tables):
-                # Without the schema a view's tables would be those of the user who queries.
+                # Without the schema, the engine would look for the tables in the querying user's current schema.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
                 comment = quote_sql_text(view.row)
                 yield view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {comment} AS\n{sql.rstrip()}"
@@ -60,7 +60,7 @@ def catalog_name(table: Table) -> str:
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
-# Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
+# Columns and comments are read from Delta's log; if the statement named them, they would have to be the same.
 _BY_SPARK = "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}"
 _FROM_LOG = {
     CatalogKind.SPARK: _BY_SPARK,

@@ -38,7 +38,7 @@ METADATA_FOLDER = "_iceberg"  # below the lake
 _NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
-_ATTEMPTS = 20  # of other registrations that may come between
+_ATTEMPTS = 20  # to commit, because other registrations may commit first
 _KEPT = 50  # snapshots that older readers may still request
 _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
@@ -129,7 +129,7 @@ class Registrar:
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
-            # It warns of each column without limits, which our writer leaves out on purpose.
+            # It warns of each column without statistics, which our writer leaves out on purpose.
             logging.getLogger("pyiceberg").setLevel(logging.ERROR)
             catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
             if not catalog.namespace_exists(self._namespace):

@@ -35,7 +35,7 @@ NO_LIMITS: Limits = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
 _WHOSE = "store_id"
-_TIMES = "us"  # Spark's files hold a time in 96 bits, which Arrow reads as nanoseconds, of 1677 to 2262 alone
+_TIMES = "us"  # Spark writes times in 96 bits; Arrow's default, nanoseconds, covers only 1677 to 2262
 _READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
 
 

@@ -47,7 +47,7 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
     """Return the newest transaction of *app* on a table, or 0; raise `OSError` if the log cannot be read."""
     try:
         return snapshot.transaction_version(app) or 0
-    except (DeltaError, OSError) as error:  # both name no table
+    except (DeltaError, OSError) as error:  # neither error names the table
         location = unquote(snapshot.table_uri).removeprefix("file://").rstrip("/")
         reason = str(error).partition("\n")[0]
         raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error

@@ -47,7 +47,7 @@ SAMPLE_SIZE = 256
 _WRONG_CRC = "body_crc does not match the body"
 _ROWS_HELD = 1 << 12
 _BYTES_HELD = 4 << 20
-# MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retried ones, the last one of dead ones.
+# MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retries, DLQ_ORIGIN_TOPIC of dead letters.
 _ORIGINS = pa.array([REAL_TOPIC, "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
 _FIRST_POP_TIME = "1ST_POP_TIME"  # of a message that was popped: its retry topic ends with its own topic
 
@@ -83,8 +83,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
-# Of all ranges of a run: output, rules, selection, the offset before which records are read for other products, and
-# patterns of topics that no known topic matches.
+# Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
+# and patterns of topics that no known topic matches.
 _Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
 
 

@@ -31,7 +31,7 @@ def detect_framing(buffer: Buffer) -> Framing:
         return Framing.PLAIN
     first, second = map(int, BLANK.unpack(view))
     plain = second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
-    # An erased page is all ones: that is not an end, which states a size.
+    # An erased page is all ones, like this magic, but an end mark also states a size.
     entries = first == DLEDGER_MAGIC or (first == DLEDGER_END_MAGIC and second > 0)
     return Framing.DLEDGER if entries and not plain else Framing.PLAIN
 

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
         f"t:topic! k:msgKey! {_TIMES_OF_KEYS} c:maxNum@5.1.1-5.3.1 m:maxNum@5.3.1 c:cluster@5.3.1 p:keyType@5.4.0 "
         "l:lastKey@5.4.0"
     ),
-    # The topic is required there; here an offset id is enough.
+    # mqadmin requires the topic; here an offset id is enough.
     "queryMsgById": (f"i:msgId! t:topic@5.3.0 {_DIRECTLY} s:sendMessage u:unitName f:bodyFormat@5.0.0 c:cluster@5.3.0"),
     "queryMsgByUniqueKey": (
         f"i:msgId! t:topic! {_DIRECTLY} a:showAll?@4.9.0 c:cluster@5.3.1 s:startTime@5.4.0 e:endTime@5.4.0"
@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, str] = {
     "consumerProgress": "g:groupName t:topicName@5.0.0 s:showClientIP c:cluster@5.3.1",
     "getConsumerConfig": "g:groupName!",
 }
-# The commands that nothing on a broker's disk answers, by the reason.
+# The commands that cannot be answered from a broker's disk, by reason.
 UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
     "changes brokers, name servers or controllers": (
         *("updateTopic", "updateTopicList", "updateTopicPerm", "updateStaticTopic", "remappingStaticTopic"),
@@ -182,7 +182,7 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine
     if words and PurePath(words[0].replace("\\", "/")).name in _PROGRAMS:
         words.pop(0)
     word = words.pop(0) if words else ""
-    # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
+    # mqadmin ignores case: up to 4.9.3 its own name of the command was QueryMsgTraceById.
     name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
     why = next((why for why, names in UNSUPPORTED_COMMANDS.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:

@@ -118,7 +118,7 @@ class PulledQueue(NamedTuple):
             if message and (hashes is None or (message.tags and java_hash(message.tags) in hashes)):
                 found.append(message)
                 size += message.record.total_size
-        if is_hole:  # the numbers of lost messages may be many, and a damaged number may be any
+        if is_hole:  # many messages may be lost, and a damaged queue offset may be any number
             offset = max(offset, self.source.next_queue_offset(self.topic, self.queue_id, offset))
         status = _FOUND if found else _NO_MATCHED
         return status, [one for one in found if tags is None or one.tags in tags], offset
