@@ -119,8 +119,8 @@ def _build_tables(
     queues: dict[QueueName, _Queue] = {}
     tables: list[str] = []
     waiting = end = 0
-    for unit_file in ranges:
-        for name, units, *_ in read_units(recipe.scratch, unit_file, group):
+    for parts in read_units(recipe.scratch, ranges, group):
+        for name, units, *_ in parts:
             queue = queues.get(name)
             if queue is None:
                 queue = queues[name] = _Queue(recipe)

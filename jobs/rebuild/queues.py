@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
@@ -34,7 +35,6 @@ from rmq_formats.store import file_name_of_offset
 EXTENSION_FOLDER = "consumequeue_ext"
 FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
 _SHOWN = 3
-_HELD_UNITS = 1 << 20  # some 30 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +107,15 @@ def build_queue_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[Range
     attempt = Path(local_path(recipe.scratch.location)) / f"queues-{uuid4()}"
     queues: dict[QueueName, _Queue] = {}
     try:
-        for some in _together(recipe.scratch, group, ranges):
-            for name, parts in some.items():
-                queue = queues.get(name)
-                if queue is None:
-                    # One flat folder a queue: it takes its own name by one rename, and `topic/id` is made once, then.
-                    queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
-                queue.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        for name, units, *_ in chain.from_iterable(read_units(recipe.scratch, ranges, group)):
+            queue = queues.get(name)
+            if queue is None:
+                # One flat folder a queue: it takes its own name by one rename, and `topic/id` is made once, then.
+                queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
+            queue.append(units)
         return [queues[name].finish() for name in sorted(queues)]
     finally:
         rmtree(attempt, ignore_errors=True)
-
-
-def _together(scratch: Scratch, group: int, ranges: Sequence[RangeUnits]) -> Iterator[dict[QueueName, list[Units]]]:
-    """Yield the units of a group's queues, of many ranges together, so that each yield is one write per queue."""
-    held: dict[QueueName, list[Units]] = {}
-    count = 0
-    for unit_file in ranges:
-        for part in read_units(scratch, unit_file, group):
-            held.setdefault(part.name, []).append(part.units)
-            count += part.units.size
-        if count >= _HELD_UNITS:
-            yield held
-            held, count = {}, 0
-    yield held
 
 
 class _Queue:

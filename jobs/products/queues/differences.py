@@ -148,7 +148,7 @@ class JoinResult:
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
     waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
-    wrong_fields: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
+    wrong_fields: list[Difference] = field(default_factory=list)  # of units at their place
     differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
@@ -178,10 +178,9 @@ class JoinResult:
                 own.update(more)
 
     def finish(self) -> None:
-        """Sort all differences: wrong fields by range, then the others by queue."""
-        wrong = sorted(self.wrong_fields, key=lambda numbered: (numbered[0], numbered[1].queue))
+        """Sort all differences: wrong fields by queue, then the others by queue."""
         self.differences.sort(key=lambda one: one.queue)
-        self.differences[:0] = (one for _, one in wrong)
+        self.differences[:0] = sorted(self.wrong_fields, key=lambda one: one.queue)
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""

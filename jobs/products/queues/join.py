@@ -214,11 +214,11 @@ class _GroupTask:
         self.unsettled: list[Remainder] = []
 
     def rows(self) -> Rows:
-        """Compare range by range, then explain the remainder of each queue; yield rows if they are wanted."""
+        """Compare in log order, then explain the remainder of each queue; yield rows if they are wanted."""
         log, result = self._log, self.result
-        for number, units in [*((-1, kept) for kept in log.lake_only), *enumerate(log.ranges)]:
-            for part in read_units(log.scratch, units, self._number):
-                yield from make_record_batches(list(self._compare(part, number)), part.tags)
+        for ranges, compare in ((log.lake_only, self._match_kept), (log.ranges, self._compare)):
+            for parts in read_units(log.scratch, ranges, self._number):
+                yield from make_record_batches((block for part in parts for block in compare(part)), parts[0].tags)
         for queue, taken_to, seen_end in self._queues:
             rest = self._rest[queue.name]
             end = rest.close(log, taken_to, seen_end)
@@ -228,16 +228,14 @@ class _GroupTask:
             elif not rest.is_empty:
                 yield from make_record_batches(*explain_remainder(rest, log, {}, result))
 
-    def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
-        """
-        Compare the existing units of a queue in one range; note those that are expected later.
+    def _match_kept(self, part: GroupUnits) -> Iterator[RowBlock]:
+        """Compare the units of records that only the lake has, where the queue still exists."""
+        own = self._rest.get(part.name)
+        yield from self._match(own, part, is_kept=True) if own is not None else ()
 
-        *number* is the number of the range, or -1 for records kept from before.
-        """
+    def _compare(self, part: GroupUnits) -> Iterator[RowBlock]:
+        """Compare units of a queue with the existing ones; note those that are expected later."""
         log, result, own = self._log, self.result, self._rest.get(part.name)
-        if number < 0:
-            yield from self._match(own, part, number) if own is not None else ()
-            return
         stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
         result.newer += find_undispatched_runs(part.name, part.units[stop:])
         if log.light_dispatched != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
@@ -251,7 +249,7 @@ class _GroupTask:
         part = part._replace(units=part.units[:stop], tag_numbers=tag_numbers)
         result.expected += stop
         if own is not None:
-            yield from self._match(own, part, number)
+            yield from self._match(own, part, is_kept=False)
             return
         first, last = part.units["physical_offset"][[0, -1]].tolist()
         newest_ms = int(part.units["store_timestamp"].max())
@@ -264,13 +262,13 @@ class _GroupTask:
             status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
             yield make_row_block(part.name, part.units, status, part.tag_numbers)
 
-    def _match(self, own: Remainder, part: GroupUnits, number: int) -> Iterator[RowBlock]:
+    def _match(self, own: Remainder, part: GroupUnits, *, is_kept: bool) -> Iterator[RowBlock]:
         """
-        Compare units with those at their addresses; *number* is that of the range, or -1 for kept records.
+        Compare units with those at their addresses.
 
         A kept record without a unit at its position may have been deleted, like its log: nothing is missing.
         """
-        is_plain, is_kept = part.name.kind is QueueKind.PLAIN, number < 0
+        is_plain = part.name.kind is QueueKind.PLAIN
         stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
         at_place = np.zeros(part.units.size, np.bool_)
         wrong: dict[str, NDArray[np.bool_]] = {}
@@ -281,7 +279,7 @@ class _GroupTask:
             wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
             for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
                 for at in np.flatnonzero(wrong[name]).tolist():
-                    self.result.wrong_fields.append((number, _wrong_field(kind, part, at, name, int(right[name][at]))))
+                    self.result.wrong_fields.append(_wrong_field(kind, part, at, name, int(right[name][at])))
         self.result.matched += int(at_place.sum())
         self.result.expected += int(at_place.sum()) if is_kept else 0
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
@@ -304,8 +302,8 @@ def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[Undispatch
 
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
-    # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
+    # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units lie near
+    # each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
     low, high = max(int(near.min(initial=NO_LIMIT)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)

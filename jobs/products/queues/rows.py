@@ -1,6 +1,6 @@
 """Rows of `consume_queue`: one unit, and the result of its join with the message."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum, unique
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ def make_row_block(
     )
 
 
-def make_record_batches(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def make_record_batches(blocks: Iterable[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of *blocks*; *tags* maps tag numbers to texts."""
     some: list[RowBlock] = []
     count = 0

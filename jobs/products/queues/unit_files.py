@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -29,6 +30,8 @@ from rmq_formats.properties import MAX_LONG
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
 _MOST_GROUPS = 64
 _ALIGNED = 8
+_UNITS_AT_ONCE = 1 << 18  # of a group's queues, some 10 MB: with fewer, most time goes into the number of queues
+_JUMP = 1 << 12  # in queue offsets
 _TAG_NUMBER = np.dtype(np.int32)
 
 
@@ -54,12 +57,12 @@ class RangeUnits(NamedTuple):
 
 
 class GroupUnits(NamedTuple):
-    """The units of one queue in one range."""
+    """Units of one queue, in the order of the log."""
 
     name: QueueName
     units: Units
     tag_numbers: NDArray[np.int32] | None  # of `tags`, -1 for none
-    tags: Sequence[str]
+    tags: Sequence[str] = ()
 
 
 def count_groups(log_size: int) -> int:
@@ -204,28 +207,66 @@ def _parts(
         position += len(head) + units * size + numbers.nbytes
 
 
-def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> Iterator[GroupUnits]:
-    """Yield the queues of a group with their units in one range; a queue is yielded once for each file."""
-    for part in range_units.parts:
-        position, head_size, count = part.sections[group].tolist()
-        if not count:
-            continue
-        size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
-        if scratch is None or not part.file:
-            section = bytearray(part.data[position : position + size])
-        else:
-            section = bytearray(size)
-            with scratch.open(part.file) as reader:
-                reader.read_into(position, memoryview(section))
-        queues, tags = json.loads(section[:head_size])
-        units = np.frombuffer(section, PACKED_UNIT, count, head_size)
-        numbers = None if tags is None else np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
-        at = 0
-        for kind, topic, queue_id, length in queues:
-            own = slice(at, at + length)
-            name = QueueName(QueueKind(kind), topic, queue_id)
-            yield GroupUnits(name, units[own], None if numbers is None else numbers[own], tags or ())
-            at += length
+def read_units(scratch: Scratch | None, ranges: Sequence[RangeUnits], group: int) -> Iterator[list[GroupUnits]]:
+    """
+    Yield the queues of a group with their units, those of many ranges together, in the order of the log.
+
+    All queues of one yield share their tags. A queue occurs once, or once more after each jump of its queue offsets.
+    """
+    held: dict[QueueName, list[GroupUnits]] = {}
+    tags: dict[str, int] = {}
+    count = 0
+    for file in (file for one in ranges for file in one.parts):
+        for part in _read_section(scratch, file, group, tags):
+            held.setdefault(part.name, []).append(part)
+            count += part.units.size
+        if count >= _UNITS_AT_ONCE:
+            yield list(_join_parts(held, list(tags)))
+            held, tags, count = {}, {}, 0
+    if held:
+        yield list(_join_parts(held, list(tags)))
+
+
+def _read_section(scratch: Scratch | None, file: UnitFile, group: int, tags: dict[str, int]) -> Iterator[GroupUnits]:
+    """Yield the queues of a group in one file; number their tags as in *tags*, to which new ones are added."""
+    position, head_size, count = file.sections[group].tolist()
+    if not count:
+        return
+    size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
+    if scratch is None or not file.file:
+        section = bytearray(file.data[position : position + size])
+    else:
+        section = bytearray(size)
+        with scratch.open(file.file) as reader:
+            reader.read_into(position, memoryview(section))
+    queues, own_tags = json.loads(section[:head_size])
+    units = np.frombuffer(section, PACKED_UNIT, count, head_size)
+    numbers: NDArray[np.int32] | None = None
+    if own_tags is not None:
+        shared = np.array([*(tags.setdefault(tag, len(tags)) for tag in own_tags), -1], _TAG_NUMBER)
+        numbers = shared[np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)]
+    at = 0
+    for kind, topic, queue_id, length in queues:
+        own = slice(at, at + length)
+        name = QueueName(QueueKind(kind), topic, queue_id)
+        yield GroupUnits(name, units[own], None if numbers is None else numbers[own])
+        at += length
+
+
+def _join_parts(held: Mapping[QueueName, Sequence[GroupUnits]], tags: Sequence[str]) -> Iterator[GroupUnits]:
+    for name, parts in held.items():
+        first = 0
+        for end, (part, following) in enumerate(zip_longest(parts, parts[1:]), 1):
+            if following is None or _is_jump(part.units, following.units):
+                units = np.concatenate([one.units for one in parts[first:end]])
+                numbers = [one.tag_numbers for one in parts[first:end] if one.tag_numbers is not None]
+                yield GroupUnits(name, units, np.concatenate(numbers) if numbers else None, tags)
+                first = end
+
+
+def _is_jump(units: Units, following: Units) -> bool:
+    """Return whether the queue offsets of *following* do not continue those of *units*: its topic was recreated."""
+    return abs(int(following["queue_offset"][0]) - int(units["queue_offset"][-1])) > _JUMP
 
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
