@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from contextvars import ContextVar
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
@@ -31,8 +32,9 @@ def set_resumption_text(sentence: str) -> None:
 
 def exit_process(code: int) -> None:
     """Exit; immediately if a thread is still running, because the interpreter would abort."""
-    if any(thread.name.startswith(ABANDONED_THREAD) for thread in threading.enumerate()):
+    with suppress(OSError):  # this command has failed already, or the error would have been reported
         sys.stdout.flush()
+    if any(thread.name.startswith(ABANDONED_THREAD) for thread in threading.enumerate()):
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -60,16 +62,22 @@ def get_resumption_text() -> str | None:
 
 
 class _DiscardingPipe(FileIO):
-    """A standard stream that discards output once the reader has closed the pipe (`verify … | head`)."""
+    """A standard stream that discards output once it cannot be written: its reader is gone, or its disk is full."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write *data*; without a reader the command continues, because its exit code is the verdict."""
+        """
+        Write *data*; without a reader (`verify … | head`) the command continues, because its exit code is the verdict.
+
+        The same applies to any error of standard error. Any other error of standard output is raised once.
+        """
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)
+            if self.fileno() == 1 and not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, error.strerror, "standard output") from error
             return super().write(data)
 
 

@@ -356,6 +356,36 @@ def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("inspect {store}", ExitCode.FAILED),
+        ("query list --json --store {store}", ExitCode.FAILED),
+        ("export --store {store} --out -", ExitCode.FAILED),
+        ("--version", ExitCode.FAILED),
+        ("inspect {store} --no-such-option", ExitCode.USAGE),
+    ],
+)
+def test_standard_output_on_a_full_disk_is_one_line_and_a_documented_exit_code(
+    words: str, code: ExitCode, tmp_path: Path
+) -> None:
+    """The interpreter tried to write the rest again: exit code 120, and a traceback."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
+    command = [sys.executable, "-m", "jobs.main", *words.format(store=store).split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    expected = "rmq-lake: standard output: No space left on device\n" if code is ExitCode.FAILED else done.stderr
+    assert [code, expected] == [done.returncode, done.stderr]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_standard_error_on_a_full_disk_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "jobs.main", "dump", tmp_path / "gone"], stderr=full, check=False)
+    assert done.returncode == ExitCode.FAILED
+
+
 def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
     """In ISO 8859-1, `--help` and `inspect` ended with a traceback."""
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
