@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Storage
 from rmq_formats.errors import CorruptData, UnsupportedFormat
@@ -37,6 +38,8 @@ _LOG = ".log"
 _MANIFEST = "MANIFEST"
 _LARGEST_OF_WORDS = 1 << 20  # bytes of any other file: RocksDB reads its name, id or settings as a whole
 _BLOCK = 1 << 23
+# Errors of RocksDB that say nothing about the database.
+_OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 _OWN_LOGS = ("LOG", "LOCK")  # of the writing process, useless for a reader
 
 
@@ -147,10 +150,18 @@ def _opened(location: str, storage: Storage, folder: Path) -> "Rdict":
             families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
             read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
             return rocksdict.Rdict(str(copy), _raw(), families, read_only)
+        except OSError as error:  # of the copy, so it says nothing about the database
+            attempt += 1
+            if attempt == _ATTEMPTS or not isinstance(error, FileNotFoundError):  # the broker has deleted a file
+                raise
         except Exception as error:  # rocksdict raises nothing more specific
             attempt += 1
             if attempt == _ATTEMPTS:
-                raise CorruptData(_sentence(error, copy), None, location) from error
+                said = _sentence(error, copy)
+                number = next((number for number in _OF_THIS_PROCESS if os.strerror(number) in said), None)
+                if number is not None:
+                    raise OSError(number, said, location) from error
+                raise CorruptData(said, None, location) from error
 
 
 def _raw() -> "Options":
@@ -188,7 +199,7 @@ def _names(location: str, storage: Storage) -> list[str]:
 
 def _fetch(location: str, storage: Storage, target: Path, limit: int | None = None) -> None:
     """Copy a file, or its beginning, block by block; holes stay holes, or are left out at the end."""
-    with storage.open(location) as reader, target.open("wb") as file:
+    with storage.open(location) as reader, explaining_full_disk(str(target)), target.open("wb") as file:
         size = reader.size if limit is None else min(reader.size, limit)
         at = reader.next_written(0)
         while at < size:

@@ -1,10 +1,13 @@
 """A broker's databases, read as of one moment, without writing into their folders."""
 
+import errno
 import os
+import resource
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,6 +96,36 @@ def test_a_database_is_copied_from_any_storage_and_no_temporary_folder_is_left(
         pass
 
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_database_is_not_damaged_because_its_copy_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` recommended to move the files of an intact database aside when `/tmp` was full."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised, open_database(str(folder), AnyStorage()):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert raised.value.errno == errno.EFBIG
+    assert str(raised.value.filename).startswith(str(tmp_path / "rmq-lake-rocksdb-"))
+    assert list(tmp_path.glob("rmq-lake-rocksdb-*")) == []
+
+
+@pytest.mark.parametrize("said", ["Permission denied", "Too many open files", "No space left on device"])
+def test_a_database_is_not_damaged_because_this_process_may_not_open_it(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    error = Mock(side_effect=Exception(f"IO error: While open a file for random read: 000010.sst: {said}"))
+    monkeypatch.setattr("rocksdict.Rdict.list_cf", error)
+    with pytest.raises(OSError, match=said), open_database(str(folder), AnyStorage()):
+        pass
 
 
 def make_queue(root: Path, units: int) -> None:
