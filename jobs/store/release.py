@@ -11,7 +11,6 @@ matters, the newest one is assumed, and reported as an assumption.
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
@@ -225,7 +224,7 @@ def detect_store_eras(
         if not readers:
             marks.add_all(_marks_of(store, segment, records))
             continue
-        with suppress(OSError):  # an unreadable file gives no marks
+        with skip_lost_file():  # a lost file has no marks
             for record in islice(_records(store, segment), records):
                 marks.add_all(record_marks(record))
                 if tags_left:
@@ -244,12 +243,12 @@ def determine_next_start_writers(store: Store, given: str | None, wrong: Contain
     if given is not None:
         return determine_writers(store, given, ())
     stated = None
-    with suppress(OSError, FormatError):  # as for each file below
+    with skip_lost_file():  # as for each file below
         stated = geometry_stated_by_index_files(store)
     own = MarkCollector()
     for file in store.index_files if stated is not None else ():
         if file.about.path not in wrong:
-            with suppress(OSError, FormatError):  # unreadable: its comparison reports it
+            with skip_lost_file():  # its comparison reports it
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
                     own.add_all(find_index_marks(store, file.location, header, stated.geometry))
@@ -299,7 +298,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     if identity in _remembered:
         return _remembered[identity]
     own = MarkCollector()
-    with suppress(OSError):  # use the part that was read, but do not cache it
+    with skip_lost_file():  # use the part that was read, but do not cache it
         for record in islice(_records(store, segment), records):
             own.add_all(record_marks(record))
         if identity and identity == _identify(segment, records):

@@ -7,11 +7,13 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, timedelta, timezone
 from itertools import combinations
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,7 +44,7 @@ from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.release import Known, Writers, parse_rules
+from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
@@ -104,6 +106,17 @@ def test_without_index_files_the_log_shows_the_release(golden: StoreOf, name: st
     rebuilt(store, tmp_path / "out", GivenSettings(release=release, conf=conf))
 
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
+
+
+@pytest.mark.parametrize(("number", "is_lost"), [(errno.ETIMEDOUT, False), (errno.EMFILE, False), (errno.EIO, True)])
+def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_may_be_intact(
+    golden: StoreOf, number: int, *, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records may show another release; a bad sector, however, is never read."""
+    store = list_store(str(golden("up470-471")))
+    monkeypatch.setattr("jobs.store.release._records", Mock(side_effect=OSError(number, "failed", "segment")))
+    with nullcontext() if is_lost else pytest.raises(OSError, match="failed"):
+        detect_store_eras(store)
 
 
 @pytest.mark.parametrize("how", ["rebuild-index", "repair"])
