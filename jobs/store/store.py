@@ -22,7 +22,7 @@ from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.segment import SegmentBytes
-from rmq_formats.errors import FormatError, NotAStore
+from rmq_formats.errors import FormatError, NotAStore, skip_lost_file
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import StatedGeometry, find_stated_geometry
 from rmq_formats.layout import Content, Read
@@ -275,13 +275,11 @@ def _find_overlapping(segments: Sequence[Segment], storage: Storage) -> Iterator
 
 
 def _has_records_from(segment: Segment, position: int, storage: Storage) -> bool:
-    try:
-        with storage.open(segment.location) as file:
-            framing = find_framing(file.read, segment.size, segment.base_offset)
-            log = SegmentBytes(file.read, segment.size, segment.base_offset, framing, file.next_written)
-            return log.find_record(position) is not None
-    except OSError:  # this is only evidence; the command that reads the file reports the error
-        return False
+    with skip_lost_file(), storage.open(segment.location) as file:
+        framing = find_framing(file.read, segment.size, segment.base_offset)
+        log = SegmentBytes(file.read, segment.size, segment.base_offset, framing, file.next_written)
+        return log.find_record(position) is not None
+    return False
 
 
 _INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's folder, like a queue of a topic

@@ -1,10 +1,13 @@
 """The complete verification, except for the parts in transcripts."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from socket import gethostname
 
@@ -17,6 +20,7 @@ from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
+from jobs.storage.local import LocalReader, LocalStorage
 from jobs.storage.scratch import scratch_below_output, scratch_for
 from jobs.store.record_places import find_record
 from jobs.store.store import list_store
@@ -93,6 +97,25 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
         (one.kind, one.file) for one in verified(store).findings
     ]
     assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
+
+
+def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the_log(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` would recommend to move an intact segment out of the log's folder."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    first, second, *_ = segments_of(store)
+    first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
+    opened = LocalStorage.open
+
+    def failing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+        if location == str(second):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), location)
+        return opened(self, location)
+
+    monkeypatch.setattr(LocalStorage, "open", failing)
+    with pytest.raises(OSError, match="Too many open files"):
+        list_store(str(store))
 
 
 def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(golden: StoreOf, tmp_path: Path) -> None:
