@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from jobs.console.process import ABANDONED_THREAD
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.snapshots import open_delta, rows_without_timestamps
-from jobs.storage.local import temporary_directory_for
+from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import join_location, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
@@ -347,7 +347,7 @@ def write_parquet(found: Batches, out: Path, limit: int) -> bool:
     import pyarrow.parquet as pq
 
     left = limit or MAX_LONG
-    with closing(found), temporary_directory_for(out) as folder:
+    with closing(found), explaining_full_disk(str(out)), temporary_directory_for(out) as folder:
         attempt = folder / out.name
         with pq.ParquetWriter(attempt, found.schema, compression="zstd") as writer:
             for batch in found:

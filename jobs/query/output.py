@@ -19,6 +19,7 @@ from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.query.mqadmin import text
 from jobs.query.source import Answer, Reason, Source
+from jobs.storage.local import explaining_full_disk
 from rmq_formats.commitlog.record import body_crc
 
 _TAB = "\t"
@@ -180,6 +181,12 @@ class Printer:
             same.append(message.record.physical_offset)
         number = same.index(message.record.physical_offset)
         path = self.bodies / (f"{name}_{number}" if number else name)
-        with os.fdopen(os.open(path, _NEW_OR_EMPTY, 0o666), "wb") as file:
-            file.write(message.record.body if message.body is None else message.body)
+        descriptor = os.open(path, _NEW_OR_EMPTY, 0o666)
+        with explaining_full_disk(str(path)):
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(message.record.body if message.body is None else message.body)
+            except OSError:
+                path.unlink(missing_ok=True)  # part of a body would look like a body
+                raise
         return path

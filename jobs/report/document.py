@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from jobs.console.amounts import round_duration_text, time_text
 from jobs.console.lines import printable
 from jobs.console.result import Result, Severity
+from jobs.storage.local import explaining_full_disk
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -123,9 +124,14 @@ def replace_text_file(path: Path, text: str) -> None:
     """Replace a file atomically."""
     attempt = path.with_name(f".{path.name}.attempt")
     attempt.unlink(missing_ok=True)  # left by a killed process, or a link that another user has created
-    with attempt.open("x", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-    attempt.replace(path)
+    with explaining_full_disk(str(path)):
+        try:
+            with attempt.open("x", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            attempt.replace(path)
+        except OSError:
+            attempt.unlink(missing_ok=True)
+            raise
 
 
 def render_page(report: Report) -> str:

@@ -1,6 +1,9 @@
 """A disk that is full at any stage, and an S3 server that denies or fails: errors name it, and nothing is lost."""
 
 import errno
+import re
+import resource
+import shlex
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +20,7 @@ from jobs.storage import s3
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
+from tests.golden import StoreOf
 from tests.support.commands import Run
 
 
@@ -238,3 +242,32 @@ def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(
         with pytest.raises(OSError, match="cannot connect to Amazon S3"):
             _read(storage)
         assert 1 == system.left
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [
+        ("ingest {store} --lake {lake} --metrics {out}/x.prom", 600),
+        ("verify {store} --report {out}", 6000),
+        ("query list -t T1 --store {store} --bodies {out}", 600),
+        ("query sql 'SELECT * FROM messages' --lake {lake} --output parquet --out {out}/x.parquet", 5000),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(
+    line: str, limit: int, golden: StoreOf, run: Run, tmp_path: Path
+) -> None:
+    """Monitoring reads the metrics, and part of a body looks like a body."""
+    places = {"store": golden("b551-base"), "lake": tmp_path / "lake", "out": tmp_path / "out"}
+    places["out"].mkdir()
+    assert run("ingest", places["store"], "--lake", places["lake"]).code is ExitCode.CLEAN
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # as a full disk, but for the number of the error
+    try:
+        outcome = run(*(word.format(**places) for word in shlex.split(line)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    named = re.fullmatch(rf"rmq-lake: {places['out']}/(\S+): File too large\n", outcome.err)
+    assert outcome.code is ExitCode.FAILED
+    assert named is not None
+    assert [] == [path for path in places["out"].iterdir() if path.name == named[1] or path.name.startswith(".")]
