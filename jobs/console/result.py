@@ -50,7 +50,7 @@ class Severity(Enum):
     DAMAGE = "damage", "red", ExitCode.DAMAGE
     # Queues or index files contradict the log.
     CONTRADICTION = "contradiction", "magenta", ExitCode.MISMATCH
-    # An error of access or settings, which says nothing about the store.
+    # An error of access or settings, which is no evidence about the store.
     NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
 
     _value_: str

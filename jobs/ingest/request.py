@@ -63,7 +63,7 @@ class IngestRequest(StoreRequest):
 
 @dataclass(slots=True)
 class Summary(RatedOutcome):
-    """The summary of a run, for people and as JSON."""
+    """The summary of a run, as text and as JSON."""
 
     store: str
     lake: str
@@ -164,7 +164,7 @@ class Summary(RatedOutcome):
         return {**asdict(self), "open": self.open._asdict(), "bytes": self.bytes, "severity": self.severity.value}
 
     def lines(self) -> Iterator[str]:
-        """Yield the summary for people, without the result."""
+        """Yield the summary as text, without the result line."""
         if self.run is not None:
             yield f"{self.store} → {self.lake}"
             steps = f", the last of {self.steps:,} steps" if self.steps > 1 else ""

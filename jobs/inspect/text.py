@@ -18,7 +18,7 @@ _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "in
 
 
 def report_text(report: StoreReport, *, verbose: bool = False) -> str:
-    """Return the text for people; *verbose* also lists the marks that show the broker's release."""
+    """Return the report as text; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {health_text(report)}  {printable(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)

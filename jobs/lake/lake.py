@@ -33,7 +33,7 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse locations that `deltalake` would take for another path, because it decodes them twice."""
+        """Refuse locations that `deltalake` would mistake for another path, because it decodes them twice."""
         if unquote(self.location) != self.location:
             raise OSError(
                 f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"

@@ -70,7 +70,7 @@ def one_line_message(error: BaseException) -> str:
     return (
         _of_worker_process(lines)
         or _raised_on_a_worker(lines)
-        # The line after "An error occurred while calling o38.count.", which says nothing.
+        # The line after "An error occurred while calling o38.count.", which does not say what failed.
         or next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
         or (": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None)
         or [*lines, type(error).__name__][0]

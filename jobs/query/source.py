@@ -77,7 +77,7 @@ class SeveralStoresError(UnsupportedFormat, RequestError):
 
 
 class Reason(NamedTuple):
-    """Why an answer is empty: the kind for programs, the sentence for people."""
+    """Why an answer is empty: the kind for programs, the sentence for users."""
 
     kind: ReasonKind
     text: str

@@ -66,7 +66,7 @@ _RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says o
 _HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size from which the compiled scan is faster, with its import
 _MOST_QUEUES_ASKED = 64  # queues whose units are searched for a record boundary
-_DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
+_DISPATCH_MS = 5000  # a broker last writes to a queue file within this time after storing the next file's first record
 _MOST_QUEUES = 1 << 16  # more than any broker has of a topic
 
 

@@ -65,7 +65,7 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 _LONGEST_WAIT_S = 1.0  # of one call: stopping a query takes as long
-_SHARE = 10  # a check that finds nothing is followed by a pause of so many times its length
+_SHARE = 10  # a check that finds nothing is followed by a pause this many times as long
 _PART = 256 << 20  # approximate number of bytes of the log that one task reads
 _UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
 

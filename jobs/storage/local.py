@@ -46,7 +46,7 @@ class ReadLimits(NamedTuple):
     max_rate: int | None = None  # bytes a second
 
     def share_among(self, processes: int) -> Self:
-        """Return the settings for each of so many concurrent processes."""
+        """Return the limits for each of this many concurrent processes."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
 

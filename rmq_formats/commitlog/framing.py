@@ -38,7 +38,7 @@ def detect_framing(buffer: Buffer) -> Framing:
 
 def find_framing(read: Read, size: int, base_offset: int) -> Framing:
     """
-    Return the framing of a segment: by its first bytes, or if these are damaged by the first record that proves itself.
+    Return the framing of a segment: by its first bytes or, if these are damaged, by the first valid record.
 
     A block that cannot be read, or was never written, says nothing.
     """

@@ -342,7 +342,7 @@ class _Log(SegmentBytes):
         self._known, self._zeros_from = (0, 0), self.size
 
     def find_record(self, start: int, stop: int | None = None) -> int | None:
-        """Return the position of the next record before *stop* that proves itself, as the scalar `find_record`."""
+        """Return the position of the next valid record before *stop*, like the scalar `find_record`."""
         window = self._window
         magic_at = self._header_size + kernels.MAGIC_CODE_AT
         reach = magic_at + _MAGIC_SIZE

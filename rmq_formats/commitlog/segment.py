@@ -320,7 +320,7 @@ class SegmentBytes:
         return decode_record(self.read(at, total_size) if is_possible else head, 0, self.base_offset + at)
 
     def find_record(self, start: int) -> int | None:
-        """Return the position of the next record that proves itself."""
+        """Return the position of the next record with valid fields and the right body CRC; None if there is none."""
         header_size = self.framing.header_size
         for magic in self._find(_MAGIC_START, start + header_size + _MAGIC_POSITION):
             position = magic - _MAGIC_POSITION - header_size

@@ -27,7 +27,7 @@ _Word = ir.IntType(64)
 
 
 def emit_load(*, bits: int, signed: bool) -> Callable[[Function], Function]:
-    """Have the decorated `(buffer, at)` load a big-endian integer of so many bits from bytes."""
+    """Have the decorated `(buffer, at)` load a big-endian integer of this many bits from bytes."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
         loaded = builder.load(_place(context, builder, signature, arguments, bits))
