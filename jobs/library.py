@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobs.command.places import find_enclosing_store, is_within
+from jobs.console.result import RequestError
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
@@ -74,6 +76,9 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     """
     from jobs.ingest.run import ingest as run
 
+    enclosing = str(store) if is_within(str(lake), str(store)) else find_enclosing_store(str(lake))
+    if enclosing is not None:
+        raise RequestError(f"{str(lake)!r} is inside the store {enclosing!r}. Choose a location outside the store")
     conf = read_broker_conf(broker_conf)
     read_limits = read_limits_beside_broker(str(store), max_rate)
     request = IngestRequest(
@@ -126,8 +131,8 @@ def _threads(read_limits: ReadLimits | None) -> Workers:
 @contextmanager
 def open_source(  # noqa: PLR0913 - what the command line has as options
     *,
-    store: str | None = None,
-    lake: str | None = None,
+    store: str | Path | None = None,
+    lake: str | Path | None = None,
     broker: str | None = None,
     release: str | None = None,
     broker_conf: Path | None = None,
@@ -137,5 +142,6 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     if (store is None) == (lake is None):
         raise ValueError("pass exactly one of store and lake")
     given = Release.from_version(release) if release else None
+    store, lake = (None if place is None else str(place) for place in (store, lake))
     with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
         yield source

@@ -110,13 +110,17 @@ class Progress:
 
 @contextmanager
 def create_delayed_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a function that shows progress, starting once the work has taken long."""
+    """Return a function that shows progress, starting once the work has taken long; when all is done, it clears it."""
     line: Progress | None = None
 
     def show(done: int, total: int) -> None:
         nonlocal line
-        line = line or Progress(Work(label, total))
-        line.show(done)
+        if done < total:
+            line = line or Progress(Work(label, total))
+            line.show(done)
+        elif line is not None:
+            line.close()
+            line = None
 
     try:
         yield show

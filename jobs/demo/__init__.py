@@ -23,6 +23,7 @@ from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
+from jobs.launch.engine import SetupError, why_spark_cannot_start
 from jobs.typed import are_body_libraries_installed
 
 STORE = "b551-base"
@@ -184,6 +185,8 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     """
     from jobs.command import cli
 
+    if reason := why_spark_cannot_start():
+        raise SetupError(reason)
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     refuse_nonempty_directory(str(folder), "DIR")

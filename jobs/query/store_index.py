@@ -68,7 +68,11 @@ def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Seque
 def search_records(
     store: StoreReader, text: str, progress: Progress, span: range = WHOLE_LOG, lose: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
-    """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
+    """
+    Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts.
+
+    The last call of *progress* reports the search as complete, also if the caller needs no more records.
+    """
     for before, start, end in find_holes(store.store.segments):
         if start < span.stop and end > span.start:
             lose(start, end, f"no segment contains this range; {before.location} ends before it")
@@ -83,18 +87,20 @@ def search_records(
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     blocks = _compiled_blocks if total >= COMPILED_SCAN_MIN_BYTES else _scalar_blocks
-    for range_ in ranges:
-        for block in blocks(store, range_):
-            if isinstance(block, Piece):
-                lose(block.offset, block.end, block.reason)
-                continue
-            data, base, positions, sizes = block
-            for number in _records_with(text, data, positions, sizes):
-                position = positions[number]
-                yield decode_record(data[position : position + sizes[number]], 0, base + position)
-            progress(done + base + positions[-1] - range_.start_offset, total)
-        done += range_.end - range_.start
-        progress(done, total)
+    try:
+        for range_ in ranges:
+            for block in blocks(store, range_):
+                if isinstance(block, Piece):
+                    lose(block.offset, block.end, block.reason)
+                    continue
+                data, base, positions, sizes = block
+                for number in _records_with(text, data, positions, sizes):
+                    position = positions[number]
+                    yield decode_record(data[position : position + sizes[number]], 0, base + position)
+                progress(done + base + positions[-1] - range_.start_offset, total)
+            done += range_.end - range_.start
+    finally:
+        progress(total, total)
 
 
 def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[_Block | Piece]:

@@ -30,7 +30,7 @@ from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
-    from jobs.export.export import ExportSummary
+    from jobs.export.export import ExportPlan, ExportRequest, ExportSummary
     from jobs.export.items import ExportDefect
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_INFLATED_BODY_LIMIT`, without its imports
@@ -130,15 +130,7 @@ def export(  # noqa: PLR0913 - one argument an option
     asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
     planned = plan_export(asked, workers.options)
     if dry_run:
-        # Only the run shows how much of it a condition skips.
-        files, size = len(planned.items), sum(item.size for item in planned.items)
-        what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
-        result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
-        values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
-        answer.print_json_or_lines(
-            values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None
-        )
-        return ExitCode.CLEAN
+        return _print_plan(asked, planned, answer)
     summary = export(asked, planned, workers)
     severity = worst_severity_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no messages found"
@@ -167,6 +159,24 @@ def export(  # noqa: PLR0913 - one argument an option
     else:
         answer.print_json_or_lines(described, lines, result, indent=None)
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
+
+
+def _print_plan(asked: "ExportRequest", planned: "ExportPlan", answer: ResultPrinter) -> ExitCode:
+    """Print the result of a dry run."""
+    from jobs.export.export import ExportSummary
+
+    # Only the run shows how much of it a condition skips.
+    files, size = len(planned.items), sum(item.size for item in planned.items)
+    kind, out = asked.form.value, "-" if asked.out is None else str(asked.out)
+    what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
+    severity = worst_severity_met(gap=planned.gaps)
+    result = Result(severity, what, answer.seconds, verdict="dry run")
+    gaps = [place._asdict() for place in planned.gaps]
+    values = {"files": files, "bytes": size, "format": kind, "out": out, "gaps": gaps}
+    lines = [f"{asked.place.location} → {out}: dry run, nothing is written"]
+    lines += left_out_lines(ExportSummary(gaps=planned.gaps))
+    answer.print_json_or_lines(values, lines, result, indent=None)
+    return severity.exit_code
 
 
 def _explained(given: TimeArgument | None, otherwise: int) -> int:

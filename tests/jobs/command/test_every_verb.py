@@ -22,10 +22,11 @@ from pyspark.sql import SparkSession
 from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console import process
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run_tour as take
 from jobs.lake.runs import OtherRunActiveError
+from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, overwrite, without_spark
@@ -276,7 +277,7 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
     verdict = verify(store)
     first, second = ingest(store, tmp_path / "lake", broker="b"), ingest(store, tmp_path / "lake", broker="b")
     some = ingest(store, tmp_path / "some", topics=["T1"], bodies=False)
-    with open_source(lake=str(tmp_path / "lake")) as source:
+    with open_source(lake=tmp_path / "lake") as source:
         (message,) = by_offset(source, "T1", 0, 3).messages
 
     printed = run("verify", store, "--json").document
@@ -284,6 +285,16 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
     assert printed["findings"] == [finding.to_dict() for finding in verdict.findings]
     assert (0 < some.messages < first.messages, second.messages) == (True, 0)
     assert (message.topic, message.record.queue_offset) == ("T1", 3)
+
+
+@pytest.mark.parametrize("lake", [".", "lake", "commitlog/lake"])
+def test_python_writes_no_lake_into_a_store(lake: str, golden: StoreOf, tmp_path: Path) -> None:
+    store = copy_of(golden("b551-base"), tmp_path)
+    before = sorted(store.rglob("*"))
+
+    with pytest.raises(RequestError, match="Choose a location outside the store"):
+        ingest(store, store / lake)
+    assert before == sorted(store.rglob("*"))
 
 
 # What each step must show. A step that is missing, or shows something else, fails here.
@@ -304,6 +315,16 @@ SHOWN = {
     "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 message: invalid JSON",
     "ask": "Ada       2         13.50\nGrace     2         37.25\n",
 }
+
+
+def test_the_tour_without_spark_is_refused_before_it_writes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.launch.engine.find_spec", lambda _: None)
+
+    with pytest.raises(SetupError, match="pyspark is not installed"):
+        demo.main([str(tmp_path / "tour")], standalone_mode=False)
+    assert not (tmp_path / "tour").exists()
 
 
 def test_the_tour_completes_with_the_expected_results(

@@ -101,3 +101,16 @@ def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) 
     progress.Progress(Work("starting Spark"), terminal)
 
     assert "starting Spark …" in terminal.getvalue()
+
+
+def test_the_line_of_a_complete_search_is_cleared_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is printed while the command's progress is still open."""
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.create_delayed_progress("searching the log") as show:
+        show(1 << 20, 4 << 20)
+        assert "\rsearching the log" in terminal.getvalue()
+        show(4 << 20, 4 << 20)
+        assert terminal.getvalue().endswith("\r\x1b[K")

@@ -32,9 +32,10 @@ from jobs.launch.engine import SetupError
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT, Run, without_spark
+from tests.support.commands import ROOT, Run, copy_of, without_spark
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import flip
 
@@ -140,6 +141,18 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     assert [row["body"] for row in rows] == [b64decode(row["decoded_body_base64"]) for row in lines]
     assert [row["message_id"] for row in table] == [row["message_id"] for row in lines]
     assert list(table[0]) == list(lines[0])[2:]  # all but version and type
+
+
+def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    store = copy_of(golden("b551-base"), tmp_path)
+    (store / "commitlog" / "00000000000000016384").unlink()
+    command = ("export", "--store", store, "--out", tmp_path / "out")
+
+    planned, done = run(*command, "--dry-run", "--json"), run(*command, "--json")
+
+    assert (ExitCode.DAMAGE, ExitCode.DAMAGE) == (done.code, planned.code)
+    assert done.document["gaps"] == planned.document["gaps"]
+    assert "no file contains these offsets" in run("export", "--store", store, "--out", "-", "--dry-run").out
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "csv"])

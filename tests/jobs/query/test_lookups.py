@@ -191,6 +191,11 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             assert everything == found
             assert chosen == list(store_index.search_records(reader, "k1", do_nothing))
             assert seen == sorted(seen)
+            total = seen.pop()[1]
+            seen.clear()
+            for _ in store_index.search_records(reader, "", lambda *place: seen.append(place)):
+                break
+            assert (total, total) == seen[-1]  # so that the progress line is cleared
 
 
 @pytest.mark.parametrize("entry", [1, 3, 5])
