@@ -72,7 +72,7 @@ class _DiscardingPipe(FileIO):
         """
         try:
             return super().write(data)
-        except OSError as error:
+        except OSError as error:  # any: the stream cannot be written; raised below unless it is expected
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)
