@@ -15,12 +15,11 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
-from rmq_formats.release import Release
 from rmq_formats.store import FileKind
-from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
+from tests.golden import SITUATIONS, StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
-from tests.support.commands import Outcome, Run, copy_of, state_of
-from tests.support.stores import held, log_folders, newest_segment, read_segment, segments_of, stored_records
+from tests.support.commands import Outcome, Run, copy_of
+from tests.support.stores import held, log_folders, newest_segment, stored_records
 
 
 @pytest.fixture
@@ -47,30 +46,6 @@ def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
     found = outcome.document["problems"]
     return [(problem["severity"], Path(problem["file"]).name, problem["offset"]) for problem in found]
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_store_is_reported_correctly(golden: StoreOf, name: str, run: Run) -> None:
-    store = golden(name)
-    before = state_of(store)
-    records = [record for record, _ in stored_records(store)]
-
-    outcome = inspected(run, store)
-    log = outcome.document["log"]
-
-    assert outcome.code is ExitCode.CLEAN
-    assert outcome.document["health"] == "not verified"
-    assert log["start_offset"] == int(segments_of(store)[0].name)
-    assert log["end_offset"] == records[-1].end_offset
-    assert log["first_store_timestamp"] == records[0].store_timestamp
-    assert log["last_store_timestamp"] == records[-1].store_timestamp
-    newest = newest_segment(store).name
-    for segment, path in zip(log["segments"], segments_of(store), strict=True):
-        offset = f"{segment['base_offset']:020d}"
-        assert segment["end"] == ("sealed" if offset < newest else "open" if offset == newest else "preallocated")
-        assert segment["framing"] == read_segment(path).framing.value
-    assert state_of(store) == before
 
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]])
@@ -118,23 +93,6 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
     found = [one for one in problems(inspected(run, store)) if one[0] == "gap"]
 
     assert bool(found) is not is_at_work
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("name", golden_stores("base", "types", "dledger", "multipath", "rockscq", "retry"))
-def test_a_deep_inspection_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
-    """Also by topic; the marks of all records do not exclude the true release."""
-    store = golden(name)
-    records = [record for record, _ in stored_records(store)]
-
-    document = inspected(run, store, "--deep").document
-
-    assert document["log"]["records"] == len(records)
-    assert document["log"]["topics"] == {
-        topic: sum(record.topic == topic for record in records) for topic in {record.topic for record in records}
-    }
-    assert str(Release.from_version(release_of(name))) in document["releases"][0]["candidates"]
-    assert len(document["releases"]) == 1
 
 
 def test_the_release_is_not_guessed_without_evidence(tmp_path: Path, run: Run) -> None:
@@ -223,24 +181,6 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
     assert "4,096 bytes cannot be read: Input/output error" in outcome.out
     assert 0 < outcome.document["log"]["records"] < whole
     assert outcome.document["log"]["segments"][1]["end"] == "sealed"
-
-
-@pytest.mark.parametrize("name", ["b420-expired", "b551-expired", "b551-types"])
-def test_inspect_and_topic_status_report_the_same_queue_ranges(golden: StoreOf, run: Run, name: str) -> None:
-    """Units of deleted segments are left out, as mqadmin leaves them out."""
-    store = golden(name)
-    queues = inspected(run, store).document["queues"]["queues"]
-    topics = sorted({queue["topic"] for queue in queues})
-    rows = [
-        row
-        for topic in topics
-        for row in run("query", "mqadmin", "--store", store, "--json", "topicStatus", "-t", topic).lines
-    ]
-
-    names = ("topic", "queue_id", "min_offset", "max_offset")
-    of_inspect, of_query = ({tuple(one[name] for name in names) for one in found} for found in (queues, rows))
-    assert of_inspect <= of_query  # which has queues without units, too
-    assert ("expired" in name) == any(queue["first_unit"] < queue["min_offset"] for queue in queues)
 
 
 @pytest.mark.sample(8)

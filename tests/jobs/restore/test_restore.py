@@ -17,11 +17,10 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
 from jobs.store.workers import SerialWorkers
-from tests.golden import StoreOf, release_of
+from tests.golden import StoreOf
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
-from tests.support.stores import log_folders
 
 RELEASE = "5.3.3"
 
@@ -167,18 +166,6 @@ def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_
     with pytest.raises(OSError, match="may contain the first message of this time range") as caught:
         find_offset_at_time(lake_, store_id, later + 5)
     assert str(newest) == caught.value.filename
-
-
-@pytest.mark.parametrize("name", ["b551-base", "b420-base"])
-def test_restored_index_files_have_the_names_that_the_lake_recorded(name: str, golden: StoreOf, tmp_path: Path) -> None:
-    """They were named after the store time of their first message, a few milliseconds before the broker's names."""
-    store = golden(name)
-    ingest_store(store, tmp_path / "lake", "b", commitlog=log_folders(store), release=release_of(name))
-    restore_log(tmp_path / "lake", tmp_path / "out", with_index=True)
-
-    expected = {path.name for path in (store / "index").iterdir()}
-    assert expected
-    assert expected == {path.name for path in (tmp_path / "out" / "index").iterdir()}
 
 
 def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(golden: StoreOf, tmp_path: Path) -> None:

@@ -21,17 +21,15 @@ from jobs.store.broker_config import (
     read_config,
 )
 from jobs.store.pending_messages import read_timer_state
-from jobs.store.release import QUICK, THOROUGH, ReadEffort, detect_store_eras
+from jobs.store.release import QUICK, detect_store_eras
 from jobs.store.store import list_store, read_broker_conf
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.release import Release
 from rmq_formats.timer_files import SLOT, TIMER_PROGRESS, UNIT, Slot, TimerUnit
-from tests.golden import FEATURES, GOLDEN, StoreOf, release_of, unpack_feature
+from tests.golden import FEATURES, unpack_feature
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
-from tests.support.stores import log_folders
 
 _V2 = "b551-configv2"
 # What a stop or a check of transactions writes after the broker was asked.
@@ -156,18 +154,6 @@ def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
 
 
 # the release, and the length of the timer's slots, which no file states
-
-
-@pytest.mark.sample(20)
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
-@pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
-def test_a_sample_never_excludes_the_release_that_wrote_a_store(name: str, effort: ReadEffort, golden: StoreOf) -> None:
-    root = golden(name)
-    store = list_store(str(root), commitlog=log_folders(root))
-
-    (era,) = detect_store_eras(store, effort)
-
-    assert Release.from_version(release_of(name)) in era.candidates
 
 
 def test_the_release_is_detected_from_records_after_damage(newer_store: Path) -> None:
