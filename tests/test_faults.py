@@ -14,15 +14,14 @@ from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import on_any_worker, sample, some_often
 from tests.support.commands import ROOT
-from tests.support.fault_draws import Draw, drawn, failure, find_violations, of_faults, of_repairs
+from tests.support.fault_draws import Draw, Violation, drawn, failure, find_violations, of_faults, of_repairs
 from tests.support.fault_kinds import NO_FAULT, STORE
 from tests.support.faults import PAGE, VERBS, line, matrix, page, said
 
 CHECKS = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
-PAST = [line for line in _LINES if line.startswith("faults")]
-_OFTEN = sample(PAST, 16)
+_OFTEN = sample(_LINES, 16)
 _PARTS = 5
 
 
@@ -52,17 +51,21 @@ def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: 
     assert every > 1 or text == page(rows)
 
 
-@pytest.mark.parametrize("past", on_any_worker([*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)]))
-def test_random_cases_that_failed_before_pass(past: str) -> None:
+def _violations(past: str) -> list[Violation]:
     what, _, draw = past.partition(" ")
-    assert find_violations(Draw.parsed(draw), CHECKS[what]) == []
+    return find_violations(Draw.parsed(draw), CHECKS[what])
+
+
+@pytest.mark.parametrize("past", on_any_worker(sorted(_OFTEN)))
+def test_random_cases_that_failed_before_pass(past: str) -> None:
+    assert _violations(past) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
-    others = [one.partition(" ")[2] for one in PAST if one not in _OFTEN]
-    broken = {one: find_violations(Draw.parsed(one), of_faults) for one in others[part::_PARTS]}
+    others = [one for one in _LINES if one not in _OFTEN]
+    broken = {one: _violations(one) for one in others[part::_PARTS]}
 
     assert {one: violations for one, violations in broken.items() if violations} == {}
 

@@ -256,7 +256,7 @@ def parts(assembled: AssembledRecords) -> list[bytes]:
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_broker_records_are_restored_from_parquet_by_every_engine(

@@ -32,7 +32,7 @@ def is_right(result: dict[str, Any]) -> bool:
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
-STRIDES = {"new": 37, "growing": 41, "rewritten": 43, "busy": 45, "tiered": 17, "vacuumed": 43}
+STRIDES = {"new": 53, "growing": 59, "rewritten": 61, "busy": 67, "tiered": 19, "vacuumed": 61}
 
 
 @pytest.mark.sample(3)

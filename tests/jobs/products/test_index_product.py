@@ -95,7 +95,7 @@ def without_index(store: Path, folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", UNDISTURBED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
@@ -154,7 +154,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     assert manifests[0]["state"]["index"] == manifests[1]["state"]["index"]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later", "expired"}]
 )

@@ -128,7 +128,7 @@ def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("lag", [0, 1, 7])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_every_unit_of_a_growing_store_becomes_one_row(
@@ -239,7 +239,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("group_size", [64 << 20, 4096], ids=["in-memory", "on-scratch"])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, golden: StoreOf, tmp_path: Path) -> None:

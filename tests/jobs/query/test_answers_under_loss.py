@@ -73,7 +73,7 @@ def _opened(stack: ExitStack, store: Path) -> StoreSource:
     return StoreSource(reader, detect_likely_writers(reader).value.newest)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "kind", "place"), CASES)
 def test_an_answer_is_complete_or_names_the_missing_part(
     name: str, kind: str, place: str, golden: StoreOf, tmp_path: Path
@@ -288,7 +288,7 @@ def test_cases_that_failed_before_pass(draw: str) -> None:
     assert find_violations(Draw.parsed(f"- {draw}"), of_agreement) == []
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_no_verb_omits_a_message_silently(seed: int) -> None:
     """The line that is shown draws the smallest case again."""

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("seconds", "room"), [(0.0, inf), (60.0, inf), (60.0, 900)])
 @pytest.mark.parametrize("case", CASES)
 def test_every_message_is_on_exactly_one_page(

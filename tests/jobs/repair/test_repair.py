@@ -63,9 +63,8 @@ def _all_faults() -> list[Fault]:
 DENIED = [fault for fault in _all_faults() if "denied" in fault.name]
 FAULTS = [fault for fault in _all_faults() if "denied" not in fault.name]
 QUICK = {
-    "middle segment missing", "last segment missing", "first segment cut short", "middle segment cut short",
-    "record: body", "record: topic", "middle file missing", "unit: size", "slot", "all files missing",
-    "all folders missing", "cut short",
+    "middle segment missing", "first segment cut short", "record: body", "record: topic", "middle file missing", "slot",
+    "all folders missing", "index time",
 }  # fmt: skip
 
 

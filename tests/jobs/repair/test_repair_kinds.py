@@ -103,7 +103,7 @@ def is_undecided(kind: Kind, fault: str) -> bool:
     return kind.name.endswith("-types") and fault in {"queues missing", "batches missing"}
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("with_lake", [True, False])
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(

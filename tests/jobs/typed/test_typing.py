@@ -296,7 +296,7 @@ def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broke
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
-        ("typings", 31, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
+        ("typings", 47, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
         ("typings-beside-ingests", 1, 0),
         pytest.param("typings", 1, 30, marks=pytest.mark.campaign),
         pytest.param("typings-beside-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
