@@ -245,7 +245,7 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
             yield _without_entries(
                 explanation.key_sequence, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
             )
-    for name, keys, start, is_in_later_files in explanation.gaps:
+    for name, keys, start, is_in_later_files in explanation.find_gaps():
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
         yield _without_entries(explanation.key_sequence, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 

@@ -25,7 +25,7 @@ from jobs.products.index.file_builder import (
 from jobs.products.index.key_sequence import KeySequence, LogKeyCollector
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.settings import Settings
-from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, ranges_cut_by_promotion, refusal_reason
+from jobs.products.index.survivors import FilePlacer, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
 from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeover_offsets
@@ -107,11 +107,6 @@ class ExplainedFile:
         return [*map(str, self.compared.differences)] if self.compared else []
 
 
-# Keys of the log that a file should follow, and that are in none before it: the file's name, how many keys, the number
-# of the first, and whether all are in later files.
-KeyGap = tuple[str, int, int, bool]
-
-
 @dataclass(frozen=True)
 class Explanation:
     """All index files of a store, explained."""
@@ -119,8 +114,26 @@ class Explanation:
     store: Store
     settings: Settings
     key_sequence: KeySequence
-    files: tuple[ExplainedFile, ...]
-    gaps: tuple[KeyGap, ...]
+    files: tuple[ExplainedFile, ...] = ()
+
+    def find_gaps(self) -> Iterator[tuple[str, int, int, bool]]:
+        """
+        Yield keys that are in no file before the one that they should precede; next to a damaged file this is unknown.
+
+        The values are the file's name, how many keys, the number of the first, and whether all are in later files.
+        """
+        end, known = 0, True
+        placed = [(one.survivor.start, one.survivor.end) for one in self.files if one.survivor is not None]
+        for explained in self.files:
+            survivor = explained.survivor
+            if explained.verdict is FileVerdict.REPEATED:
+                continue
+            if survivor is None or not explained.verdict.is_explained:
+                known = False
+                continue
+            if survivor.start > end and known:
+                yield explained.name, survivor.start - end, end, is_covered(end, survivor.start, placed)
+            end, known = max(survivor.end, 0), True
 
     @property
     def count_not_indexed(self) -> int:
@@ -154,7 +167,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         verdict, detail = _classify(survivor, result, before, recipe, row)
         by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
-        before = before if survivor.relation is FileRelation.REPEATED else survivor
+        before = before if survivor.is_repeated else survivor
     for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
         verdict, detail = FileVerdict.MISNAMED, f"its content is that of {other}"
         if other is None:
@@ -169,7 +182,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
             if is_all_zeros(file, files[-1].size):
                 newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet")
                 explained = (*explained[:-1], newest)
-    return Explanation(store, settings, row, explained, tuple(_gaps(explained)))
+    return Explanation(store, settings, row, explained)
 
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
@@ -215,24 +228,6 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
     return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
 
 
-def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
-    """Yield the keys that are in no file, before the file that follows them; next to a damaged file this is unknown."""
-    end = 0
-    known = True
-    placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
-    for explained in files:
-        survivor = explained.survivor
-        if explained.verdict is FileVerdict.REPEATED:
-            continue
-        if survivor is None or not explained.verdict.is_explained:
-            known = False
-            continue
-        if survivor.start > end and known:
-            is_elsewhere = is_covered(end, survivor.start, placed)
-            yield explained.name, survivor.start - end, end, is_elsewhere
-        end, known = max(survivor.end, 0), True
-
-
 def classify_unreadable(broker_file: BrokerIndexFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that is unreadable because of its size or header."""
     is_larger = broker_file.size > geometry.file_size
@@ -243,13 +238,13 @@ def _classify(
     survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, row: KeySequence
 ) -> tuple[FileVerdict, str]:
     header = survivor.broker_file.header
-    if before is not None and survivor.relation is FileRelation.BEFORE_LOG:
+    if before is not None and survivor.is_before_log:
         reached = before.broker_file.header.end_physical_offset
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
             return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.broker_file.name}"
     if compared.is_equal:
-        return _how_equal(survivor, row)
+        return _how_equal(survivor, before, row)
     if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
         return FileVerdict.GROWING, f"equal so far ({count_text(header.entry_count, 'entry')})"
     slots: int | None = None
@@ -262,8 +257,8 @@ def _classify(
     return _how_different(survivor, compared, recipe.geometry)
 
 
-def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
-    if survivor.relation is FileRelation.REPEATED:
+def _how_equal(survivor: Survivor, before: Survivor | None, row: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
+    if survivor.is_repeated:
         entries = count_text(survivor.broker_file.header.entry_count, "entry")
         return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
     lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
@@ -282,9 +277,9 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
     if survivor.tail:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
-        numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
+        numbers = ", ".join(str(run.entry) for run in survivor.repeated_keys)
         return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"
-    if survivor.relation is FileRelation.RESTARTED:
+    if before is not None and not before.is_before_log and survivor.start < before.end:
         offset = survivor.broker_file.header.begin_physical_offset
         return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
     return FileVerdict.EQUAL, ""

@@ -8,6 +8,7 @@ file after it. If it does not, the broker restarted in between, and the remainin
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
@@ -29,8 +30,13 @@ class PlannedFile(NamedTuple):
     start: int
     end: int
     kind: BuiltFileKind
-    after: int = -1  # number of the survivor that it follows; -1: it comes before all
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
+    before: str = ""  # name of the kept file that it follows; empty: it comes before all
+    following: str = ""  # name of the kept file after it
+
+    def is_place_of(self, name: str) -> bool:
+        """Return whether a file with this name is between the same kept files."""
+        return self.before < name and (not self.following or name < self.following)
 
 
 def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
@@ -44,24 +50,26 @@ def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
-        yield PlannedFile(0, start, BuiltFileKind.SUPPLEMENT, -1, HISTORY_DOUBT)
+        yield PlannedFile(0, start, BuiltFileKind.SUPPLEMENT, HISTORY_DOUBT)
     for begin in range(start, end, capacity):
-        yield PlannedFile(begin, begin + capacity, BuiltFileKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END_DOUBT)
+        yield PlannedFile(begin, begin + capacity, BuiltFileKind.FULL, "" if begin else UNKNOWN_PREVIOUS_END_DOUBT)
 
 
-def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[PlannedFile]:
-    end = right.start
+def _between(
+    start: int, end: int, capacity: int, doubt: str = "", right: Survivor | None = None
+) -> Iterator[PlannedFile]:
+    """Yield the files up to the one on the *right*, or up to the end of the log."""
     left_over = (end - start) % capacity
-    if left_over and not doubt and right.first_message_keys and right.first_message_keys.start == end:
+    begins = right.first_message_keys if right is not None and left_over and not doubt and start < end else None
+    if begins and begins.start == end and capacity - left_over <= len(begins):
         # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
-        repeated = capacity - left_over
-        if repeated <= len(right.first_message_keys) and start < end:
-            end, left_over, doubt = end + repeated, 0, RESTART_DOUBT
+        end, doubt = end + capacity - left_over, RESTART_DOUBT
     while end - start >= capacity:
-        yield PlannedFile(start, start + capacity, BuiltFileKind.FULL, after, doubt)
+        yield PlannedFile(start, start + capacity, BuiltFileKind.FULL, doubt)
         start += capacity
     if start < end:
-        yield PlannedFile(start, end, BuiltFileKind.SUPPLEMENT, after, RESTART_DOUBT)
+        kind, doubt = (BuiltFileKind.SUPPLEMENT, RESTART_DOUBT) if right is not None else (BuiltFileKind.OPEN, "")
+        yield PlannedFile(start, end, kind, doubt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +89,31 @@ class IndexPlan:
         *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
         row, keys, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
-        ends, counts = [one.end for one in kept], [one.broker_file.header.entry_count for one in kept]
+        ends = [0, *(one.end for one in kept)]
+        counts = [capacity, *(one.broker_file.header.entry_count for one in kept)]  # nothing is lost before the log
         if completes:
             ends[-1] = self.end_after_filling(kept[-1])
             counts[-1] += ends[-1] - kept[-1].end
-        planned: list[PlannedFile] = []
-        if kept and kept[0].start > 0:  # a log that begins where the broker began has lost nothing before it
-            is_whole = row.start_offset == 0
-            planned += _between(0, kept[0], capacity, -1, "") if is_whole else _before(kept[0].start, capacity)
-        for number, right in enumerate(kept[1:]):
-            doubt = "" if counts[number] >= capacity else RESTART_DOUBT
-            planned += _between(ends[number], right, capacity, number, doubt)
-        if not kept or counts[-1] >= capacity:
-            after, start = len(kept) - 1, ends[-1] if kept else 0
-            while keys - start >= capacity:
-                planned.append(PlannedFile(start, start + capacity, BuiltFileKind.FULL, after))
-                start += capacity
+        gaps: list[Iterable[PlannedFile]] = [
+            _between(start, right.start, capacity, "" if count >= capacity else RESTART_DOUBT, right)
+            for start, count, right in zip(ends, counts, kept, strict=False)
+        ]
+        if kept and row.start_offset:  # else the log begins where the broker began
+            gaps[0] = _before(max(kept[0].start, 0), capacity)
+        last = list(_between(ends[-1], keys, capacity))
+        if row.ends_without_keys and keys in range(ends[-1], keys + 1, capacity):
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
-            if start < keys or (start == keys and row.ends_without_keys):
-                planned.append(PlannedFile(start, keys, BuiltFileKind.OPEN, after))
+            last.append(PlannedFile(keys, keys, BuiltFileKind.OPEN))
+        gaps.append(last if counts[-1] >= capacity else ())
+        names = ["", *(one.broker_file.name for one in kept), ""]
+        planned = [
+            one._replace(before=before, following=following)
+            for gap, (before, following) in zip(gaps, pairwise(names), strict=True)
+            for one in gap
+        ]
         if not kept:
             return planned
-        held = [(one.start, end) for one, end in zip(kept, ends, strict=True)]
+        held = [(one.start, end) for one, end in zip(kept, ends[1:], strict=True)]
         # With another store's log, or after lost messages, a file may begin after the last key of the row.
         return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 

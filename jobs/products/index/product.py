@@ -22,7 +22,7 @@ from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, Ind
 from jobs.products.index.key_sequence import KeyCollector, KeySequence, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
-from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files, refusal_reason
+from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome, damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -155,7 +155,7 @@ def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> l
 
 
 def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
-    if survivor.relation is FileRelation.BEFORE_LOG:
+    if survivor.is_before_log:
         return True  # nothing contradicts it; its entries come without their keys
     count = survivor.broker_file.header.entry_count
     last = row.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
@@ -198,13 +198,13 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     """Return the broker's files and the missing ones, in order; the newest one extends to the log's end."""
     # Each survivor (0) before the planned ones that come after it (1).
     made = [
-        (one.after, 1, one.start, index.new_file_recipe(one.start, one.end))
+        (one.before, 1, one.start, index.new_file_recipe(one.start, one.end))
         for one in index.plan_missing_files(survivors, completes=bool(survivors))
         if one.kind is not BuiltFileKind.OPEN or one.end > one.start
     ]
-    for number, survivor in enumerate(survivors):
+    for survivor in survivors:
         end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end
-        made.append((number, 0, survivor.start, index.survivor_recipe(survivor, end)))
+        made.append((survivor.broker_file.name, 0, survivor.start, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 
 

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from enum import StrEnum, unique
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
@@ -28,20 +27,9 @@ MAX_DISCONTINUITIES = 64
 _KEYS_OF_A_MESSAGE = 4096  # that are looked at
 
 
-@unique
-class FileRelation(StrEnum):
-    """How a file continues the previous one."""
-
-    CONTINUED = "continued"  # or nothing is known before it
-    RESTARTED = "restarted"  # the last message of the file before it is indexed again
-    REPEATED = "repeated"  # an earlier file has all its keys, and no start of a broker explains it
-    BEHIND_GAP = "after a gap"
-    BEFORE_LOG = "before the log"  # all its messages are deleted
-
-
-class Discontinuity(NamedTuple):
+class EntryRun(NamedTuple):
     """
-    An entry of a file, number *entry*, from which it continues with other keys: those from *start* on.
+    Consecutive entries of a file, from number *entry* on, of consecutive keys, from number *start* on.
 
     For messages that the log has lost, the entries are the file's own, and *start* is the number of the first key after
     them, or of the *keys* of changed records in their place.
@@ -50,7 +38,8 @@ class Discontinuity(NamedTuple):
     entry: int
     start: int
     is_lost: bool = False
-    keys: int = 0
+    keys: int = 0  # of the log; as many as entries unless these are lost
+    entries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,59 +48,53 @@ class Survivor:
 
     broker_file: BrokerIndexFile
     start: int
-    relation: FileRelation
-    previous: IndexHeader | None  # the end of the file before it, as its first entry shows
-    head: int  # leading entries of messages before the log
-    tail: int  # last entries of messages that the log does not hold yet
-    first_message_keys: range | None  # the numbers of the keys of its first message
-    discontinuities: tuple[Discontinuity, ...] = ()
+    previous: IndexHeader | None = None  # the end of the file before it, as its first entry shows
+    head: int = 0  # leading entries of messages before the log
+    tail: int = 0  # last entries of messages that the log does not hold yet
+    first_message_keys: range | None = None  # the numbers of the keys of its first message
+    runs: tuple[EntryRun, ...] = ()  # of its entries after the head; the last one has the tail
+    is_repeated: bool = False  # an earlier file has all its keys, and no start of a broker explains it
 
     @property
-    def _runs(self) -> list[tuple[Discontinuity, int]]:
-        """Its runs of entries, each with the number of the entry after it; without head and tail."""
-        begins = [Discontinuity(self.head + 1, max(self.start, 0)), *self.discontinuities]
-        ends = [*(seam.entry for seam in self.discontinuities), self.broker_file.header.entry_count - self.tail + 1]
-        return list(zip(begins, ends, strict=True))
+    def is_before_log(self) -> bool:
+        """Whether all its messages are deleted."""
+        return 0 < self.head == self.broker_file.header.entry_count
 
     @property
     def end(self) -> int:
         """The number of the key after its last one."""
-        last = self.discontinuities[-1] if self.discontinuities else Discontinuity(1, self.start)
-        count = self.broker_file.header.entry_count
-        return last.start + (last.keys if last.is_lost else count - last.entry + 1)
+        last = self.runs[-1] if self.runs else EntryRun(1, self.start, keys=self.broker_file.header.entry_count)
+        return last.start + last.keys
 
     @property
     def lost_entry_count(self) -> int:
         """Number of entries of messages that the log has lost."""
-        return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
+        return sum(run.entries for run in self.runs if run.is_lost)
 
     @property
-    def skipped_keys(self) -> list[Discontinuity]:
+    def skipped_keys(self) -> list[EntryRun]:
         """Keys that the broker left out between two entries: their number, and the entry after them."""
-        found = []
-        for (before, end), (seam, _) in pairwise(self._runs):
-            reached = before.start + (before.keys if before.is_lost else end - before.entry)
-            if seam.start > reached:
-                found.append(Discontinuity(seam.entry, reached, keys=seam.start - reached))
-        return found
+        return [
+            EntryRun(run.entry, reached, keys=run.start - reached)
+            for before, run in pairwise(self.runs)
+            if run.start > (reached := before.start + before.keys)
+        ]
 
     @property
-    def repeated_keys(self) -> list[Discontinuity]:
+    def repeated_keys(self) -> list[EntryRun]:
         """The entry from which the file repeats its own keys, after a restart."""
         return [
-            seam
-            for (before, end), (seam, _) in pairwise(self._runs)
-            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry
+            run
+            for before, run in pairwise(self.runs)
+            if not before.is_lost and not run.is_lost and run.start < before.start + before.keys
         ]
 
     def list_parts(self, row: KeySequence) -> list[KeyPart]:
         """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
-        found = []
-        for seam, end in self._runs:
-            if seam.is_lost:
-                found.append(KeyPart(OWN_ENTRIES, seam.entry, end - seam.entry))
-            else:
-                found += row.list_parts(seam.start, seam.start + end - seam.entry)
+        found: list[KeyPart] = []
+        for run in self.runs:
+            end = min(run.start + run.entries, len(row))
+            found += [KeyPart(OWN_ENTRIES, run.entry, run.entries)] if run.is_lost else row.list_parts(run.start, end)
         return found
 
 
@@ -222,9 +205,9 @@ class FilePlacer:
             if before is not None and self._is_repeated(found, before, placed):
                 if number >= run_end:
                     run_end, is_explained = self._run_from(number, files, found, before, zone)
-                if not is_explained:  # by a start that found the newest file empty; else they are copies
-                    found = replace(found, relation=FileRelation.REPEATED)
-            if found.relation is not FileRelation.REPEATED:
+                # By a start that found the newest file empty; else they are copies.
+                found = replace(found, is_repeated=not is_explained)
+            if not found.is_repeated:
                 before = found
             placed.append(found)
         return placed
@@ -240,9 +223,8 @@ class FilePlacer:
         if found.lost_entry_count == found.broker_file.header.entry_count:
             return False
         again = self._row.find_first_key(before.broker_file.header.end_physical_offset)
-        return found.relation is not FileRelation.BEFORE_LOG and found.start < min(found.end, again) and any(
-            one.relation is not FileRelation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
-            for one in placed
+        return not found.is_before_log and found.start < min(found.end, again) and any(
+            not one.is_before_log and one.start <= found.start and found.end <= one.end for one in placed
         )  # fmt: skip
 
     def _run_from(
@@ -290,27 +272,29 @@ class FilePlacer:
                 numbers = range(self._row.find_first_key(begin), self._row.find_first_key(begin + 1))
                 begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
-                return Survivor(broker_file, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
+                return Survivor(broker_file, -count, head=head)
             lost = self._lost(reader, head, count)
-            if lost and lost[0][0].entry == head + 1 and not head:
-                begins, start = None, lost[0][0].start
+            if lost and lost[0].entry == head + 1 and not head:
+                begins, start = None, lost[0].start
             else:
                 start = -head if head else self._start(entries, begins, before)
-            relation = FileRelation.CONTINUED
-            if before is not None and start >= 0 and before.relation is not FileRelation.BEFORE_LOG:
-                if start > before.end:
-                    relation = FileRelation.BEHIND_GAP
-                elif start < before.end:
-                    relation = FileRelation.RESTARTED
-            found = Survivor(broker_file, start, relation, None, head, 0, None if head else begins)
-            found = replace(found, discontinuities=self._seams(reader, found, lost))
-        if not head and not (found.discontinuities and found.discontinuities[0].entry == 1):
-            found = self._with_previous(found, entries, before)
-        missing = 0 if found.discontinuities and found.discontinuities[-1].is_lost else found.end - len(self._row)
+            runs = self._runs(reader, EntryRun(head + 1, max(start, 0)), count, lost)
+        previous = None
+        if not head and not (runs[1:] and runs[1].entry == 1):
+            previous, is_lost = self._previous(start, entries, before)
+            if is_lost:
+                runs[:1] = [EntryRun(1, start, is_lost=True), EntryRun(2, start + 1)]
+        ends = [*(run.entry for run in runs[1:]), count + 1]
+        runs = [
+            run._replace(entries=end - run.entry, keys=run.keys if run.is_lost else end - run.entry)
+            for run, end in zip(runs, ends, strict=True)
+        ]
+        found = Survivor(broker_file, start, previous, head, 0, None if head else begins, tuple(runs))
+        missing = 0 if runs[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), count - head))
 
-    def _lost(self, reader: IndexReader, head: int, count: int) -> list[tuple[Discontinuity, int]]:
-        """Return where entries of messages that the log has lost begin, and their numbers."""
+    def _lost(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
+        """Return the entries of messages that the log has lost."""
         found = []
         header = reader.header
         for start, end in self._row.lost_ranges:
@@ -320,14 +304,14 @@ class FilePlacer:
             if first < after:
                 changed = ((a, b) for a, b in self._row.doubtful if start <= a < end)
                 keys = sum(self._row.find_first_key(b) - self._row.find_first_key(a) for a, b in changed)
-                begins = Discontinuity(first + 1, self._row.find_first_key(start), is_lost=True, keys=keys)
-                found.append((begins, after - first))
+                key = self._row.find_first_key(start)
+                found.append(EntryRun(first + 1, key, is_lost=True, keys=keys, entries=after - first))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
-        candidates = [] if before is None or before.relation is FileRelation.BEFORE_LOG else [before.end]
+        candidates = [] if before is None or before.is_before_log else [before.end]
         candidates += () if begins is None else begins or [begins.start]
         if not candidates:
             return 0 if before is None else before.end
@@ -340,49 +324,46 @@ class FilePlacer:
         pairs = zip(entries, self._row.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
-    def _seams(
-        self, reader: IndexReader, found: Survivor, lost: Sequence[tuple[Discontinuity, int]]
-    ) -> tuple[Discontinuity, ...]:
-        """Return the discontinuities in the file; none if they do not explain it."""
+    def _runs(self, reader: IndexReader, first: EntryRun, count: int, lost: Sequence[EntryRun]) -> list[EntryRun]:
+        """Return the beginnings of the runs of which the file consists; only the *first* if none explain it."""
         # The log is processed gap by gap; its end counts as a gap without entries. Before a gap, entries follow the
-        # keys, except for jumps. Then come entries of messages lost in the gap, which are one discontinuity. After
-        # these, the first few entries show where the keys continue.
-        seams: list[Discontinuity] = []
-        count, number, start = found.broker_file.header.entry_count, found.head + 1, max(found.start, 0)
-        for gap, entries in [*lost, (Discontinuity(count + 1, len(self._row)), 0)]:
-            more = self._seams_until(reader, number, start, gap.entry - 1)
-            if more is None or len(seams) + len(more) > MAX_DISCONTINUITIES:
-                return ()
-            seams += more
-            if not entries:
+        # keys, except for jumps. Then come entries of messages lost in the gap, which are one run. After these, the
+        # first few entries show where the keys continue.
+        runs = [first]
+        for gap in [*lost, EntryRun(count + 1, len(self._row))]:
+            more = self._runs_until(reader, runs[-1], gap.entry - 1)
+            if more is None or len(runs) + len(more) > MAX_DISCONTINUITIES + 1:
+                return [first]
+            runs += more
+            if not gap.entries:
                 break
             # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
-            at, key = (more[-1].entry, more[-1].start) if more else (number, start)
-            seams.append(gap._replace(entry=max(at, min(gap.entry, at + gap.start - key))))
-            number, start = gap.entry + entries, gap.start + gap.keys
-            if number <= count:
-                again = self._find_again(reader, number, count) if start < len(self._row) else None
-                if again is None and start < len(self._row):
-                    return ()
-                start = start if again is None else again
-                seams.append(Discontinuity(number, start))
-        return tuple(seams)
+            at, key = runs[-1].entry, runs[-1].start
+            runs.append(gap._replace(entry=max(at, min(gap.entry, at + gap.start - key))))
+            number, start = gap.entry + gap.entries, gap.start + gap.keys
+            if number > count:
+                break
+            again = self._find_again(reader, number, count) if start < len(self._row) else start
+            if again is None:
+                return [first]
+            runs.append(EntryRun(number, again))
+        return runs
 
-    def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Discontinuity] | None:
-        """Return the discontinuities in entries *number* to *end*, of which the first is key *start*; else None."""
-        seams: list[Discontinuity] = []
-        while len(seams) < MAX_DISCONTINUITIES:
-            last = min(end, number - 1 + len(self._row) - start)
-            if last < number or not self._is_other(reader, start - number, last):
-                return seams
+    def _runs_until(self, reader: IndexReader, run: EntryRun, end: int) -> list[EntryRun] | None:
+        """Return the beginnings of the runs that follow *run* up to entry number *end*; None if none explain it."""
+        runs: list[EntryRun] = []
+        while len(runs) < MAX_DISCONTINUITIES:
+            last = min(end, run.entry - 1 + len(self._row) - run.start)
+            if last < run.entry or not self._is_other(reader, run.start - run.entry, last):
+                return runs
             # Up to the first jump every entry matches its key, and after it no entry does (entries ascend as the log
             # does): a binary search finds the first mismatch. `last` is known to be one.
-            wrong = bisect_left(range(last), 1, number, key=partial(self._is_other, reader, start - number))
-            again = self._find_again(reader, wrong, end) if wrong > number else None
+            wrong = bisect_left(range(last), 1, run.entry, key=partial(self._is_other, reader, run.start - run.entry))
+            again = self._find_again(reader, wrong, end) if wrong > run.entry else None
             if again is None:
                 return None
-            seams.append(Discontinuity(wrong, again))
-            number, start = wrong, again
+            run = EntryRun(wrong, again)
+            runs.append(run)
         return None
 
     def _is_other(self, reader: IndexReader, shift: int, number: int) -> bool:
@@ -401,31 +382,32 @@ class FilePlacer:
         best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
         return best if self._matching(best, entries) else None
 
-    def _with_previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> Survivor:
+    def _previous(
+        self, start: int, entries: Sequence[IndexEntry], before: Survivor | None
+    ) -> tuple[IndexHeader | None, bool]:
         """
-        Return the file with the end time of the previous file from which its first entry counts seconds.
+        Return the end of the previous file, from whose time the first of *entries* counts seconds.
 
-        If the log has lost the message before, that may be none of the candidates: the first entry is then accepted as
-        it is.
+        If the log has lost the message before, that may be none of the candidates: then return also that the first
+        entry is accepted as it is.
         """
         own = None if before is None else before.broker_file.header
-        candidates = [own, header_of_file_before(self._row, found.start), own]
-        if found.relation is FileRelation.BEHIND_GAP:
+        candidates = [own, header_of_file_before(self._row, start), own]
+        if before is not None and not before.is_before_log and start > before.end:
             del candidates[0]
         candidates = [*filter(None, candidates), None]
-        keys = self._row.read_keys(found.start, found.start + 1)
+        keys = self._row.read_keys(start, start + 1)
         if not entries or not keys:
-            return replace(found, previous=candidates[0])
+            return candidates[0], False
         time = keys[0].store_timestamp
         for header in candidates:
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
-                return replace(found, previous=header)
+                return header, False
         # The log has lost something between the first key and the one before it.
-        reached = self._row.read_keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
+        reached = self._row.read_keys(start - 1, start)[0].physical_offset if start > 0 else -1
         if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost_ranges):
-            begins = [Discontinuity(1, found.start, is_lost=True), Discontinuity(2, found.start + 1)]
-            return replace(found, discontinuities=(*begins, *found.discontinuities))
-        return replace(found, previous=candidates[0])
+            return None, True
+        return candidates[0], False
 
 
 def header_of_file_before(row: KeySequence, start: int) -> IndexHeader | None:

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     BuildTask,
@@ -30,12 +31,12 @@ from jobs.products.index.file_builder import (
 from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
-from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files
+from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
+    IndexRebuild,
     IndexRebuildSummary,
     RebuildIndexRequest,
     list_and_determine_settings,
-    plan_index_files,
     rebuild_index,
 )
 from jobs.repair.run import RepairRequest, repair
@@ -308,11 +309,13 @@ def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> Non
     files = list_index_files(store)
     real = {file.name: Path(file.location).read_bytes() for file in files}
     log = ListedLog(store, plan_ranges(store, range_size=WHOLE_SEGMENTS))
+    asked = RebuildIndexRequest(str(root), "", broker_runs=True)
     with scratch_below_output(str(folder), {}) as scratch:
         row = collect_keys(SerialWorkers(), log, parse_rules(rules), scratch)
         for lost in subsets([*real], name, every=every):
             kept = FilePlacer(row, TINY, store).place_all([file for file in files if file.name not in lost])
-            builds = plan_index_files(store, settings, row, kept)
+            explained = tuple(ExplainedFile(one.broker_file, FileVerdict.EQUAL, one) for one in kept)
+            builds = IndexRebuild(asked, Explanation(store, settings, row, explained)).plan_files()
             left = [(one, data) for one, data in real.items() if one not in lost]
             order = sorted([(build.name, built(build)) for build in builds] + left)
 
@@ -333,8 +336,8 @@ def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_p
 
 
 def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
-    real = BrokerIndexFile("", "", 0, IndexHeader(index_count=end - start + 1))
-    return Survivor(real, start, FileRelation.CONTINUED, None, 0, 0, begins)
+    real = BrokerIndexFile(f"{start}", "", 0, IndexHeader(index_count=end - start + 1))
+    return Survivor(real, start, first_message_keys=begins)
 
 
 def planned_files(
@@ -350,8 +353,8 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     survivors = [survivor(0, 10), survivor(25, 30)]
 
     assert planned_files(30, 10, survivors) == [
-        PlannedFile(10, 20, BuiltFileKind.FULL, 0),
-        PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, 0, RESTART_DOUBT),
+        PlannedFile(10, 20, BuiltFileKind.FULL, "", "0", "25"),
+        PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, RESTART_DOUBT, "0", "25"),
     ]
 
 
@@ -359,7 +362,7 @@ def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_w
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
     survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
 
-    assert planned_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, 0, RESTART_DOUBT)]
+    assert planned_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
@@ -367,10 +370,10 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, -1, HISTORY_DOUBT),
-        PlannedFile(3, 13, BuiltFileKind.FULL),
-        PlannedFile(13, 23, BuiltFileKind.FULL),
-        PlannedFile(33, 40, BuiltFileKind.OPEN, 0),
+        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, HISTORY_DOUBT, following="23"),
+        PlannedFile(3, 13, BuiltFileKind.FULL, following="23"),
+        PlannedFile(13, 23, BuiltFileKind.FULL, following="23"),
+        PlannedFile(33, 40, BuiltFileKind.OPEN, before="23"),
     ]
 
 
