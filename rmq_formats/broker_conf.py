@@ -125,11 +125,14 @@ def _unescape(match: re.Match[str]) -> str:
 # are possessive (`*+`): `re` stores 130 bytes per backtracking position, which are gigabytes for a text of some
 # megabytes.
 _NUMBER_AS_NAME = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)')
+_MAX_VALUES = 3_000_000  # 250,000 topics have 2.5 million; each takes up to 150 bytes, even if it is `[]` in the file
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or alone
 
 
 def decode_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` for anything else."""
+    if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise CorruptData(f"more than {_MAX_VALUES:,} values")
     text = raw.decode("utf-8", "replace")
     has_half = _HALF_CHARACTER.search(text) is not None
     text = _with_quoted_names(text)

@@ -115,8 +115,10 @@ def classify(path: str) -> StoreFile:
         match = pattern.fullmatch(text)
         if match and (base_offset is not None or "offset" not in pattern.groupindex):
             facts = match.groupdict()
-            queue_id = facts.get("queue_id")
-            return StoreFile(path, kind, base_offset, facts.get("topic"), int(queue_id) if queue_id else None)
+            queue_id = int(facts["queue_id"]) if facts.get("queue_id") else None
+            if queue_id is not None and queue_id >= 1 << 31:  # ConsumeQueueStore#load skips it: Integer.parseInt fails
+                break
+            return StoreFile(path, kind, base_offset, facts.get("topic"), queue_id)
     return StoreFile(path, FileKind.UNKNOWN, base_offset)
 
 

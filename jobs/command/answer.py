@@ -91,10 +91,10 @@ class ResultPrinter:
         width = line_width_limit(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
-            text = printable_with_colours(mask_secrets(text))
             word = text.strip().partition(" ")[0]
-            if word in _WORDS:  # `click.echo` drops colours outside a terminal
+            if word in _WORDS:
                 text = text.replace(word, _WORDS[word].styled(word), 1)
+            text = printable_with_colours(mask_secrets(text))  # `click.echo` drops colours outside a terminal
             for piece in wrap_line(text, width):
                 click.echo(piece, err=self.as_json)
 

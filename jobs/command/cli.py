@@ -230,6 +230,15 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
         return _fail(SetupError(NO_SPARK_MESSAGE), arguments)
+    except UnicodeEncodeError:
+        from jobs.lake.tables import storable_text  # lazy import: pyarrow is slow to load
+
+        given = (*arguments, *(value for name, value in os.environ.items() if name.startswith("RMQ_LAKE")))
+        wrong = next((word for word in given if storable_text(word) != word), None)
+        if wrong is None:
+            raise
+        log_message(f"rmq-lake: not valid UTF-8: {wrong}", "error")
+        return ExitCode.USAGE
     except expected_error_types() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)

@@ -5,6 +5,7 @@ A number stays with its unit, and the words of a column stay together if they fi
 made printable: the sender of a message chose its topic, keys, tags and body.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,7 +108,14 @@ def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
     yield started
 
 
-_STYLE = re.compile(r"(\x1b\[[\d;]*m)")
+# Text of a store may contain colours of its own, or hide what follows. It cannot contain this number.
+_OWN = f"\x1b[{int.from_bytes(os.urandom(6))};"
+_STYLE = re.compile(rf"{re.escape(_OWN)}([\d;]*m)")
+
+
+def styled_text(text: str, colour: str, *, bold: bool) -> str:
+    """Return *text* in a colour that `printable_with_colours` keeps."""
+    return click.style(text, fg=colour, bold=bold or None).replace("\x1b[", _OWN)
 
 
 def printable(text: str) -> str:
@@ -118,9 +126,9 @@ def printable(text: str) -> str:
 
 
 def printable_with_colours(line: str) -> str:
-    """Return *text* like `printable`, but keep the colours that `click.style` added."""
+    """Return *text* like `printable`, but keep the colours that `styled_text` added."""
     pieces = _STYLE.split(line)
-    return "".join(piece if number % 2 else printable(piece) for number, piece in enumerate(pieces))
+    return "".join(f"\x1b[{piece}" if number % 2 else printable(piece) for number, piece in enumerate(pieces))
 
 
 def printable_lines(text: str) -> str:

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
-import click
-
 from jobs.console.amounts import duration_text, rate_text, size_text
+from jobs.console.lines import styled_text
 from jobs.console.progress import seconds_of_one_time_work
 
 _LEAST_ONCE_S = 1.0
@@ -74,8 +73,8 @@ class Severity(Enum):
         return self.exit_code is not ExitCode.CLEAN
 
     def styled(self, text: str | None = None) -> str:
-        """Return *text*, or the severity's word, in colour; `click.echo` drops the colour outside a terminal."""
-        return click.style(self.value if text is None else text, fg=self.colour, bold=self.is_alarm or None)
+        """Return *text*, or the severity's word, in a colour for `ResultPrinter.print_lines`."""
+        return styled_text(self.value if text is None else text, self.colour, bold=self.is_alarm)
 
     def __str__(self) -> str:
         return str(self.value)

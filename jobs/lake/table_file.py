@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
-from jobs.lake.tables import Table
+from jobs.lake.tables import Table, storable_text
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import explaining_full_disk, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
@@ -123,7 +123,12 @@ class TableFile:
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
         left = iter(rows)
         while some := list(islice(left, _ROWS_AT_ONCE)):
-            self.write(pa.RecordBatch.from_pylist(some, schema=schema))
+            try:
+                batch = pa.RecordBatch.from_pylist(some, schema=schema)
+            except UnicodeEncodeError:  # rare: the name of a file is not UTF-8
+                some = [{name: storable_text(value) for name, value in row.items()} for row in some]
+                batch = pa.RecordBatch.from_pylist(some, schema=schema)
+            self.write(batch)
 
     def _write_held(self) -> None:
         if not self._held:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -426,6 +426,11 @@ WRITTEN_BY_RUNS = (*PRODUCT_TABLES, SUPERSEDED_MESSAGES, RUNS)
 TYPING_TABLES = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
 TABLES = (*PRODUCT_TABLES, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
 TABLES_BY_NAME = {table.name: table for table in TABLES}
+
+
+def storable_text(value: Any) -> Any:
+    """Return a text with the bytes that are not UTF-8 (in the name of a file) as escapes; other values unchanged."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def sql_columns(columns: Iterable[pa.Field], separator: str = " ") -> str:

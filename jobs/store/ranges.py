@@ -170,7 +170,8 @@ def _written_in(range_: Range, candidates: Sequence[int]) -> int:
         with range_.open() as file:
 
             def is_unwritten(step: int) -> int:
-                return not any(file.read(range_.start + step, min(_UNWRITTEN, range_.size - step)))
+                start, size = range_.start + step, min(_UNWRITTEN, range_.size - step)
+                return file.next_written(start) >= start + size or not any(file.read(start, size))
 
             number = bisect_left(steps, 1, key=is_unwritten)
             return steps[number] if number < len(steps) else range_.size

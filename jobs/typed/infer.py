@@ -170,10 +170,10 @@ def _text(
 ) -> str:
     """Return a proposal in the form of types.toml, with the fields that do not become columns."""
     fit = "are JSON objects whose fields can become columns" if type_ is None else "fit the proposed types"
-    lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
+    lines = [f"# {_comment(topic)}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
     shown = list(refused.items())[:_SHOWN]
     lines += [
-        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown
+        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {_comment(one.reason)}" for one, count in shown
     ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
@@ -190,8 +190,9 @@ def _text(
 
 
 def _quoted(text: str) -> str:
-    """Quote a text for TOML, which has the rules of JSON."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+    """Quote a text for TOML, which has the rules of JSON; what a terminal does not print is escaped."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in quoted)
 
 
 def _comment(text: str) -> str:
@@ -216,7 +217,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     for part in workers.map(work, partial(_refusals, lake, tried), "checking bodies against the proposed types"):
         found.update(part)
     if snapshot is not None and not found:
-        return f"# {topic}: {explain_absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
+        return f"# {_comment(topic)}: {explain_absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 

@@ -26,6 +26,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
+from jobs.console.lines import printable
 from jobs.console.log import log_message
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
@@ -114,7 +115,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             known = kind or recognise_kind(file)
             is_damaged = False
             if not request.as_json:
-                _print(f"# {location}: {known}, {file.size} bytes")
+                _print(f"# {printable(location)}: {known}, {file.size} bytes")
             for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)
@@ -135,7 +136,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
 def _print_item(item: Item, location: str, *, as_json: bool) -> None:
     if as_json:
         values: dict[str, object] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
-        _print(json.dumps(values | dict(item.values), ensure_ascii=False))
+        _print(json.dumps(values | dict(item.values), ensure_ascii=sys.stdout.isatty()))
         return
     kind = item.kind.upper() if item.is_damage and item.kind != "record" else item.kind
     _print(f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip())

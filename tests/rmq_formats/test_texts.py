@@ -301,6 +301,20 @@ def test_only_json_objects_are_accepted(raw: bytes) -> None:
         decode_config(raw)
 
 
+def test_a_file_with_more_values_than_memory_is_rejected() -> None:
+    """Each `[]` takes three bytes of the file, and 64 bytes of memory."""
+    raw = b'{"a":[' + b"[]," * (1 << 21) + b"[]]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptData, match="more than 3,000,000 values"):
+            decode_config(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < len(raw)
+
+
 @given(st.binary(max_size=100))
 def test_any_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     with suppress(CorruptData):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.lake.tables import CONSUME_QUEUE
+from jobs.lake.tables import CONSUME_QUEUE, storable_text
 from jobs.store.units import Units
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 
@@ -85,7 +85,7 @@ def make_record_batches(blocks: Iterable[RowBlock], tags: Sequence[str]) -> Iter
 def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     counts = [block.queue_offset.size for block in blocks]
     of_blocks = {
-        "topic": pa.array([block.name.topic for block in blocks], pa.string()),
+        "topic": pa.array([storable_text(block.name.topic) for block in blocks], pa.string()),
         "queue_id": pa.array([block.name.queue_id for block in blocks], pa.int32()),
         "is_pre_blank": pa.array([block.is_pre_blank for block in blocks], pa.bool_()),
         "status": pa.array([block.status.value for block in blocks], pa.string()),

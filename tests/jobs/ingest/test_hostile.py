@@ -101,6 +101,47 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lake", "store"]
 
 
+@pytest.mark.parametrize("engine", ["serial", "spark"])
+def test_names_of_files_that_are_not_utf8_are_escaped_in_rows(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """A broker in another locale, or an attacker, writes such a name; the messages are ingested nevertheless."""
+    workers = SparkWorkers(request.getfixturevalue("spark")) if engine == "spark" else SerialWorkers()
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(20))
+    queue = Path(os.fsdecode(os.fsencode(broker.root) + b"/consumequeue/\xb6\xa9/0"))
+    queue.mkdir(parents=True)
+    (queue / f"{0:020}").write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
+    (broker.root / "config").mkdir(exist_ok=True)
+    (broker.root / "config" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
+
+    ingest_beside(broker.root, workers=workers)
+
+    assert raw_rows(tmp_path / "lake") == raw(placed)
+    assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
+    assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
+
+
+def test_a_folder_whose_number_is_not_a_queue_id_does_not_stop_an_ingest(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(20))
+    queue = broker.root / "consumequeue" / "Orders" / "99999999999"
+    queue.mkdir(parents=True)
+    (queue / f"{0:020}").write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
+
+    ingest_beside(broker.root)
+
+    assert raw_rows(tmp_path / "lake") == raw(placed)
+
+
+def test_an_argument_that_is_not_utf8_is_a_usage_error(store: Path, tmp_path: Path, run: Run) -> None:
+    ingest_store(store, tmp_path / "lake")
+
+    code, _, err = run("query", "list", "--lake", tmp_path / "lake", "-t", "\udcff")
+
+    assert (ExitCode.USAGE, "rmq-lake: not valid UTF-8: \\udcff\n") == (code, err)
+
+
 @pytest.mark.parametrize("start", [0, BLOCK])
 def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     broker: Broker, tmp_path: Path, start: int
