@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -428,7 +428,7 @@ TABLES = (*PRODUCT_TABLES, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
 TABLES_BY_NAME = {table.name: table for table in TABLES}
 
 
-def storable_text(value: Any) -> Any:
+def storable_text(value: object) -> object:
     """Return a text with the bytes that are not UTF-8 (in the name of a file) as escapes; other values unchanged."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 

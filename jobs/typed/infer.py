@@ -173,7 +173,8 @@ def _text(
     lines = [f"# {_comment(topic)}: {fitting:,} of {fitting + sum(refused.values()):,} bodies {fit}"]
     shown = list(refused.items())[:_SHOWN]
     lines += [
-        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {_comment(one.reason)}" for one, count in shown
+        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {_comment(one.reason)}"
+        for one, count in shown
     ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
