@@ -156,7 +156,8 @@ def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: St
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
 
-    for words in (["verify", store], ["dump", file], ["dump", "--json", file]):
+    lines: list[list[str | Path]] = [["verify", store], ["dump", file], ["dump", "--json", file]]
+    for words in lines:
         shown = in_terminal(*words).text
         assert "hidden" in shown
         assert "\x1b[8m" not in shown
