@@ -111,15 +111,6 @@ def add_queues(recipe: Recipe, store: Path) -> None:
             _write_units(folder, 0, offsets[chosen], recipe.record_size)
 
 
-def drop_from_cache(folder: Path) -> None:
-    """Drop the pages of every file below *folder*, so that the next read goes to the disk; mapped ones stay."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())  # pages that no disk has yet would stay
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 class LiveStore:
     """A store that grows as fast as is asked: log and queues, as a broker writes them that is at work."""
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
-from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
-from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import verify_queues
@@ -92,19 +90,6 @@ def names(store: Path) -> list[str]:
 
 def raw_records(store: Path) -> list[bytes]:
     return [raw for _, raw in stored_records(store)]
-
-
-def units_by_queue(store: Path) -> dict[str, list[list[int]]]:
-    """Return the units of each queue after their numbers, as a broker's recorded answers have them."""
-    return {
-        f"{queue.name.topic}/{queue.name.queue_id}": [
-            [number, *map(int, unit)]
-            for number, unit in enumerate(
-                read_stored_units(queue, queue.start, queue.written_end()).tolist(), queue.start
-            )
-        ]
-        for queue in list_queues(list_store(str(store)))
-    }
 
 
 def log_folders(store: Path) -> list[str]:

@@ -8,9 +8,6 @@ import duckdb
 import pytest
 
 from jobs.ingest.request import Summary
-from jobs.lake.compaction import merge_small_files
-from jobs.lake.lake import Lake
-from jobs.lake.tables import TRACES
 from jobs.products import messages
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED
@@ -108,34 +105,6 @@ def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
     ]
     errors = [row["error"] for row in rows_of(broker.root.parent / "lake", "traces")]
     assert errors == ["event_timestamp is 'long ago'", "event_timestamp is '\N{REPLACEMENT CHARACTER}'", None, None]
-
-
-def test_each_run_adds_its_lines_once(broker: Broker) -> None:
-    first = broker.append([reports("a")])
-    taken(broker)
-    second = broker.append([*some_records(3, 3), reports("b"), reports("c")])
-    taken(broker)
-    taken(broker)
-
-    assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
-    assert taken(broker).run is None
-    merge_small_files(Lake(str(broker.root.parent / "lake")), TRACES)
-    assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
-
-
-def test_traces_of_truncated_messages_are_moved_with_the_messages(broker: Broker) -> None:
-    first = broker.append([reports("kept")])
-    cut = broker.append([reports("lost"), *some_records(3, 4)])
-    taken(broker)
-    broker.truncate(cut[0].physical_offset)
-    placed = broker.append([*some_records(2, 5), reports("new"), *some_records(9, 6)])
-    summary = taken(broker)
-
-    assert summary.superseded is not None
-    assert lines(broker) == expected([*first, placed[2]], "kept", "new")
-    assert taken(broker).run is None
-    broker.append([reports("later")])
-    assert taken(broker).messages == 1
 
 
 def test_a_store_without_traces_decodes_no_bodies(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

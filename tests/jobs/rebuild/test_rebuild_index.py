@@ -40,7 +40,6 @@ from jobs.rebuild.index import (
     rebuild_index,
 )
 from jobs.repair.run import RepairRequest, repair
-from jobs.report.store_reports import build_index_rebuild_report
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.chain import ListedLog
@@ -261,18 +260,6 @@ def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> 
     path.write_bytes(bytes(839))
     with pytest.raises(OSError, match="sha256"):
         check_built_file(own, str(tmp_path), {})
-
-
-def test_the_report_lists_the_written_and_the_proven_files(store: Path, tmp_path: Path) -> None:
-    (store / "index" / names_in(store / "index")[4]).unlink()
-    result = rebuilt(store, tmp_path / "out", lost_only=True)
-    report = build_index_rebuild_report(result, result.result(2.0))
-
-    assert (report.severity, report.verdict) == ("healthy", "done, all proven")
-    assert report.headline.startswith("1 index file with 19 of ")
-    assert " KiB (2.00 s" in report.headline  # and the time of compiling, if it was needed
-    assert [part.title for part in report.parts] == ["Files written", "Settings", "Existing files"]
-    assert "--lost-only --install" in report.remedies[0].commands[0]
 
 
 TINY = Geometry(100, 20)

@@ -32,11 +32,11 @@ from rmq_formats.rocksdb.layout import (
     encode_bound_key,
     encode_unit_key,
 )
-from tests.golden import WRITTEN_BY_THE_STOP, StoreOf, unpack_feature
+from tests.golden import StoreOf, unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run
-from tests.support.stores import compare_queues, stored_records, tree_state, units_by_queue
+from tests.support.stores import compare_queues, stored_records, tree_state
 
 Rows = dict[bytes, bytes]
 
@@ -50,7 +50,6 @@ _COMPLETE = (
     "b551-rockscq-clean",
     "b551-rockscq-separate",
 )
-_IN_ROCKSDB = ("b540-cqcombine-rocksonly", "b551-rockscq-killed", *_COMPLETE[3:])
 
 
 def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
@@ -111,25 +110,6 @@ def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> No
 
 def _is_last(key: bytes) -> bool:
     return key[-8:-5] == b"max"
-
-
-@pytest.mark.parametrize(
-    ("name", "target"), [*((name, FILES) for name in _IN_ROCKSDB), ("b551-rockscq-killed", ROCKSDB)]
-)
-def test_every_unit_that_the_broker_answered_is_rebuilt(name: str, target: str, tmp_path: Path) -> None:
-    """Also after a kill that left no row."""
-    unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
-    made(unpacked.root, out, target, file_size=400)
-    shutil.rmtree(unpacked.root / "consumequeue_rocksdb", ignore_errors=True)
-    (out / MANIFEST_FILE).unlink()
-    in_place(unpacked.root, out / "consumequeue" if target == ROCKSDB else out)
-
-    found = units_by_queue(unpacked.root)
-    expected = {queue: answer["units"] for queue, answer in unpacked.of_disk["queues"].items() if answer["units"]}
-    assert found.keys() == expected.keys()
-    for queue, units in expected.items():
-        is_longer = queue.rpartition("/")[0] in WRITTEN_BY_THE_STOP
-        assert (found[queue][: len(units)] if is_longer else found[queue]) == units, queue
 
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])

@@ -2,25 +2,19 @@
 
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from jobs.console.process import tool_command
 from jobs.lake.lake import Lake
-from jobs.report.document import Bars, Facts, Grid, Report, Timeline, render_page, write_report
+from jobs.report.document import Facts, Report, render_page, write_report
 from jobs.report.ingest_report import build_ingest_report
-from jobs.report.store_reports import build_verification_report
-from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.browser import browser, needs_chromium
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import write_segment
-from tests.support.stores import flip, segments_of
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 
@@ -34,11 +28,6 @@ class _Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
 
 
 def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
@@ -59,38 +48,6 @@ def report(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 def _hostile_store(folder: Path) -> Path:
     return write_segment(folder, [a_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)])
-
-
-def test_the_report_shows_the_figures_of_its_run(report: Report) -> None:
-    parts = {part.title: part for part in report.parts}
-    facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
-    timeline = parts["Messages over store time"]
-
-    assert isinstance(facts, Facts)
-    assert isinstance(topics, Bars)
-    assert isinstance(timeline, Timeline)
-    assert isinstance(index, Grid)
-    assert (report.severity, report.verdict) == ("not verified", "done, no problems found")
-    assert report.headline.startswith("65 messages, 56.2 KiB (")
-    assert facts.values["messages"] == 65
-    assert topics.values["T1"] == 49
-    assert sum(sum(counts) for counts in timeline.series.values()) == 65
-    assert index.rows[0][-1] == "02fde4ba801665b3"  # as in the store's PROVENANCE
-    assert isinstance(parts["Producers"], Bars)
-    assert sum(parts["Producers"].values.values()) == 65
-
-
-def test_damage_is_shown_with_its_bytes(store: Path, tmp_path: Path) -> None:
-    flip(segments_of(store)[0], 90, 0xFF)
-    report = _ingested(store, tmp_path / "lake")
-    (remedy,) = report.remedies
-    damage = remedy.findings
-
-    assert isinstance(damage, Grid)
-    assert report.severity == "damage"
-    assert [("damage", 0, 242)] == [row[:3] for row in damage.rows]
-    assert str(damage.rows[0][4]).startswith("00 00 00 f2 da a3 20 a7")
-    assert remedy.commands[0].endswith(f"inspect {store} --deep")
 
 
 def test_names_from_a_store_are_escaped(tmp_path: Path) -> None:
@@ -123,26 +80,6 @@ def test_the_page_is_self_contained_and_the_document_has_its_data(report: Report
     assert document["version"] == 2
     assert [part["title"] for part in document["parts"]] == [part.title for part in report.parts]
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
-
-
-def test_findings_are_listed_below_their_remedies(store: Path) -> None:
-    """Browsers break lines after a hyphen, inside an option, too: each word of a command is a piece of its own."""
-    sorted((store / "index").iterdir())[2].unlink()
-    shutil.rmtree(store / "consumequeue" / "T1" / "1")
-    verdict = verify(VerifyRequest(str(store)), SerialWorkers())
-    report = build_verification_report(verdict, 2.0)
-    kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
-
-    assert [["missing_queue", "missing_index_entries"]] == kinds
-    assert [[f"{tool_command()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
-    assert (report.severity, report.verdict) == ("contradiction", "contradiction")
-    assert report.headline.startswith("2 problems found in 65 records, 65 queue units and 286 index keys, 56.2 KiB (")
-    assert render_page(report).index("missing_queue") < render_page(report).index("Parts of the store")
-    commands = [command for remedy in report.remedies for command in remedy.commands]
-    shown = re.findall(r"<pre>(.*?)</pre>", render_page(report), re.DOTALL)
-    assert [command.split(" ") for command in commands] == [
-        re.findall(r"<span>(.*?)</span>", text, re.DOTALL) for text in shown
-    ]
 
 
 @pytest.mark.slow

@@ -83,24 +83,6 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
     ] == [(row["reason"], row["place"], row["body"]) for row in letters]
 
 
-def test_typed_rows_of_truncated_messages_are_removed(broker: Broker, tmp_path: Path) -> None:
-    write(broker, b'{"id": 1}', b"x")
-    at = broker.offset
-    write(broker, b'{"id": 2}', b"y", b'{"id": 3}')
-    ingested(tmp_path)
-    typed(tmp_path)
-    broker.truncate(at)
-    write(broker, b'{"id": 4}', *(b'{"id": 5, "name": "%d"}' % number for number in range(30)), b"z")
-
-    ingested(tmp_path)
-    assert 31 == typed(tmp_path).topics[0].rows
-
-    typed_and_dead(tmp_path / "lake")
-    assert {1, 4, 5} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
-    assert [b"x", b"z"] == [row["body"] for row in rows_of(tmp_path / "lake", "dead_letters")]
-    assert typed(tmp_path).number is None
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("committed", "lost"),
