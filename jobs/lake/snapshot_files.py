@@ -20,7 +20,7 @@ from pyarrow import fs
 from jobs.lake.delta_log import DeletionVector, read_deletion_vectors, vector_id
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
-from jobs.lake.snapshots import rows_without_timestamps
+from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import naming_file_in_errors
@@ -80,9 +80,7 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
     stored = rows_without_timestamps(snapshot.get_add_actions(flatten=True))
     paths = [row["path"] for row in stored]
     refuse_unreadable(lake, snapshot, paths, table)
-    for path in paths:
-        if ".." in path.split("/"):
-            raise OSError(f"{snapshot.table_uri}: the Delta log references a file outside the table: {path}")
+    refuse_files_elsewhere(snapshot, paths)
     deleted = read_deletion_vectors(lake, snapshot)
     return [
         SnapshotFile(

@@ -1,7 +1,7 @@
 """Table snapshots; a run caches them instead of opening its tables repeatedly."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -41,6 +41,14 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
         if location in str(error):
             raise
         raise type(error)(f"{location}: the Delta log cannot be read: {error}") from error
+
+
+def refuse_files_elsewhere(snapshot: DeltaTable, paths: Iterable[str]) -> None:
+    """Raise `OSError` if Delta's log names a file outside the table."""
+    for path in paths:
+        name = unquote(path)  # the engine of queries does the same
+        if name.startswith("/") or ":/" in name or ".." in name.split("/"):
+            raise OSError(f"{snapshot.table_uri}: the Delta log references a file outside the table: {path}")
 
 
 def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:

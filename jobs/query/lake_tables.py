@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.console.process import ABANDONED_THREAD
 from jobs.lake.lake import Lake, list_views
-from jobs.lake.snapshots import open_delta, rows_without_timestamps
+from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, rows_without_timestamps
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import join_location, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -109,6 +109,9 @@ class LakeTables:
                 if types.get(field.name, field.type) != field.type:
                     reason = f"has a different type of the column {field.name}: another engine has rewritten the table"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")
+        # The engine would also read a file that a crafted log names.
+        files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+        refuse_files_elsewhere(table, files.column("path").to_pylist())
         try:
             self._builder.register(quote_identifier(name), table)
         except DeltaError as error:

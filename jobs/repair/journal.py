@@ -24,6 +24,8 @@ from jobs.rebuild.install import (
 )
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.running_broker import owner_of, run_as_user
+from jobs.store.store import SET_ASIDE_MARK
+from rmq_formats.store import parse_offset_name
 
 JOURNAL_FILE = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -67,8 +69,22 @@ class Journal:
             return cls(values["store"], values["folder"], [JournalEntry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
+
+    def refuse_other_places(self) -> None:
+        """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
+        root = Path(self.store)
+        try:
+            places = {path.resolve() for path in root.iterdir()}  # of the folders that are links, too
+            wrong = [entry for entry in self.entries if not _is_of_store(entry, root.resolve(), places)]
+        except (ValueError, TypeError) as error:
+            raise NotRepairableError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
+        if wrong:
+            raise NotRepairableError(
+                f"{Path(self.folder, JOURNAL_FILE)}: names files that a repair of {self.store} does not change: "
+                f"{wrong[0].folder}, {wrong[0].aside}. Nothing was changed"
+            )
 
     def write(self) -> None:
         """Replace the journal durably."""
@@ -125,6 +141,22 @@ class Journal:
             self.entries.pop()
             self.write()
         return said
+
+
+def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
+    """Return whether a step names only files in a folder of a store, or segments in a folder of its log elsewhere."""
+    names = [*entry.new, *entry.set_aside, *entry.made_folders, *entry.digests]
+    base, aside = Path(entry.folder), Path(entry.aside)
+    folder = base.resolve()
+    has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
+    if entry.part == CHECKPOINT_PART:
+        base /= CHECKPOINT_PART
+    return (
+        (folder.is_relative_to(root) or folder in places or has_only_segments)
+        and aside.parent == base.parent
+        and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
+        and not any(Path(name).is_absolute() or ".." in Path(name).parts for name in names)
+    )
 
 
 def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> None:

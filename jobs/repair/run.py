@@ -262,6 +262,7 @@ def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
             f"{out}: this directory contains the journal of a repair of {journal.store!r}; pass the --out directory of "
             "this store's own repair"
         )
+    journal.refuse_other_places()
 
 
 def _claim_output(request: RepairRequest) -> Path:

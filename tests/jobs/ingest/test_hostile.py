@@ -134,6 +134,21 @@ def test_a_folder_whose_number_is_not_a_queue_id_does_not_stop_an_ingest(tmp_pat
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
+@pytest.mark.parametrize("path", ["../../secret", "{0}/secret", "file://{0}/secret", "%2e%2e/%2e%2e/secret"])
+def test_a_query_reads_no_file_outside_the_table(path: str, store: Path, tmp_path: Path, run: Run) -> None:
+    lake = tmp_path / "lake"
+    ingest_store(store, lake)
+    file = min((lake / "messages").glob("*.parquet"))
+    file.rename(tmp_path / "secret")
+    (commit,) = (path for path in (lake / "messages/_delta_log").glob("*.json") if file.name in path.read_text())
+    commit.write_text(commit.read_text().replace(file.name, path.format(tmp_path)))
+
+    for words in (["sql", "select count(*) from messages"], ["list"]):
+        code, out, err = run("query", words[0], "--lake", lake, *words[1:])
+        assert (ExitCode.FAILED, "") == (code, out)
+        assert "the Delta log references a file outside the table" in err
+
+
 def test_an_argument_that_is_not_utf8_is_a_usage_error(store: Path, tmp_path: Path, run: Run) -> None:
     ingest_store(store, tmp_path / "lake")
 

@@ -1,6 +1,8 @@
 """A damaged store is repaired as far as log and lake allow, the rest is reported, and everything can be undone."""
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
+from jobs.repair.journal import JOURNAL_FILE, JournalEntry, NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers
@@ -91,6 +94,37 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
         undo(str(store), store.parent / "repair")
         assert content_of(store) == damaged
         assert not list(store.rglob("*.replaced-*"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"aside": "{victim}", "done": False},
+        {"folder": "{victim}", "aside": "{victim}.replaced-x", "new": ["a"]},
+        {"folder": "{victim}", "aside": "{victim}", "new": []},
+        {"new": ["../../victim/a"]},
+        {"new": ["{victim}/a"]},
+        {"set_aside": None},
+    ],
+    ids=str,
+)
+def test_an_undo_changes_nothing_outside_the_store(store: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
+    """The journal may have been edited, or belong to somebody else."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "a").write_text("precious")
+    out = store.parent / "repair"
+    out.mkdir()
+    folder = str(store / "consumequeue")
+    step = JournalEntry("consumequeue", folder, f"{folder}.replaced-x", [], [], None, is_exchange=False, done=True)
+    text = json.dumps({"store": str(store), "folder": str(out), "entries": [asdict(step) | changed]})
+    (out / JOURNAL_FILE).write_text(text.replace("{victim}", str(victim)))
+    before = content_of(store)
+
+    with pytest.raises(NotRepairableError):
+        undo(str(store), out)
+
+    assert (before, "precious") == (content_of(store), (victim / "a").read_text())
 
 
 @pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
