@@ -417,7 +417,7 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
         pytest.param(94, 1, "restore", 0, marks=pytest.mark.slow),  # that cannot delete a scratch file
         pytest.param(500, 40, "ingest", 20, marks=pytest.mark.slow),
         pytest.param(0, 40, "browse", 20, marks=pytest.mark.slow),
-        pytest.param(100, 150, "", 0, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param(100, 60, "", 0, marks=pytest.mark.slow),
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )

@@ -169,6 +169,7 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
 
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
+    assert len(streamed.out.splitlines()) == 200 + (kind == "csv")  # one header
     assert "export: done: 200 messages" in streamed.err
 
 
