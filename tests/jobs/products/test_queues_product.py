@@ -521,3 +521,23 @@ def test_displaced_units_are_grouped_into_runs_with_their_shift() -> None:
     shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
     assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
     assert restarted.kind is DifferenceKind.RESTARTED
+
+
+def test_many_ranges_do_not_multiply_the_reads_of_queues(tmp_path: Path, golden: StoreOf) -> None:
+    store = golden("b551-base")
+    reads = []
+    for range_size in (1 << 28, 2048):
+        with patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read:
+            ingest_store(store, tmp_path / str(range_size), range_size=range_size, release=release_of("b551-base"))
+        reads.append(read.call_count)
+    assert reads[0] == reads[1]
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_units_of_many_ranges_are_read_together(tmp_path: Path, golden: StoreOf, at_once: int) -> None:
+    store = golden("b551-base")
+    ingest_store(store, tmp_path / "whole", release=release_of("b551-base"))
+    with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", at_once):
+        ingest_store(store, tmp_path / "lake", range_size=2048, release=release_of("b551-base"))
+    found, wanted = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("lake", "whole"))
+    assert found == wanted
