@@ -29,7 +29,6 @@ from jobs.products.queues.differences import (
 )
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
-from jobs.storage.local import read_file
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import (
     QueueStorage,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 
 RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int]]]
 """The units in a part of a queue that a run has seen to be those of their records: offset, size and tags code."""
+_BLOCK = 1 << 18
 _FEW = 2  # units: more than one changed record explains
 
 
@@ -92,7 +92,8 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         if not comparison.is_proven(queue):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
-            decided = [path for path in verdicts if path_in_store(path) in request.accepted and verdicts[path] in _OPEN]
+            open_files = (file.path for file in queue.files if verdicts[file.path] in _OPEN)
+            decided = [path for path in open_files if path_in_store(path) in request.accepted]
             decided += comparison.recorded_files(queue, real, request.recorded_units)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
@@ -200,7 +201,27 @@ class _Comparison:
         self._has_strays = any(map(self._lacks_records, self._built))
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
-        return _units(read_file(self._out / file.path), queue.name)
+        return _units(self._read_built(file), queue.name)
+
+    def _read_built(self, file: BuiltFile) -> bytes:
+        """Return the written bytes of a rebuilt file, without the zeros after them."""
+        with (self._out / file.path).open("rb") as built:
+            return built.read(file.written)
+
+    def _read_both(self, file: BuiltFile, real: StoredFile) -> tuple[bytes, bytes]:
+        """Return the bytes of a rebuilt file and of the store's file, without the zeros at the end of both."""
+        content, own = self._read_built(file), bytearray()
+        with self._store.open(real) as reader:
+            # Brokers create queue files in their full size: those of a queue with few messages are mostly zeros. And
+            # the store's file may be longer than the rebuilt one, by a terabyte of holes.
+            size, position = min(real.size, file.size, reader.size), reader.next_written(0)
+            while position < size:
+                block = bytes(reader.read(position, min(_BLOCK, size - position)))
+                if block != bytes(len(block)):
+                    own += bytes(position - len(own)) + block
+                position = reader.next_written(position + _BLOCK)
+        end = max(len(content), len(own))
+        return content.ljust(min(end, file.size), b"\0"), bytes(own).ljust(min(end, real.size), b"\0")
 
     def _compare_file(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's file by comparing it with the file built from the log."""
@@ -210,9 +231,8 @@ class _Comparison:
         # have changed.
         if real is None:
             return _MISSING
-        content = read_file(self._out / file.path)
-        is_as_long = real.size == len(content)
-        own = self._store.read(real, 0, min(real.size, len(content)))  # one may be longer by a terabyte of holes
+        is_as_long = real.size == file.size
+        content, own = self._read_both(file, real)
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
         if has_units:
@@ -223,7 +243,9 @@ class _Comparison:
         if not is_as_long and has_units:
             content = self._keep_units_of_lost_records(file, queue, content, stored)
             made = _units(content, queue.name)
-        fault = find_file_fault(Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content))
+        fault = find_file_fault(
+            Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content)._replace(size=file.size)
+        )
         if fault is FileFault.BIT and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
@@ -233,7 +255,7 @@ class _Comparison:
             places = (slice(max(one.start - first, 0), one.stop - first) for one in self._wrong.get(file.path, ()))
             if not has_units or not any(is_other[place].any() for place in places):
                 return _KEPT
-        if fault is not None or (has_units and _lacks_records_that_are_back(queue, made, stored)):
+        if fault is not None or (is_as_long and has_units and _lacks_records_that_are_back(queue, made, stored)):
             return _WRONG
         is_foreign = self._is_foreign(made, stored)
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
@@ -249,9 +271,9 @@ class _Comparison:
         if not is_lost.any():
             return content
         made[:size][is_lost] = stored[:size][is_lost]
-        data = made.tobytes().ljust(len(content), b"\0")
+        data = made.tobytes()
         written = (int(np.flatnonzero(made["size"])[-1]) + 1) * made.itemsize
-        (self._out / file.path).write_bytes(data)
+        (self._out / file.path).write_bytes(data.ljust(file.size, b"\0"))
         digest = sha256(data[:written]).hexdigest()
         queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
         return data
@@ -315,12 +337,12 @@ class _Comparison:
     ) -> Iterator[str]:
         """Yield undecided files whose differing parts a run has seen as the log now gives them."""
         for file in (one for one in _unit_files(queue) if self.verdicts[one.path] == _UNDECIDED):
-            made, own = self._units(file, queue), real.get(file.path)
-            size = made.size * made.itemsize
-            if recorded is None or (own is not None and own.size > size):
+            own = real.get(file.path)
+            if recorded is None or (own is not None and own.size > file.size):
                 continue
-            data = b"" if own is None else self._store.read(own, 0, size)
-            first, places = _first_of(file, queue), np.flatnonzero(made != _units(data.ljust(size, b"\0"), queue.name))
+            content, data = (self._read_built(file), b"") if own is None else self._read_both(file, own)
+            made, stored = (_units(one.ljust(len(content), b"\0"), queue.name) for one in (content, data))
+            first, places = _first_of(file, queue), np.flatnonzero(made != stored)
             units = recorded(queue.name, first, first + made.size) if places.size else {}
             if places.size and all(units.get(first + at) == made[at].item() for at in places.tolist()):
                 yield file.path
@@ -367,7 +389,7 @@ def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) 
     a queue that it restarts, in front of messages that may still be in the log: those stay. If the log places any unit
     of a queue at a position other than its queue offset, no blank is proven wrong.
     """
-    if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped or made.size != stored.size:
+    if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped:
         return False
     is_blank = (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
     is_unit = (made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)
