@@ -30,8 +30,8 @@ DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
 DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"
 PROMOTION = "promotion"
-UNITS_OF_TRUNCATED_MESSAGES = "units_of_truncated_messages"
-ENTRIES_OF_TRUNCATED_MESSAGES = "entries_of_truncated_messages"
+UNITS_OF_TRUNCATED_MESSAGES = "units_of_taken_back_messages"
+ENTRIES_OF_TRUNCATED_MESSAGES = "entries_of_taken_back_messages"
 NOT_INDEXED_ON_REPLICA = "keys_not_indexed_on_this_replica"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
