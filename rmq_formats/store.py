@@ -115,10 +115,10 @@ def classify(path: str) -> StoreFile:
         match = pattern.fullmatch(text)
         if match and (base_offset is not None or "offset" not in pattern.groupindex):
             facts = match.groupdict()
-            queue_id = int(facts["queue_id"]) if facts.get("queue_id") else None
-            if queue_id is not None and queue_id >= 1 << 31:  # ConsumeQueueStore#load skips it: Integer.parseInt fails
+            queue_id = facts.get("queue_id")
+            if queue_id is not None and not is_queue_id(queue_id):
                 break
-            return StoreFile(path, kind, base_offset, facts.get("topic"), queue_id)
+            return StoreFile(path, kind, base_offset, facts.get("topic"), None if queue_id is None else int(queue_id))
     return StoreFile(path, FileKind.UNKNOWN, base_offset)
 
 
@@ -138,6 +138,11 @@ def parse_first_offset(name: str) -> int | None:
 def file_name_of_offset(offset: int) -> str:
     """Return the name of the file that begins at *offset*."""
     return f"{offset:0{OFFSET_DIGITS}d}"
+
+
+def is_queue_id(name: str) -> bool:
+    """Return whether a broker loads a queue from a folder of this name: all others fail in Integer.parseInt."""
+    return name.isascii() and name.isdigit() and int(name) < 1 << 31
 
 
 def is_index_name(name: str) -> bool:

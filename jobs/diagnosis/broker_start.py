@@ -57,6 +57,7 @@ from rmq_formats.store import (
     Checkpoint,
     FileKind,
     file_name_of_offset,
+    is_queue_id,
 )
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
@@ -371,7 +372,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[WrongLengthFile]:
     for file in store.files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.about.path).parts[:-1] or ("",)
-        if root == folder and len(inner) == depth:
+        if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
             yield WrongLengthFile(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
 
 

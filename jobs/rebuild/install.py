@@ -202,6 +202,7 @@ def plan_queue_installation(
 
 def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
     status = (folder if folder.is_dir() else folder.parent).stat()
+    in_the_way = sorted({str(parent) for name in new for parent in Path(name).parents} & {*kept})
     return Installation(
         folder,
         new,
@@ -211,7 +212,10 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         _new_aside_name(folder),
         kept_files=tuple(kept),
         states={str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
-        obstacles=tuple(_find_obstacles(folder.parent, status.st_uid, new)),
+        obstacles=(
+            *_find_obstacles(folder.parent, status.st_uid, new),
+            *(f"{folder / name}: a folder must be here, not a file; move it out of the store" for name in in_the_way),
+        ),
     )
 
 

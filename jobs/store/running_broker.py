@@ -174,6 +174,8 @@ def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             if SET_ASIDE_MARK in entry.name or UNFINISHED_MARK in entry.name:
                 continue
             path = place / entry.name
+            if entry.is_symlink() and not path.exists():  # the target is missing, or the link leads to itself
+                continue
             if entry.is_dir():
                 pending.append(path)
             elif entry.is_file() and (state := FileState.read(path)) is not None:

@@ -77,7 +77,7 @@ from jobs.verify.rocksdb_queues import (
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.store import FileKind, file_name_of_offset
+from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
     DifferenceKind.DANGLING: f"{UNDECIDED}the unit was overwritten, or the queue or the segment that the unit points "
@@ -363,10 +363,11 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             if file.size or file != queue.files[-1] or store.has_clean_shutdown:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for path in (stored.about.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
-        if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):
+        root, *folders = path.split("/")[:-1] or [""]
+        # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
+        if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
             cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
-            name = path.rpartition("/")[2]
-            yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", name, "20 digits", cause)
+            yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", path.rpartition("/")[2], "20 digits", cause)
 
 
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
