@@ -58,6 +58,16 @@ class Scratch:
             self._checked(location)
         return storage_for(location, self.options).open(location)
 
+    def read_into(self, reader: Reader, name: str, position: int, buffer: memoryview) -> None:
+        """Fill *buffer* from an open file; `OSError` if the file is shorter than what a task has written."""
+        if reader.read_into(position, buffer) < buffer.nbytes:
+            raise self.truncated_error(name)
+
+    def truncated_error(self, name: str) -> OSError:
+        """Return the error about a file that is shorter than what a task has written."""
+        location = join_location(self.location, name)
+        return OSError(f"{location}: this scratch file was truncated by another process; run the command again")
+
     def delete(self, name: str) -> None:
         """Delete a file, if it exists, unless files are to be kept."""
         if self.keeps_files:

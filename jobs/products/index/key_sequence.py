@@ -86,8 +86,8 @@ def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False
     with scratch.open(part.file) as file:
         for count, texts in _texts_of(scratch, part) if with_texts else blocks:
             keys = np.empty(count, PACKED_KEY)
-            found = file.read_into(first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
-            yield keys[: found // PACKED_KEY.itemsize], texts
+            scratch.read_into(file, part.file, first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+            yield keys, texts
             first += count
 
 
@@ -100,7 +100,7 @@ def _texts_of(scratch: Scratch, part: KeyPart) -> Iterator[tuple[int, pa.RecordB
             position += _FRAME.size
             if before < rows:
                 data = np.empty(size, np.uint8)
-                file.read_into(position, data.data)
+                scratch.read_into(file, f"{part.file}{_TEXTS}", position, data.data)
                 some = pa.ipc.read_record_batch(pa.py_buffer(data), KEY_TEXT_SCHEMA).slice(before, left)
                 yield some.num_rows, some
                 left -= some.num_rows
@@ -175,9 +175,11 @@ class KeySequence:
         found: list[Key] = []
         for file, first, count in self.list_parts(max(start, 0), min(end, len(self))):
             for before in range(first // KEYS_PER_PAGE * KEYS_PER_PAGE, first + count, KEYS_PER_PAGE):
-                found += self._page(KeyPart(file, before, KEYS_PER_PAGE))[
-                    max(first - before, 0) : first + count - before
-                ]
+                own = slice(max(first - before, 0), min(first + count - before, KEYS_PER_PAGE))
+                keys = self._page(KeyPart(file, before, KEYS_PER_PAGE))[own]
+                if len(keys) < own.stop - own.start:
+                    raise self.scratch.truncated_error(file)
+                found += keys
         return found
 
     def find_first_key(self, physical_offset: int) -> int:
@@ -189,7 +191,10 @@ class KeySequence:
 
 def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     """Return the keys of a page, which is shorter at the end of a run."""
-    return [Key(*key) for keys, _ in read_key_blocks(scratch, page) for key in keys.tolist()]
+    keys = np.empty(page.keys, PACKED_KEY)
+    with scratch.open(page.file) as file:
+        found = file.read_into(page.first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+    return [Key(*key) for key in keys[: found // PACKED_KEY.itemsize].tolist()]
 
 
 class LogKeyCollector:

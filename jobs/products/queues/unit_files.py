@@ -232,14 +232,16 @@ def _read_section(scratch: Scratch | None, file: UnitFile, group: int, tags: dic
     position, head_size, count = file.sections[group].tolist()
     if not count:
         return
-    size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
+    found = size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
     if scratch is None or not file.file:
         section = bytearray(file.data[position : position + size])
     else:
         section = bytearray(size)
         with scratch.open(file.file) as reader:
-            reader.read_into(position, memoryview(section))
-    queues, own_tags = json.loads(section[:head_size])
+            found = reader.read_into(position, memoryview(section))
+    queues, own_tags = json.loads(section[:head_size]) if found >= head_size else ((), ())
+    if scratch is not None and found < size - count * _TAG_NUMBER.itemsize * (own_tags is None):
+        raise scratch.truncated_error(file.file)
     units = np.frombuffer(section, PACKED_UNIT, count, head_size)
     numbers: NDArray[np.int32] | None = None
     if own_tags is not None:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from jobs.rebuild import index
 from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
+from jobs.storage.model import Reader
+from jobs.storage.scratch import Scratch
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
@@ -70,6 +73,22 @@ def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     rebuild_queues(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("lost", [300, 1000])
+def test_a_truncated_scratch_file_of_units_is_an_error(
+    golden: StoreOf, tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Scratch.open
+
+    def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
+        file = Path(self.location) / name
+        os.truncate(file, max(file.stat().st_size - lost, 0))
+        return opened(self, name)
+
+    monkeypatch.setattr(Scratch, "open", truncating)
+    with pytest.raises(OSError, match="this scratch file was truncated by another process"):
+        rebuild_queues(request_for(golden("b551-base"), tmp_path / "out", "b551-base"), SerialWorkers())
 
 
 def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:

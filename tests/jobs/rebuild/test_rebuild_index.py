@@ -7,7 +7,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, timedelta, timezone
 from itertools import combinations
 from pathlib import Path
@@ -41,6 +41,7 @@ from jobs.rebuild.index import (
 )
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
+from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
@@ -117,6 +118,22 @@ def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_m
     monkeypatch.setattr("jobs.store.release._records", Mock(side_effect=OSError(number, "failed", "segment")))
     with nullcontext() if is_lost else pytest.raises(OSError, match="failed"):
         detect_store_eras(store)
+
+
+def test_a_truncated_scratch_file_of_keys_is_an_error(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The missing keys were left out of the index files, and the exit code was 0."""
+    opened = Scratch.open
+
+    def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
+        reader = opened(self, name)
+        os.truncate(Path(self.location) / name, 1)  # after its size is known
+        return reader
+
+    monkeypatch.setattr(Scratch, "open", truncating)
+    with pytest.raises(OSError, match="this scratch file was truncated by another process"):
+        rebuilt(golden("b551-base"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("how", ["rebuild-index", "repair"])
