@@ -28,7 +28,7 @@ from uuid import uuid4
 from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
-from jobs.storage.local import flush_directory, read_file
+from jobs.storage.local import explaining_full_disk, flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
     ABORT_FILE,
@@ -317,6 +317,9 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
                     _put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
                     flush_directory(plan.folder)
                 staging.rmdir()
+        except Exception:
+            shutil.rmtree(staging, ignore_errors=True)  # the error that is raised explains both
+            raise
         finally:
             os.close(made)
         flush_directory(base_path.parent)
@@ -437,7 +440,7 @@ def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
 def _copy(file: NewFile, target: Path, plan: Installation) -> None:
     with acting_as_root():
         stored = file.source.open("rb")
-    with stored, target.open("x+b") as copy:
+    with stored, explaining_full_disk(str(target), file.size), target.open("x+b") as copy:
         descriptor = copy.fileno()
         shutil.copyfileobj(stored, copy, 1 << 20)
         copy.flush()

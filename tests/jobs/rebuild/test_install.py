@@ -182,6 +182,7 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
         with pytest.raises(OSError, match="does not have the size and SHA-256 that the manifest states"):
             install(plan)
         assert state_of(store / folder) == before
+        assert list(store.glob("*.attempt-*")) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
