@@ -79,7 +79,8 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
             os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
         yield was_cut_off
-        os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
+        with naming_file_in_errors(str(path)):
+            os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
     finally:
         os.close(descriptor)
 

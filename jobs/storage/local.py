@@ -199,14 +199,17 @@ class LocalStorage(Storage):
         path = local_path(location)
         descriptor = _opened(path)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            if self.read_limits is not None:
-                lower_priority()
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
-            yield LocalReader(descriptor, path, self.read_limits)
+            with naming_file_in_errors(path):
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
+                    raise OSError(errno.EINVAL, "not a regular file", path)
+                if self.read_limits is not None:
+                    lower_priority()
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
+                reader = LocalReader(descriptor, path, self.read_limits)
+            yield reader
         finally:
-            os.close(descriptor)
+            with naming_file_in_errors(path):
+                os.close(descriptor)
 
     def create(self, location: str, data: Buffer) -> None:
         """Write a new file through a temporary name; flush it and its directory."""

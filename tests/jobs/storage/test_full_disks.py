@@ -9,6 +9,7 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Self
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 from jobs.console.result import ExitCode
 from jobs.launch.failures import one_line_message
 from jobs.storage import s3
-from jobs.storage.local import explaining_full_disk
+from jobs.storage.local import LocalStorage, explaining_full_disk
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
@@ -243,6 +244,20 @@ def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(
         with pytest.raises(OSError, match="cannot connect to Amazon S3"):
             _read(storage)
         assert 1 == system.left
+
+
+@pytest.mark.parametrize("call", ["fstat", "close"])
+def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These calls get a descriptor, so the system names no file."""
+    (tmp_path / "file").write_bytes(b"x")
+    monkeypatch.setattr(f"jobs.storage.local.os.{call}", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    with pytest.raises(OSError, match="Stale") as raised, LocalStorage().open(str(tmp_path / "file")):
+        pass
+    monkeypatch.undo()
+
+    assert f"{tmp_path / 'file'}: Stale file handle" == one_line_message(raised.value)
 
 
 @pytest.mark.parametrize(
