@@ -140,8 +140,9 @@ class Follower:
                 if not trials or (isinstance(error, ConnectionError) and jvm_death_text()):  # it cannot be restarted
                     raise
                 trials -= 1
-                if not self._is_stopped_after(error):
-                    continue
+                if self._is_stopped_after(error):
+                    raise  # new messages are not in the lake
+                continue
             except OtherRunActiveError as error:  # another run began after our error; wait until it ends
                 if not has_begun:
                     raise

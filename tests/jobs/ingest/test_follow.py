@@ -1,5 +1,6 @@
 """`ingest --follow`: run after run in one process, while a broker writes, restarts, truncates and expires its log."""
 
+import errno
 import gc
 import os
 import signal
@@ -216,6 +217,21 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
         Story(more).run(request(broker), Meanwhile(happens=fail))
     assert errors == []
     assert raw_rows(tmp_path / "lake") == raw(placed)
+
+
+def test_a_stop_after_a_failed_step_reports_the_failure(broker: Broker) -> None:
+    """Following ended with 0, as if the new messages were in the lake."""
+    placed = broker.append(some_records(5))
+    story = Story([nothing, lambda: placed.extend(broker.append(some_records(3, seed=2)))])
+
+    def fail() -> None:
+        if len(placed) > 5:
+            story.stop.request()
+            raise OSError(errno.ENOSPC, "No space left on device", "file of the lake")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        story.run(request(broker), Meanwhile(happens=fail))
+    assert len(story.steps) == 1
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
