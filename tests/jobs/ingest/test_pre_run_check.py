@@ -25,11 +25,10 @@ from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import ROOT
-from tests.support.lakes import request_of, rows_of
+from tests.support.lakes import rows_of
 from tests.support.stores import flip, segments_of
 
 
@@ -68,17 +67,6 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
     assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
     return copied
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
-def test_the_check_of_a_real_store_agrees_with_a_run(golden: StoreOf, tmp_path: Path, name: str) -> None:
-    request = request_of(name, golden(name), tmp_path)
-    ingest(request, SerialWorkers())
-    check_and_run(request)
-    seen, summary = check_and_run(request)
-
-    assert seen == summary
 
 
 def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> None:

@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.ingest.run import ingest
 from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
-from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.support.commands import overwrite, result_of
-from tests.support.lakes import cut_back_after_a_run, ingest_store, restore_log, rows_of, table_of
+from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 RELEASE = "5.3.3"
@@ -82,17 +80,6 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
     ((start, end),) = summary.missing
     whole, found = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
     assert whole[:start] + bytes(end - start) + whole[end:] == found
-
-
-def test_truncated_messages_are_not_restored(tmp_path: Path) -> None:
-    """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
-    broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
-    assert ingest(asked, SerialWorkers()).superseded
-
-    summary = restore_log(tmp_path / "lake", tmp_path / "out")
-
-    assert (0, []) == (summary.exit_code, summary.missing)
-    assert log_of(broker.root) == log_of(tmp_path / "out")
 
 
 def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
