@@ -17,11 +17,11 @@ A broker reads a table with the settings stored in it. So block size, filter and
 format version is 5, the newest that the RocksDB of brokers up to 5.5.1 (8.4) supports; the default of rocksdict is 6.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
@@ -79,6 +79,14 @@ class BuiltQueueRows(NamedTuple):
     blanks: int
     newest_ms: int  # when the newest of its records was stored
 
+    @classmethod
+    def from_builder(cls, name: QueueName, builder: RowBuilder) -> Self:
+        """Return the facts about a queue whose rows are built."""
+        if builder.first is None or builder.last is None:
+            raise AssertionError(f"{name}: a queue without a unit")
+        ends, counts = (builder.first, builder.last, builder.highest), (builder.overwritten, builder.blanks)
+        return cls(name, builder.units, *ends, *counts, builder.newest_ms)
+
     @property
     def last_physical_offset(self) -> int:
         """The physical offset of its newest record."""
@@ -116,59 +124,34 @@ def _build_tables(
     Return their paths, the queues, and the end of the last record that has a unit.
     """
     folder = Path(local_path(recipe.scratch.location))
-    queues: dict[QueueName, _Queue] = {}
+    builders = defaultdict[QueueName, RowBuilder](partial(RowBuilder, recipe.lost, recipe.segments))
+    rows = defaultdict[QueuePrefix, list[Units]](list)
     tables: list[str] = []
     waiting = end = 0
     for parts in read_units(recipe.scratch, ranges, group):
         for name, units, *_ in parts:
-            queue = queues.get(name)
-            if queue is None:
-                queue = queues[name] = _Queue(recipe)
-            waiting += queue.append(units)
+            added = list(builders[name].append(units))
+            rows[QueuePrefix(name.topic, name.queue_id)] += added
+            waiting += sum(some.size for some in added)
             end = max(end, int(units["physical_offset"][-1]) + int(units["size"][-1]))
         if waiting >= _UNITS_AT_ONCE:
-            tables.append(_write_waiting(folder, queues))
+            tables.append(_write_rows(folder, rows))
             waiting = 0
     if waiting:
-        tables.append(_write_waiting(folder, queues))
-    return tables, [queues[name].finish(name) for name in sorted(queues)], end
+        tables.append(_write_rows(folder, rows))
+    return tables, [BuiltQueueRows.from_builder(name, builders[name]) for name in sorted(builders)], end
 
 
-class _Queue:
-    def __init__(self, recipe: QueueRecipe) -> None:
-        self.waiting: list[Units] = []
-        self._builder = RowBuilder(recipe.lost, recipe.segments)
-        self._units = 0
-        self._newest_ms = 0
-
-    def append(self, units: Units) -> int:
-        """Add *units*; return the number of rows that wait for a table."""
-        parts = list(self._builder.append(units))
-        self._units += units.size
-        self._newest_ms = max(self._newest_ms, int(units["store_timestamp"].max()))
-        self.waiting += parts
-        return sum(part.size for part in parts)
-
-    def finish(self, name: QueueName) -> BuiltQueueRows:
-        builder = self._builder
-        if builder.first is None or builder.last is None:
-            raise AssertionError(f"{name}: a queue without a unit")
-        counts = builder.highest, builder.overwritten, builder.blanks, self._newest_ms
-        return BuiltQueueRows(name, self._units, builder.first, builder.last, *counts)
-
-
-def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
-    prefixes = {QueuePrefix(name.topic, name.queue_id): queue for name, queue in queues.items() if queue.waiting}
+def _write_rows(folder: Path, rows: dict[QueuePrefix, list[Units]]) -> str:
     path = str(folder / f"table-{uuid4()}.sst")
-    write_table(path, _take_rows(prefixes))
+    write_table(path, _take_rows(rows))
     return path
 
 
-def _take_rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
-    """Yield the waiting rows in key order, in portions."""
-    for prefix in sorted(queues, key=lambda prefix: prefix.encoded):
-        units = newest_by_queue_offset(np.concatenate(queues[prefix].waiting))
-        queues[prefix].waiting.clear()
+def _take_rows(rows: dict[QueuePrefix, list[Units]]) -> Iterator[_Rows]:
+    """Yield the rows in key order, in portions, and remove them."""
+    for prefix in sorted(rows, key=lambda prefix: prefix.encoded):
+        units = newest_by_queue_offset(np.concatenate(rows.pop(prefix)))
         for at in range(0, units.size, _ROWS_AT_ONCE):
             some = units[at : at + _ROWS_AT_ONCE]
             yield unit_keys(prefix, some), unit_values(some)

@@ -53,6 +53,8 @@ class RowBuilder:
         self.highest = -1  # number; above that of the newest record if the queue was deleted and recreated
         self.overwritten = 0  # units whose number is not above the numbers of all earlier records
         self.blanks = 0
+        self.units = 0  # without blanks
+        self.newest_ms = 0  # when the newest of its records was stored
         self._losses = LogLosses(lost)
         self._segments = np.array(segments, np.int64)
 
@@ -66,6 +68,8 @@ class RowBuilder:
             yield some
 
     def _note(self, units: Units) -> None:
+        self.units += units.size
+        self.newest_ms = max(self.newest_ms, int(units["store_timestamp"].max()))
         numbers = units["queue_offset"]
         before = np.maximum.accumulate(np.concatenate([[self.highest], numbers[:-1]]))
         self.overwritten += int(np.count_nonzero(numbers <= before))
