@@ -1,5 +1,6 @@
 """The entry point for `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -7,12 +8,17 @@ from pathlib import Path
 def main() -> None:
     """Run the command line of this process."""
     _import_from_the_root()
+    has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if has_default_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback of the imports
     from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams
 
     prepare_standard_streams()
     hide_pandas()
     from jobs.command import cli
 
+    if has_default_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_process(cli.main(sys.argv[1:]))
 
 

@@ -4,6 +4,7 @@ The command line: loads verbs when they are called, and is the only place that t
 The command of a verb returns an ExitCode, or nothing for a clean end.
 """
 
+import _thread
 import os
 import re
 import shlex
@@ -57,6 +58,7 @@ _SPARK_OPTIONS = "RMQ_LAKE_SPARK_OPTIONS"
 _TRACEBACK = "RMQ_LAKE_TRACEBACK"
 _NOT_SET = frozenset(("", "0", "false", "no", "off"))
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
+_REPEAT_SECONDS = 0.05  # after which a dropped interrupt is repeated
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
 
@@ -188,7 +190,18 @@ def _verb_of(arguments: Sequence[str]) -> str | None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM, with which schedulers stop a run, end a command in order, as Ctrl-C does."""
+    """
+    Let SIGTERM, with which schedulers stop a run, end a command in order, as Ctrl-C does.
+
+    Python drops an interrupt that arrives in a finalizer (llvmlite has some, which numba calls): it is repeated.
+    """
+    report = sys.unraisablehook
+
+    def repeat_interrupt(dropped: "sys.UnraisableHookArgs") -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            threading.Timer(_REPEAT_SECONDS, _thread.interrupt_main).start()
+        else:
+            report(dropped)
 
     def end(_signal: int, frame: FrameType | None) -> None:
         interrupt = signal.getsignal(signal.SIGINT)  # Spark's own handler cancels its jobs first
@@ -200,9 +213,11 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, end)
+    sys.unraisablehook = repeat_interrupt
     try:
         yield
     finally:
+        sys.unraisablehook = report
         signal.signal(signal.SIGTERM, before)
 
 
@@ -264,7 +279,13 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
 
 def run_nested(arguments: Sequence[str]) -> ExitCode:
     """Run a command line inside another command, in its session; errors are raised."""
-    outcome = rmq_lake.main(list(arguments), prog_name=tool_command(), complete_var=_COMPLETION, standalone_mode=False)
+    words = list(arguments)
+    try:
+        outcome = rmq_lake.main(words, prog_name=tool_command(), complete_var=_COMPLETION, standalone_mode=False)
+    except RuntimeError as error:
+        if is_caused_by_interrupt(error):  # Python 3.11 wraps one that arrives while a class is created
+            raise KeyboardInterrupt from error
+        raise
     return ExitCode(outcome or ExitCode.CLEAN)
 
 

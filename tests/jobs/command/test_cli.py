@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ from jobs.launch.failures import one_line_message
 from jobs.launch.session import copy_jvm_output
 from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
-from tests.support.commands import campaigns
+from tests.support.commands import ROOT, campaigns
 from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
@@ -319,6 +320,49 @@ def test_output_of_the_jvm_is_logged_as_json(capsys: pytest.CaptureFixture[str])
 
     (event,) = events(capsys.readouterr().err)
     assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_drops_in_a_finalizer_is_repeated(number: signal.Signals, probe: Probe) -> None:
+    """As in a finalizer of llvmlite, while numba starts."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def body() -> None:
+        Finalized()
+        time.sleep(10)
+
+    probe(body)
+
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+
+
+def test_an_interrupt_that_python_wraps_in_another_error_is_one(probe: Probe) -> None:
+    def body() -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    probe(body)
+
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+
+
+def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
+    code = """if True:
+        import builtins, signal
+        from jobs import main
+        true_import = builtins.__import__
+        def import_once_interrupted(name, *args, **kwargs):
+            if name == "click":
+                signal.raise_signal(signal.SIGINT)
+            return true_import(name, *args, **kwargs)
+        builtins.__import__ = import_once_interrupted
+        main.main()
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (-signal.SIGINT, "") == (done.returncode, done.stderr)
 
 
 def test_errors_during_the_cleanup_after_an_interruption_are_ignored(probe: Probe) -> None:
