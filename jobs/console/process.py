@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+STANDARD_OUTPUT = "standard output"  # in place of a file's name, in errors
 ABANDONED_THREAD = "left behind"  # prefix of the name of a thread that cannot be stopped and ends with the process
 
 _left: list[str] = []
@@ -77,7 +78,7 @@ class _DiscardingPipe(FileIO):
             os.dup2(nothing, self.fileno())
             os.close(nothing)
             if self.fileno() == 1 and not isinstance(error, BrokenPipeError):
-                raise OSError(error.errno, error.strerror, "standard output") from error
+                raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from error
             return super().write(data)
 
 

@@ -72,7 +72,7 @@ def _hold_file_lock(location: str) -> Iterator[bool]:
             raise OtherRunActiveError(_describe_holder(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
-                raise
+                raise OSError(error.errno, error.strerror, str(path)) from error
         was_cut_off = os.fstat(descriptor).st_size > 0
         note = _encode_note()
         with naming_file_in_errors(str(path)):

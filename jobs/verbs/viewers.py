@@ -28,6 +28,7 @@ from jobs.command.options import (
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
 from jobs.console.lines import printable
 from jobs.console.log import log_message
+from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
 from jobs.dump.file import DumpRequest, Item, open_file
@@ -127,6 +128,8 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
     except FormatError as error:
         message = str(error.in_file(location))
     except OSError as error:  # any: reported, exit code 1, and the other files are dumped
+        if error.filename == STANDARD_OUTPUT:
+            raise
         message = f"{location}: {error.strerror or error}"
     sys.stdout.flush()
     log_message(f"rmq-lake: {message}")

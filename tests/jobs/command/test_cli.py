@@ -407,6 +407,7 @@ def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp
         ("inspect {store}", ExitCode.FAILED),
         ("query list --json --store {store}", ExitCode.FAILED),
         ("export --store {store} --out -", ExitCode.FAILED),
+        ("dump --json {store}/commitlog/00000000000000000000", ExitCode.FAILED),
         ("--version", ExitCode.FAILED),
         ("inspect {store} --no-such-option", ExitCode.USAGE),
     ],
@@ -415,7 +416,7 @@ def test_standard_output_on_a_full_disk_is_one_line_and_a_documented_exit_code(
     words: str, code: ExitCode, tmp_path: Path
 ) -> None:
     """The interpreter tried to write the rest again: exit code 120, and a traceback."""
-    store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))  # more than buffers hold
     command = [sys.executable, "-m", "jobs.main", *words.format(store=store).split()]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
