@@ -28,7 +28,7 @@ from uuid import uuid4
 from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
-from jobs.storage.local import explaining_full_disk, flush_directory, read_file
+from jobs.storage.local import explaining_full_disk, flush_directory, naming_file_in_errors, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
     ABORT_FILE,
@@ -375,8 +375,9 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             raise _changed_error(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
-    _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
-    os.fsync(made)
+    with naming_file_in_errors(str(staging)):
+        _set_owner_and_mode(made, plan, plan.folder_stat.st_mode & 0o7777)
+        os.fsync(made)
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
