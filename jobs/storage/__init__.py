@@ -91,5 +91,6 @@ def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
     from jobs.storage.s3 import ObjectStorage
 
     if not isinstance(storage, ObjectStorage):
-        raise OSError(why_unsupported(location, to_write=True))
+        reason = why_unsupported(location, to_write=True)
+        raise OSError(reason or f"{location}: {scheme_of(location)}:// is not an object store, and cannot hold a lake")
     return storage

@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from jobs.console.result import ExitCode
-from jobs.storage import AnyStorage, storage_for
+from jobs.storage import AnyStorage, arrow_filesystem, storage_for
 from jobs.storage.hdfs import HdfsStorage
 from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow_link
 from jobs.storage.model import Storage
@@ -169,3 +169,11 @@ def test_a_pipe_or_directory_in_place_of_a_file_is_not_read(make: Callable[[Path
     make(place)
     with pytest.raises(OSError, match=r"not a regular file.*0{20}"), LocalStorage().open(str(place)):
         pass
+
+
+def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if `why_unsupported` has no reason, because the storage was only half added."""
+    monkeypatch.setattr("jobs.storage.storage_for", lambda *_: LocalStorage())
+
+    with pytest.raises(OSError, match="s3a://b/lake: s3a:// is not an object store"):
+        arrow_filesystem("s3a://b/lake", {})
