@@ -28,7 +28,7 @@ from jobs.typed.cursor import (
     place_local_instant,
     refused_at_byte,
 )
-from jobs.typed.ddl import MAX_DECIMAL_DIGITS, SchemaError, is_wider
+from jobs.typed.ddl import MANY_FIELDS_REASON, MAX_DECIMAL_DIGITS, MAX_FIELDS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import TOO_LARGE, RefusedBodyError, TimeDefaults, exact_decimal_context, member_path
 
@@ -105,6 +105,7 @@ class _Record:
         self._times = times
         self._named: dict[str, dict[Any, Any]] = {}
         self._open: list[str] = []
+        self._uses = 0
         try:
             parsed = parse_schema(json.loads(schema), named_schemas=self._named)
             if not isinstance(parsed, dict):
@@ -115,6 +116,9 @@ class _Record:
 
     def _reading(self, schema: _Schema | str | list[Any]) -> _Reading:
         """Return the reading of a type; *schema* may be its name, or a union's list of types."""
+        self._uses += 1
+        if self._uses > MAX_FIELDS:
+            raise SchemaError(MANY_FIELDS_REASON)
         if isinstance(schema, list):
             return self._union([self._reading(one) for one in schema])
         if isinstance(schema, str):

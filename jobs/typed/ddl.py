@@ -35,6 +35,10 @@ _WIDER = (
 )
 
 
+MAX_FIELDS = 10_000  # of a schema in which each use of a named type counts: thirty types can stand for a billion fields
+MANY_FIELDS_REASON = f"more than {MAX_FIELDS:,} fields, including those of nested types"
+
+
 class SchemaError(ValueError):
     """A text does not declare columns that a table can have."""
 

@@ -45,6 +45,7 @@ _EXAMPLES = {
 }
 _SOURCES = ("tag", "property", "field")
 _BY_COLUMN = ("columns", "from", "properties")
+_LARGEST_FILE = 16 << 20
 _MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
 
 
@@ -109,7 +110,11 @@ def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `RequestError` names the wrong line or key."""
     try:
         with naming_file_in_errors(str(path)):
-            content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            with path.open(encoding="utf-8-sig") as file:
+                text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise RequestError(f"{path}: larger than {_LARGEST_FILE:,} bytes")
+        content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"{path}: not valid TOML: {error}") from error
     unknown = sorted(content.keys() - {"topic"})
@@ -235,9 +240,13 @@ class _Declared:
 
     def _file(self, key: str, path: Path) -> bytes:
         try:
-            return path.read_bytes()
+            with path.open("rb") as file:
+                data = file.read(_LARGEST_FILE + 1)
         except (OSError, ValueError) as error:
             raise self._error(key, f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        if len(data) > _LARGEST_FILE:
+            raise self._error(key, f"{path}: larger than {_LARGEST_FILE:,} bytes")
+        return data
 
     def _text(self, key: str) -> str:
         if key not in self._values:

@@ -5,10 +5,11 @@ Fields are read by their declared types; values that Protobuf would overwrite, t
 Undeclared fields are left out, and counted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from itertools import islice
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from jobs.typed.cursor import (
     nanoseconds_to_microseconds,
     refused_at_byte,
 )
-from jobs.typed.ddl import SchemaError
+from jobs.typed.ddl import MANY_FIELDS_REASON, MAX_FIELDS, SchemaError
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, TimeDefaults, Value, member_path
 
@@ -77,7 +78,22 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
         found: Descriptor = pool.FindMessageTypeByName(message)
     except KeyError as error:
         raise SchemaError(f"does not describe a message {message!r}") from error
+    try:
+        is_too_large = any(islice(_nested_fields(found, ()), MAX_FIELDS, None))
+    except RecursionError as error:
+        raise SchemaError("nested too deeply") from error
+    if is_too_large:
+        raise SchemaError(MANY_FIELDS_REASON)
     return found
+
+
+def _nested_fields(message: Descriptor, outer: tuple[str, ...]) -> Iterator[FieldDescriptor]:
+    """Yield the fields of a message and of those nested in it; inside itself, a message is bytes."""
+    for field in message.fields:
+        yield field
+        inner = field.message_type
+        if inner is not None and inner.full_name not in (*outer, message.full_name):
+            yield from _nested_fields(inner, (*outer, message.full_name))
 
 
 def _read_header(cursor: Cursor, wanted: Sequence[int]) -> None:

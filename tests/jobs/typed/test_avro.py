@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of_schemas
+from jobs.typed.ddl import SchemaError
+from jobs.typed.declaration import read_types
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
@@ -231,3 +233,25 @@ def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
         typed(tmp_path, declared)
     with pytest.raises(RequestError, match=r"schema_file: .*nothing.avsc"):
         typed(tmp_path, declared.replace('schemas = "schemas"', 'schema_file = "nothing.avsc"'))
+
+
+def test_a_schema_that_stands_for_a_billion_fields_is_refused() -> None:
+    """Each record has two fields of the one before it; building all of them took all memory."""
+    first = {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "int"}]}
+    named = [
+        {"type": "record", "name": f"r{n}", "fields": [{"name": name, "type": f"r{n - 1}"} for name in "ab"]}
+        for n in range(1, 30)
+    ]
+    fields = [{"name": f"f{number}", "type": type_} for number, type_ in enumerate([first, *named])]
+
+    with pytest.raises(SchemaError, match="more than 10,000 fields"):
+        columns_of_schemas({None: json.dumps({"type": "record", "name": "top", "fields": fields})})
+
+
+def test_a_schema_file_without_end_is_refused(tmp_path: Path) -> None:
+    ingested(tmp_path, b"\x02")
+
+    with pytest.raises(RequestError, match="schema_file: /dev/zero: larger than 16,777,216 bytes"):
+        typed(tmp_path, '[topic.Orders]\nformat = "avro"\nschema_file = "/dev/zero"\n')
+    with pytest.raises(RequestError, match="^/dev/zero: larger than 16,777,216 bytes"):
+        read_types(Path("/dev/zero"))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
+from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of_message, protobuf_format
 from jobs.typed.values import Refusal, TimeDefaults
@@ -190,6 +191,20 @@ def test_a_message_without_one_of_its_required_fields_is_refused() -> None:
 
     missing = "a required value is missing"
     assert [[1, 2], Refusal(missing, "$.b at byte 2"), Refusal(missing, "$.a at byte 2")] == found
+
+
+def test_a_message_that_stands_for_a_billion_fields_is_refused() -> None:
+    """Each message has two fields of the next one; building all of them took all memory."""
+    file = descriptor_pb2.FileDescriptorProto(name="large.proto", package="large", syntax="proto3")
+    for depth in range(30):
+        message = file.message_type.add(name=f"M{depth}")
+        for number in (1, 2):
+            inner = {"type": _F.TYPE_MESSAGE, "type_name": f".large.M{depth + 1}"} if depth < 29 else {"type": 5}
+            message.field.add(name=f"f{number}", number=number, label=_F.LABEL_OPTIONAL, **inner)
+    described = bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+
+    with pytest.raises(SchemaError, match="more than 10,000 fields"):
+        columns_of_message(described, "large.M0")
 
 
 def _judged(body: bytes) -> Message | None:
