@@ -253,5 +253,5 @@ def test_a_schema_file_without_end_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RequestError, match="schema_file: /dev/zero: larger than 16,777,216 bytes"):
         typed(tmp_path, '[topic.Orders]\nformat = "avro"\nschema_file = "/dev/zero"\n')
-    with pytest.raises(RequestError, match="^/dev/zero: larger than 16,777,216 bytes"):
+    with pytest.raises(RequestError, match=r"^/dev/zero: larger than 16,777,216 bytes"):
         read_types(Path("/dev/zero"))
