@@ -18,6 +18,7 @@ from jobs.storage.s3 import delta_location, delta_options
 
 _Mark: TypeAlias = tuple[int, int]
 _LOG = "_delta_log"
+_LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
@@ -30,6 +31,9 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
                     raise OSError(
                         f"{entry.path}: not a regular file, so the Delta log cannot be read. Move it out of {_LOG}"
                     )
+                # `deltalake` aborts the process if the file does not fit into memory. It is only a hint.
+                if entry.name == _LAST_CHECKPOINT and entry.stat().st_size > _LARGEST_HINT:
+                    raise OSError(f"{entry.path}: larger than {_LARGEST_HINT:,} bytes. Delete it")
     try:
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
     except TableNotFoundError:

@@ -109,9 +109,8 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `RequestError` names the wrong line or key."""
     try:
-        with naming_file_in_errors(str(path)):
-            with path.open(encoding="utf-8-sig") as file:
-                text = file.read(_LARGEST_FILE + 1)
+        with naming_file_in_errors(str(path)), path.open(encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST_FILE + 1)
         if len(text) > _LARGEST_FILE:
             raise RequestError(f"{path}: larger than {_LARGEST_FILE:,} bytes")
         content = tomllib.loads(text)

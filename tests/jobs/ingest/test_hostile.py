@@ -149,6 +149,18 @@ def test_a_query_reads_no_file_outside_the_table(path: str, store: Path, tmp_pat
         assert "the Delta log references a file outside the table" in err
 
 
+def test_a_hint_larger_than_memory_is_an_error(store: Path, tmp_path: Path, run: Run) -> None:
+    """The Delta library ended the process while it allocated a buffer for the file."""
+    ingest_store(store, tmp_path / "lake")
+    hint = tmp_path / "lake/messages/_delta_log/_last_checkpoint"
+    with hint.open("wb") as file:
+        file.truncate(1 << 40)
+
+    code, _, err = run("query", "sql", "--lake", tmp_path / "lake", "select 1")
+
+    assert (ExitCode.FAILED, f"rmq-lake: {hint}: larger than 67,108,864 bytes. Delete it\n") == (code, err)
+
+
 def test_an_argument_that_is_not_utf8_is_a_usage_error(store: Path, tmp_path: Path, run: Run) -> None:
     ingest_store(store, tmp_path / "lake")
 
