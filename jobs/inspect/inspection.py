@@ -103,7 +103,7 @@ def inspect_store(
             note_unindexed_messages(store, index, problems, log.end_offset if is_closed else None)
         elif not report.has_index:
             _note_lost_index(store, report, conf, is_closed=is_closed)
-        if is_closed:
+        if is_closed or not store.segments:
             _note_lost_ends(store, report, max(known, default=-1))
         if state.process is None:
             report.start = _start(store, report, conf)

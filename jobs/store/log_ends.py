@@ -20,6 +20,7 @@ from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
@@ -71,12 +72,13 @@ def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]
 
 
 def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
-    """Return the newest offset in the last index file and some queues; -1 without any."""
+    """Return the newest offset in the last index file and some queues; -1 without any, or if it is not evidence."""
     modified = {file.location: file.modified_ms for file in store.queue_files}
     latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]
     known = [unit.physical_offset for unit in read_last_units(latest)]
     known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
-    return max((offset for offset in known if offset < store.end_offset + MAX_BYTES_PAST_LOG_END), default=-1)
+    limit = store.end_offset + MAX_BYTES_PAST_LOG_END if store.segments else MAX_LONG
+    return max((offset for offset in known if offset < limit), default=-1)
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:

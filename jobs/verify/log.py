@@ -62,6 +62,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueRules
 from rmq_formats.errors import skip_lost_file
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
@@ -106,7 +107,7 @@ def findings_on_log(
     else:
         finding = lost_end_finding(log_end, ahead, store)
         findings.append(finding)
-        lost.append((log_end, log_end + _AHEAD, finding.title))
+        lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = findings_on_checkpoint(store, newest)

@@ -40,6 +40,8 @@ from jobs.products.queues.settings import determine_queue_rules, determine_relea
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
+from jobs.store.log_ends import newest_known_offset
+from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
@@ -95,6 +97,9 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
+    if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
+        newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
+        ahead = newest if newest >= 0 else None
     promotion = find_last_promotion(store, queues.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
