@@ -211,8 +211,6 @@ class _Settling:
         is_lost = np.zeros(positions.size, np.bool_)
         if self._name.kind is QueueKind.PLAIN:
             is_lost = ~self._claimed & ~are_in_files(self._queue, positions)
-        lost = np.sort(positions[is_lost])
-        self._name_gaps_without_file(lost)
         bad: dict[int, int] = {}
         for number, difference in enumerate(self._differences):
             if difference.kind in WRONG_POSITION_KINDS:
@@ -234,9 +232,7 @@ class _Settling:
         self._name_lost(np.flatnonzero(is_lost))
 
         def is_bad(position: int) -> bool:
-            # Not every position in no file: a flipped bit in a file's name leaves more of them than can be counted.
-            at = int(np.searchsorted(lost, position))
-            return position in bad or bool((lost[at : at + 1] == position).any() and remainder.has_gap_at(position))
+            return position in bad or (remainder.has_gap_at(position) and self._queue.file_at(position) is None)
 
         self._joined.differences += (
             difference
@@ -262,14 +258,12 @@ class _Settling:
         newest_ms = int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))
         return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, newest_ms)]
 
-    def _name_gaps_without_file(self, lost: NDArray[np.int64]) -> None:
-        for start, stop in find_gaps_without_file(self._remainder, lost):
+    def _name_lost(self, numbers: NDArray[np.int64]) -> None:
+        """Report positions in no file, with and without records, consecutive ones together: whole files may be lost."""
+        for start, stop in find_gaps_without_file(self._remainder, self._units["queue_offset"][numbers]):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
             for at in range(start, stop, step):
                 self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
-
-    def _name_lost(self, numbers: NDArray[np.int64]) -> None:
-        """Report records whose positions are in no file, consecutive ones together: whole files may be lost."""
         own = self._units[numbers]
         is_earlier = own["physical_offset"] < self._beginning
         for some in slices_between_cuts(own.size, (np.diff(own["queue_offset"]) != 1) | np.diff(is_earlier)):
