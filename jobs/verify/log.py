@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.products.queues.unit_files import collect_range_units, read_units
+from jobs.products.queues.unit_files import QueueUnitCollector
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS,
@@ -229,11 +228,9 @@ def read_queue_log(
     """Read and check the log of a queue, here; *others* collect more from it."""
     check, rules = LogCheck(), replace(rules, multi_dispatch=False)
     ranges = plan_ranges(log, log.start_offset, range_size)
-    collectors: list[NewCollector[Any]] = [partial(collect_range_units, rules, 1, None), *others]
+    collectors = [lambda *_: QueueUnitCollector(rules, *queue), *others]
     outcomes = read_chained(SerialWorkers(), ranges, collectors, collectors=[check])
-    parts = (part for some in read_units(None, [outcome.payload[0] for outcome in outcomes], 0) for part in some)
-    own = (part.units for part in parts if part.name[1:] == queue)
-    units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
+    units = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
     end = outcomes[-1].facts.next if outcomes else 0
     return QueueLog(log, check.checks, units, end, [outcome.payload[1:] for outcome in outcomes])
 

@@ -58,7 +58,6 @@ from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_
 from jobs.store.units import Units, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices_between_cuts
-from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
@@ -269,20 +268,24 @@ class _GroupTask:
 
         A kept record without a unit at its position may have been deleted, like its log: nothing is missing.
         """
-        stored = _units_at(own.queue, part.units["queue_offset"])
-        at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
-        at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
-        right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
-        wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
-        for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
-            for at in np.flatnonzero(wrong[name]).tolist():
-                self.result.wrong_fields.append(_wrong_field(kind, part, at, name, int(right[name][at])))
+        is_plain = part.name.kind is QueueKind.PLAIN
+        stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
+        at_place = np.zeros(part.units.size, np.bool_)
+        wrong: dict[str, NDArray[np.bool_]] = {}
+        if stored is not None:
+            at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
+            at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
+            right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
+            wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
+            for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
+                for at in np.flatnonzero(wrong[name]).tolist():
+                    self.result.wrong_fields.append(_wrong_field(kind, part, at, name, int(right[name][at])))
         self.result.matched += int(at_place.sum())
         self.result.expected += int(at_place.sum()) if is_kept else 0
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
         if not is_kept and not at_place.all():
             own.add_unmatched(part, ~at_place)
-        if part.tag_numbers is not None:
+        if part.tag_numbers is not None and stored is not None:
             yield from _blocks(part, stored, at_place, wrong)
 
 
@@ -297,15 +300,15 @@ def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[Undispatch
             )
 
 
-def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units:
-    """Return the units of a queue at *positions*, with zeros for outliers; batch units are not at their offsets."""
+def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
+    """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units lie near
     # each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
     low, high = max(int(near.min(initial=NO_LIMIT)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
-    if low >= high or queue.is_batch:
-        return np.zeros(positions.size, UNIT_TYPES[QueueKind.PLAIN])
+    if low >= high:
+        return None
     inside = (positions >= low) & (positions < high)
     stored = read_stored_units(queue, low, high)[np.where(inside, positions - low, 0)]
     stored[~inside] = np.zeros(1, stored.dtype)

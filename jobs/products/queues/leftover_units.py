@@ -6,7 +6,7 @@ record was deleted, and a *blank* precedes a queue's first message; everything e
 no unit at the end are missing one, unless the position of the unit was already reported.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -32,13 +32,11 @@ from jobs.products.queues.unmatched import (
     Remainder,
     Resolved,
     UnmatchedUnit,
-    are_in_files,
     consecutive_runs,
     find_gaps_without_file,
     sort_gap_units,
 )
 from jobs.store.units import Units, is_deleted, read_stored_units
-from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -59,12 +57,11 @@ class _Settling:
         self._with_rows = log.write is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
+        self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
         self._differences: list[Difference] = []
         self.blocks: list[RowBlock] = []
-        self.tags = [tags or "" for tags in remainder.tags]
-        has_tags = np.array([tags is not None for tags in remainder.tags], np.bool_)
-        self._tag_numbers = np.where(has_tags, np.arange(has_tags.size, dtype=np.int32), np.int32(-1))
+        self.tags: list[str] = []
         self._beginning = joined.beginnings[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
@@ -76,6 +73,10 @@ class _Settling:
                 self._expire(start, units, blanks, is_blank=True)
             for unit in odd:
                 self._explain(unit)
+        for start, stop in find_gaps_without_file(self._remainder):
+            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
+            for at in range(start, stop, step):
+                self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
         self._explain_blanks()
         for run in group_displaced_units(self._displaced):
             log_offset = self._displaced[run[0]]
@@ -87,6 +88,7 @@ class _Settling:
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
+        firsts += [run.log_offset for run in self._remainder.lost if run.position == 0]
         if self._remainder.first_live == 0:
             firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
@@ -136,7 +138,15 @@ class _Settling:
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
     def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
-        """Explain a unit by a record that has its own unit elsewhere."""
+        """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
+        own = next((one for one in record.units if one.queue == self._name), None)
+        if own is not None and self._remainder.is_lost_at(own.queue_offset):
+            expected = np.zeros(1, self._units.dtype)
+            for name in ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp"):
+                expected[name] = getattr(own, name)
+            self._claim(unit, expected[0], record, is_first=own.queue_offset not in self._found_again)
+            self._found_again.add(own.queue_offset)
+            return
         kind, text, wrong = classify_by_record(unit, self._name, record)
         if kind is not None:
             self._differ(kind, unit.position, text, log_offset=unit.physical_offset)
@@ -174,14 +184,18 @@ class _Settling:
 
     def _explain_blanks(self) -> None:
         """Distinguish blanks in place of lost records from blanks in front of records of the log."""
+        ends = [unit for run in self._remainder.lost for unit in (run.first, run.last)]
+        known = np.concatenate([self._units, *ends])
+        wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
         blanks = {
             one.position: number
             for number, one in enumerate(self._differences)
-            if one.kind is DifferenceKind.BLANK_INSIDE and self._name.kind is QueueKind.PLAIN
+            if one.kind is DifferenceKind.BLANK_INSIDE
+            and one.position not in wanted
+            and self._name.kind is QueueKind.PLAIN
         }
-        positions = np.array(sorted(blanks), np.int64)
-        for start, count in consecutive_runs(positions[~np.isin(positions, self._units["queue_offset"])]):
-            before, after = (self._record_of(position) for position in (start - 1, start + count))
+        for start, count in consecutive_runs(np.array(sorted(blanks), np.int64)):
+            before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
             lost = lost_offset_of_blanks(before[1], after[0], count, self._log.find_lost_ranges(before[1], after[0]))
@@ -189,11 +203,10 @@ class _Settling:
                 one = self._differences[number]
                 self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
 
-    def _record_of(self, position: int) -> tuple[int, int] | None:
+    def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
         """Return the range of the log that has, or had, the record of a position; None if unknown."""
-        wanted = self._units[self._units["queue_offset"] == position]
-        if wanted.size:
-            unit = wanted[-1]
+        if position in wanted:
+            unit = wanted[position]
         elif position < self._queue.start:
             return None
         else:
@@ -207,32 +220,33 @@ class _Settling:
 
     def _name_missing(self) -> None:
         """Report records without a unit, unless their positions were already reported."""
-        remainder, positions = self._remainder, self._units["queue_offset"]
-        is_lost = np.zeros(positions.size, np.bool_)
-        if self._name.kind is QueueKind.PLAIN:
-            is_lost = ~self._claimed & ~are_in_files(self._queue, positions)
         bad: dict[int, int] = {}
         for number, difference in enumerate(self._differences):
             if difference.kind in WRONG_POSITION_KINDS:
                 bad.setdefault(difference.position, number)
         missing: set[int] = set()
-        for number in np.flatnonzero(~self._claimed & ~is_lost).tolist():
-            unit, position = self._units[number], int(positions[number])
-            kind = self._kind_of_missing(unit)
-            self._add_missing_rows(kind, slice(number, number + 1))
+        for number in np.flatnonzero(~self._claimed).tolist():
+            unit = self._units[number]
+            position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
+            kind = self._kind_of_missing(position, physical_offset)
+            if self._with_rows:
+                status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
+                tags = self._tag_number(self._remainder.tags[number])
+                self.blocks.append(make_row_block(self._name, self._units[number : number + 1], status, tags))
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             if named is None or kind in KINDS_OF_EARLIER_QUEUES.values():
                 missing |= {position} if kind is DifferenceKind.MISSING else set()
-                self._differ(kind, position, "missing", _text_of(unit), log_offset=int(unit["physical_offset"]))
+                self._differ(kind, position, "missing", _text_of(unit), log_offset=physical_offset)
                 continue
             there = self._differences[named]
             if there.kind is DifferenceKind.BEHIND_LOG:  # at the place of a record it is not a loss of the log
                 there = replace(there, kind=DifferenceKind.DANGLING, log_offset=None)
             self._differences[named] = replace(there, expected=_text_of(unit))
-        self._name_lost(np.flatnonzero(is_lost))
+        self._name_lost()
+        remainder = self._remainder
 
         def is_bad(position: int) -> bool:
-            return position in bad or (remainder.has_gap_at(position) and self._queue.file_at(position) is None)
+            return position in bad or (remainder.is_lost_at(position) and remainder.has_gap_at(position))
 
         self._joined.differences += (
             difference
@@ -241,13 +255,14 @@ class _Settling:
             or not follows_from_losses(difference, missing.__contains__, is_bad)
         )
 
-    def _kind_of_missing(self, unit: np.void) -> DifferenceKind:
+    def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         """Return why a record has no unit; messages before the queue's beginning belong to a deleted topic."""
-        position = int(unit["queue_offset"])
         if self._name.kind is QueueKind.BATCH:
             return DifferenceKind.MISSING
-        if unit["physical_offset"] < self._beginning:
+        if physical_offset < self._beginning:
             return self._kind_of_earlier
+        if self._queue.file_at(position) is None:
+            return DifferenceKind.MISSING_FILE
         # The unit's place is free where zeros are stored, or no record claims it.
         is_empty = not int(read_stored_units(self._queue, position, position + 1)[0]["size"])
         return DifferenceKind.MISSING if is_empty or self._remainder.has_gap_at(position) else DifferenceKind.DROPPED
@@ -255,30 +270,25 @@ class _Settling:
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
         """Classify the messages before the queue's beginning."""
-        newest_ms = int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))
-        return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, newest_ms)]
+        times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
+        times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
+        return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
-    def _name_lost(self, numbers: NDArray[np.int64]) -> None:
-        """Report positions in no file, with and without records, consecutive ones together: whole files may be lost."""
-        for start, stop in find_gaps_without_file(self._remainder, self._units["queue_offset"][numbers]):
-            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
-            for at in range(start, stop, step):
-                self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
-        own = self._units[numbers]
-        is_earlier = own["physical_offset"] < self._beginning
-        for some in slices_between_cuts(own.size, (np.diff(own["queue_offset"]) != 1) | np.diff(is_earlier)):
-            first = own[some.start]
-            position, has_gap = int(first["queue_offset"]), self._remainder.has_gap_at(int(first["queue_offset"]))
-            kind = self._kind_of_earlier if is_earlier[some.start] else DifferenceKind.MISSING_FILE
-            found, log_offset = ("no file", None) if has_gap else ("missing", int(first["physical_offset"]))
-            times = some.stop - some.start
-            self._differ(kind, position, found, _text_of(first), times=times, log_offset=log_offset)
-            self._add_missing_rows(kind, numbers[some])
-
-    def _add_missing_rows(self, kind: DifferenceKind, numbers: slice | NDArray[np.int64]) -> None:
-        if self._with_rows:
-            status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
-            self.blocks.append(make_row_block(self._name, self._units[numbers], status, self._tag_numbers[numbers]))
+    def _name_lost(self) -> None:
+        for run in self._remainder.lost:
+            is_earlier = run.last_offset < self._beginning
+            at = run.position
+            for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
+                if position > at:
+                    kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
+                    is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
+                    found = "no file" if has_gap else "missing"
+                    text = _text_of(run.first[0]) if is_first else f"the unit of queue offset {at}"
+                    log_offset = run.log_offset if is_first and not has_gap else None
+                    self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
+                if position < run.end and self._remainder.has_gap_at(position):
+                    self._differ(DifferenceKind.MISSING_FILE, position, "no file")
+                at = position + 1
 
     def _differ(  # noqa: PLR0913 - a difference
         self,

@@ -43,6 +43,23 @@ UNITS_PER_PORTION = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
 
+class MissingUnits(NamedTuple):
+    """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
+
+    position: int  # of the first unit
+    length: int
+    first: Units  # the first unit, alone
+    last: Units
+    log_offset: int  # of the first unit
+    last_offset: int  # of the last unit
+    newest_ms: int  # store time of their newest record
+
+    @property
+    def end(self) -> int:
+        """The position after the last unit."""
+        return self.position + self.length
+
+
 @dataclass(frozen=True, slots=True)
 class CollectedLog:
     """The expected units of a log, the part that was read, and facts that a comparison needs."""
@@ -78,6 +95,7 @@ class Remainder:
 
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
+    lost: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live: int | None = None  # the first position that a record claims that the log still has
     open_from: int | None = None  # after this position a broker may be writing
@@ -96,10 +114,30 @@ class Remainder:
                 known.append((start, length))
 
     def add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
-        """Keep the units that are at no address."""
-        self._left.append(part.units[chosen])
+        """Keep the units that are at no address; without rows, those of lost files are kept as runs."""
+        units = part.units[chosen]
         if part.tag_numbers is not None:
             self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
+        elif part.name.kind is QueueKind.PLAIN:
+            is_lost = ~are_in_files(self.queue, units["queue_offset"])
+            self._add_lost(units[is_lost])
+            units = units[~is_lost]
+        self._left.append(units.copy())
+
+    def _add_lost(self, units: Units) -> None:
+        for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
+            own = units[some]
+            first, last = own[:1].copy(), own[-1:].copy()
+            log_offset, last_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
+            position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
+            run = MissingUnits(position, own.size, first, last, log_offset, last_offset, newest_ms)
+            known = self.lost[-1] if self.lost else None
+            if known and run.position == known.end and run.log_offset > known.last_offset:
+                newest_ms = max(known.newest_ms, newest_ms)
+                length = known.length + run.length
+                self.lost[-1] = known._replace(length=length, last=last, last_offset=last_offset, newest_ms=newest_ms)
+            else:
+                self.lost.append(run)
 
     def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
         """Determine the unmatched positions from *start* on; return the end of the processed part of the queue."""
@@ -126,12 +164,16 @@ class Remainder:
     @property
     def is_empty(self) -> bool:
         """Whether every unit is matched."""
-        return not (self.gaps or self.units.size)
+        return not (self.gaps or self.units.size or self.lost)
 
     def has_gap_at(self, position: int) -> bool:
         """Return whether *position* is in a gap."""
         gap = bisect_right(self.gaps, position, key=_start) - 1
         return gap >= 0 and position < self.gaps[gap][1]
+
+    def is_lost_at(self, position: int) -> bool:
+        """Return whether *position* is in no file although a record has its unit there."""
+        return any(run.position <= position < run.end for run in self.lost)
 
 
 def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -170,10 +212,10 @@ def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, i
 
 
 def are_in_files(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which positions of a queue are in one of its files, if only in part."""
+    """Return which positions of a queue are in one of its files."""
     there = np.zeros(positions.size, np.bool_)
     for file in queue.files:
-        first, last = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
+        first, last = file.base_offset // queue.unit_size, file.end // queue.unit_size
         there |= (positions >= first) & (positions < last)
     return there
 
@@ -237,15 +279,15 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
         yield start, units, expired, blanks, odd
 
 
-def find_gaps_without_file(remainder: Remainder, lost: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
     """
-    Yield the parts of the gaps that are in no file, except for *lost* positions, which are those of records.
+    Yield the parts of the gaps that are in no file, and that no record of a lost file claims.
 
     A flipped bit in a file's name, or in a record's queue offset, may leave a gap of any size.
     """
     size = remainder.queue.unit_size
     ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
-    held = [*((first, stop - first) for first, stop in ends), *consecutive_runs(lost)]
+    held = [*((first, stop - first) for first, stop in ends), *((run.position, run.length) for run in remainder.lost)]
     for start, end in remainder.gaps:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
