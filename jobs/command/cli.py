@@ -199,7 +199,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
     def repeat_interrupt(dropped: "sys.UnraisableHookArgs") -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            threading.Timer(_REPEAT_SECONDS, _thread.interrupt_main).start()
+            # SIGINT may be ignored, as in a background process.
+            threading.Timer(_REPEAT_SECONDS, _thread.interrupt_main, (signal.SIGTERM,)).start()
         else:
             report(dropped)
 

@@ -62,7 +62,8 @@ def one_line_message(error: BaseException) -> str:
             "command again"
         )
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        place = error.filename if error.filename2 is None else error.filename2  # where it would have been moved to
+        return f"{os.fsdecode(place)}: {error.strerror}"
     if isinstance(error, MemoryError):
         return f"out of memory: {str(error) or 'the system refused an allocation'}"
     lines = [line for line in str(error).splitlines() if line.strip()]

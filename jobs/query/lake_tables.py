@@ -9,7 +9,7 @@ memory does not grow with their number.
 import json
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import datetime
 from functools import cached_property
@@ -276,8 +276,12 @@ def describe_tables(tables: LakeTables) -> Generator[dict[str, object]]:
         yield {"name": name, "kind": kind, "row": row or rows.get(name, "")}
 
 
+class TimeLimitError(Exception):
+    """The time for a statement is over."""
+
+
 class Batches:
-    """The rows of a statement in batches; raises `TimeoutError` when its time is over."""
+    """The rows of a statement in batches; raises `TimeLimitError` when its time is over."""
 
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
@@ -297,7 +301,10 @@ class Batches:
         self.schema = pa.schema([pa.field(name, type_) for name, type_ in types])
 
     def _result(self, asked: Future[_Value]) -> _Value:
-        return asked.result(None if self._end is None else max(self._end - monotonic(), 0))
+        wait([asked], None if self._end is None else max(self._end - monotonic(), 0))
+        if not asked.done():  # a `TimeoutError` of the task itself is one of the storage
+            raise TimeLimitError
+        return asked.result()
 
     def close(self) -> None:
         """Stop the engine after the current batch."""

@@ -392,7 +392,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     read-only.
     """
     from jobs.launch.arguments import file_system_options
-    from jobs.query.lake_tables import Batches, LakeTables, describe_tables, write_parquet
+    from jobs.query.lake_tables import Batches, LakeTables, TimeLimitError, describe_tables, write_parquet
 
     if (output == "parquet") is not (out is not None):
         raise click.UsageError("--output parquet requires --out FILE; --out cannot be combined with other formats")
@@ -411,7 +411,7 @@ def sql(  # noqa: PLR0913 - one argument an option
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None
                     found.close()
-    except TimeoutError:
+    except TimeLimitError:
         log_message(f"rmq-lake: stopped after {seconds:g} s: not all rows were printed; pass a larger --seconds")
         return ExitCode.FAILED
     if cut:

@@ -45,12 +45,13 @@ def test_each_verb_reads_only_the_rows_of_one_store(
     whole, bad, lake_of_all = lake.parent / name, tmp_path / "bad", tmp_path / "lake"
     for one in order:
         ingest_store(lake.parent / one, lake_of_all, STORES[one], **FORMS)
-    DeltaTable(lake_of_all / "messages").optimize.compact()  # now a file has rows of several stores
+    for log in lake_of_all.glob("*/_delta_log"):
+        DeltaTable(log.parent).optimize.compact()  # now a file has rows of several stores
     known = {row["uniq_key"]: row for row in rows_of(lake_of_all)}
     of_store = known[f"{name}-id6"]
     shutil.copytree(whole, bad)
-    log = f"commitlog/{0:020}"
-    overwrite(bad / log, of_store["physical_offset"] + 90, b"?")
+    segment = f"commitlog/{0:020}"
+    overwrite(bad / segment, of_store["physical_offset"] + 90, b"?")
     (tmp_path / "types.toml").write_text('topic.Orders = {format = "json", schema = "id string"}')
     forms = shlex.split("--hash-slots 7 --index-num 9 --release 5.5.1")
     place = ("--broker", of_store["store_id"], "--out")
@@ -68,7 +69,7 @@ def test_each_verb_reads_only_the_rows_of_one_store(
         compared["equal"], len(compared["differences"]), compared["store_id"],
     )  # fmt: skip
     for made in ("restored/commitlog", "repaired/work/log"):
-        assert (whole / log).read_bytes() == (tmp_path / made / Path(log).name).read_bytes()
+        assert (whole / segment).read_bytes() == (tmp_path / made / Path(segment).name).read_bytes()
     assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
     exported = map(json.loads, (tmp_path / "exported").read_text().splitlines())
     assert sorted(f"{name}-id{n}" for n in range(12)) == sorted(row["message_id"] for row in exported)
