@@ -304,9 +304,19 @@ class _Comparison:
 
     def _lacks_records(self, queue: BuiltQueue) -> bool:
         """Return whether the log places units where neither their queue offsets nor the store's file place them."""
-        own = (one for one in self._joined.differences if one.queue == queue.name)
-        misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
-        return queue.misplaced > misplaced
+        return queue.misplaced > sum(one.times for one in self._displaced_units(queue))
+
+    def _displaced_units(self, queue: BuiltQueue) -> Iterator[Difference]:
+        kinds = {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}
+        return (one for one in self._joined.differences if one.queue == queue.name and one.kind in kinds)
+
+    def _is_displaced_to_its_end(self, queue: BuiltQueue) -> bool:
+        """Return whether the store's last file has units where the log displaces them: then it displaces all before."""
+        last = list(_unit_files(queue))[-1]
+        start = _first_of(last, queue)
+        return self.verdicts[last.path] == _EQUAL and any(
+            one.position + one.times > start for one in self._displaced_units(queue)
+        )
 
     def is_proven(self, queue: BuiltQueue) -> bool:
         """
@@ -321,7 +331,7 @@ class _Comparison:
             return False
         if not survives and (queue.misplaced or queue.skipped or self._has_strays):
             return False  # with a record that one of the others lacks, which may have another topic or queue now
-        if self._lacks_records(queue) and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
+        if self._lacks_records(queue) and not self._is_displaced_to_its_end(queue):
             return False
         for file in _unit_files(queue):
             if verdicts[file.path] in _NEEDED:
