@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -124,7 +125,8 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     reading, writing = os.pipe()
     threading.Thread(target=copy_jvm_output, args=(reading,), daemon=True).start()
     try:
-        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        with _jvm_killed_on_error():
+            gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
         # Our settings are only for this JVM: for this process's next JVM they would look like the user's.
@@ -140,6 +142,28 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
         require_worker_modules(context, *_IMPORTED)
+
+
+@contextmanager
+def _jvm_killed_on_error() -> Iterator[None]:
+    """Kill the JVM that `launch_gateway` has started if it does not return: that JVM may never end."""
+    # If the directory in which the JVM writes its port is deleted first, its main thread fails, and others go on.
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - of Popen
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    before, java_gateway.Popen = java_gateway.Popen, Recorded  # type: ignore[assignment, attr-defined]
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
+    finally:
+        java_gateway.Popen = before  # type: ignore[attr-defined]
 
 
 def copy_jvm_output(reading: int) -> None:

@@ -3,19 +3,22 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import pytest
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
-from jobs.launch import session
+from jobs.launch import session, spark
 from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
-from jobs.launch.session import require_worker_modules
+from jobs.launch.session import _start_jvm, require_worker_modules
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -168,3 +171,18 @@ def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path
 
     assert found["formats"].startswith(str(tmp_path / f"rocketmq-lake-{os.getuid()}"))
     assert "cannot be written" in errors
+
+
+def test_a_jvm_that_is_interrupted_during_its_start_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def launch(popen_kwargs: Any) -> None:  # noqa: ANN401 - of Popen
+        started.append(java_gateway.Popen(["sleep", "60"], **popen_kwargs))  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "_jvms", [])
+    with pytest.raises(KeyboardInterrupt):
+        _start_jvm("test", spark.prepare_submission([], s3=False), {})
+
+    assert [-signal.SIGKILL] == [process.wait(10) for process in started]
