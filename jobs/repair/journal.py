@@ -76,7 +76,7 @@ class Journal:
         """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
         root = Path(self.store)
         try:
-            places = {path.resolve() for path in root.iterdir()}  # of the folders that are links, too
+            places = {path.resolve() for path in root.iterdir()}  # also of linked folders
             wrong = [entry for entry in self.entries if not _is_of_store(entry, root.resolve(), places)]
         except (ValueError, TypeError) as error:
             raise NotRepairableError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error

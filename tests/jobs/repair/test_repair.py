@@ -109,7 +109,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
     ids=str,
 )
 def test_an_undo_changes_nothing_outside_the_store(store: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
-    """The journal may have been edited, or belong to somebody else."""
+    """The journal may have been edited, or belong to another repair."""
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "a").write_text("precious")
