@@ -68,7 +68,7 @@ def test_each_verb_reads_only_the_rows_of_one_store(
     assert (11, 1, of_store["store_id"]) == (
         compared["equal"], len(compared["differences"]), compared["store_id"],
     )  # fmt: skip
-    for made in ("restored/commitlog", "repaired/work/log"):
+    for made in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
         assert (whole / segment).read_bytes() == (tmp_path / made / Path(segment).name).read_bytes()
     assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
     exported = map(json.loads, (tmp_path / "exported").read_text().splitlines())
