@@ -7,6 +7,7 @@ import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -200,7 +201,9 @@ final class StoreVerbs {
     private Answer drain(long patience) throws Exception {
         long begin = System.nanoTime();
         long deadline = System.currentTimeMillis() + patience;
-        while (waitsForAgreement() || (Long) Reflect.call(store, "dispatchBehindBytes") > 0) {
+        while (waitsForAgreement()
+                || (Long) Reflect.call(store, "dispatchBehindBytes") > 0
+                || waitsForGroupCommit()) {
             if (System.currentTimeMillis() > deadline) {
                 throw new IllegalStateException("the store does not dispatch");
             }
@@ -217,6 +220,23 @@ final class StoreVerbs {
         }
         Object ledger = Reflect.call(Reflect.field(log, "dLedgerServer"), "getdLedgerStore");
         return (Long) Reflect.call(ledger, "getCommittedIndex") < (Long) Reflect.call(ledger, "getLedgerEndIndex");
+    }
+
+    /** Tells whether RocksDB has yet to get queue units that were dispatched: another thread writes them in groups. */
+    private boolean waitsForGroupCommit() throws Exception {
+        Object queues = Reflect.can(store, "getQueueStore") ? Reflect.call(store, "getQueueStore") : store;
+        if (Reflect.hasField(queues, "rocksDBConsumeQueueStore")) {
+            queues = Reflect.field(queues, "rocksDBConsumeQueueStore");
+        }
+        if (queues == null || !Reflect.hasField(queues, "groupCommitService")) {
+            return false;
+        }
+        Object service = Reflect.field(queues, "groupCommitService");
+        Thread thread = (Thread) Reflect.field(service, "thread"); // null before the store starts
+        // In this order: while a unit is in neither collection, the thread runs.
+        return !((Collection<?>) Reflect.field(service, "buffer")).isEmpty()
+                || thread != null && thread.getState() != Thread.State.TIMED_WAITING
+                || !((Collection<?>) Reflect.field(service, "requests")).isEmpty();
     }
 
     private Answer close() throws Exception {
