@@ -53,7 +53,11 @@ class FileKind(StrEnum):
     UNKNOWN = "unknown file"
 
 
+LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
+QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
 TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.TIERED})
+# A directory with a file of one of these kinds is a store; files of other kinds occur without one.
+STORE_KINDS = LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX, FileKind.CHECKPOINT}
 
 
 class StoreFile(NamedTuple):

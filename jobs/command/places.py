@@ -24,7 +24,8 @@ from rmq_formats.store import (
     COMMITLOG_FOLDER,
     CONSUME_QUEUE_FOLDER,
     INDEX_FOLDER,
-    FileKind,
+    STORE_KINDS,
+    TIER_KINDS,
     classify,
     parse_offset_name,
 )
@@ -32,7 +33,6 @@ from rmq_formats.store import (
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 _FILE, _DIRECTORY = "a file", "a directory"
 
@@ -157,14 +157,14 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
 
 
 def _lacks_store(root: Path, location: str) -> str | None:
-    """Return a problem if none of the first files below *root* has a name that a broker would give it."""
+    """Return a problem if none of the first files below *root* has a name that makes it a store, or a tier."""
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
         for path in pending.pop().iterdir():
             looked_at += 1
             if path.is_dir():
                 pending.append(path)
-            elif classify(path.relative_to(root).as_posix()).kind not in _IN_NO_STORE:
+            elif classify(path.relative_to(root).as_posix()).kind in STORE_KINDS | TIER_KINDS:
                 return None
     if pending:
         return None

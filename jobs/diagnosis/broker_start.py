@@ -329,7 +329,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
 
 def _why_overlap_is_unknown(store: Store) -> str:
     paths = [store.path_below_root(one.location) for one in store.overlapping]
-    return f"{paths[0]} overlaps another segment; startup in this state has not been tested" if paths else ""
+    return f"{paths[0]} is not part of the log; startup in this state has not been tested" if paths else ""
 
 
 def why_segment_size_is_doubtful(store: Store, conf: BrokerConf) -> str:

@@ -180,6 +180,8 @@ class LogInspector:
                 self.problems.add_note(segment.location, sizes)
         for file in self.store.overlapping:
             text = "the file is inside the range of another segment, and has no record at its own offsets"
+            if not file.has_valid_offsets:
+                text = "the name of the file is wrong: its offsets would exceed 64 bits"
             self.problems.add_damage(file.location, text)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)

@@ -200,8 +200,6 @@ class LocalStorage(Storage):
         descriptor = _opened(path)
         try:
             with naming_file_in_errors(path):
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
-                    raise OSError(errno.EINVAL, "not a regular file", path)
                 if self.read_limits is not None:
                     lower_priority()
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
@@ -257,17 +255,32 @@ def _check_link(link_owner: int, target_owner: int, path: str) -> None:
 
 
 def _opened(path: str) -> int:
-    """Open a file; the target of a link is checked after opening, so that it cannot be exchanged in between."""
+    """
+    Open a file; the target of a link is checked after opening, so that it cannot be exchanged in between.
+
+    A link to itself is opened as an empty file, as it is listed.
+    """
+    link_owner = None
     try:
-        return os.open(path, _READ_ONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, _READ_ONLY | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-    link_owner = os.lstat(path).st_uid
-    descriptor = os.open(path, _READ_ONLY)
+        link_owner = os.lstat(path).st_uid
+        try:
+            descriptor = os.open(path, _READ_ONLY)
+        except OSError as followed:
+            if followed.errno != errno.ELOOP:
+                raise
+            return os.open(os.devnull, _READ_ONLY)
     try:
-        _check_link(link_owner, os.fstat(descriptor).st_uid, path)
-    except PermissionError:
+        with naming_file_in_errors(path):
+            status = os.fstat(descriptor)
+        if link_owner is not None:
+            _check_link(link_owner, status.st_uid, path)
+        if not stat.S_ISREG(status.st_mode):  # since it was listed
+            raise OSError(errno.EINVAL, "not a regular file", path)
+    except OSError:
         os.close(descriptor)
         raise
     return descriptor

@@ -101,10 +101,12 @@ class FileState(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "FileState | None":
-        """Return the state of the file at *path*, following links; None if it does not exist."""
+        """Return the state of the file at *path*, following links; None if it does not exist, or links to itself."""
         try:
             return cls.from_status(path.stat())
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ELOOP}:
+                raise
             return None
 
     @classmethod

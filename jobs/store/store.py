@@ -26,8 +26,11 @@ from rmq_formats.errors import FormatError, NotAStore, skip_lost_file
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import StatedGeometry, find_stated_geometry
 from rmq_formats.layout import Content, Read
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
+    LOG_KINDS,
+    QUEUE_KINDS,
     TIER_KINDS,
     Checkpoint,
     FileKind,
@@ -40,9 +43,7 @@ from rmq_formats.store import (
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
 SET_ASIDE_MARK = ".replaced-"  # in the name of a folder or file that an installation has set aside
-_LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
-_QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
 
 
 class Located(Protocol):
@@ -69,6 +70,11 @@ class Segment(NamedTuple):
     def readable_bytes(self) -> int:
         """How many of the file's bytes belong to this part of the log."""
         return min(self.size, self.end - self.base_offset)
+
+    @property
+    def has_valid_offsets(self) -> bool:
+        """Whether the offset of each byte fits into 64 bits."""
+        return self.base_offset + self.size <= MAX_LONG
 
 
 class StoredFile(NamedTuple):
@@ -172,15 +178,15 @@ def list_store(
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     files = list(list_files_below(root, storage))
-    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in _LOG_KINDS]
+    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in LOG_KINDS]
     overlapping = tuple(_find_overlapping(order_segments(logs), storage))
     not_in_log = {segment.location for segment in overlapping}
     store = Store(
         root,
         order_segments([file for file in logs if file.location not in not_in_log]),
-        tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
+        tuple(file for file in files if file.about.kind in QUEUE_KINDS),
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
-        tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
+        tuple(file for file in files if file.about.kind not in LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
         overlapping,
@@ -258,13 +264,14 @@ def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
 
 def _find_overlapping(segments: Sequence[Segment], storage: Storage) -> Iterator[Segment]:
     """
-    Yield the files that are not part of the log, although they lie inside the range of a segment.
+    Yield the files that are not part of the log: those inside the range of a segment, or past the largest offset.
 
     The name of such a file must not cut the segment short. Of two files that overlap, the records decide, because each
     one states its own offset: the later file is not part of the log if the earlier one has records at the offsets of
     the later one, which has none there. Otherwise the earlier file is too long, and ends where the later one begins.
     """
-    before, *later = segments or [Segment("", 0, 0, 0)]
+    yield from (segment for segment in segments if not segment.has_valid_offsets)
+    before, *later = [segment for segment in segments if segment.has_valid_offsets] or [Segment("", 0, 0, 0)]
     for segment in later:
         position = segment.base_offset - before.base_offset
         is_inside = 0 < position < before.size and _has_records_from(before, position, storage)

@@ -260,6 +260,8 @@ def _overlapping(store: Store) -> Iterator[Finding]:
             yield _misnamed(file, right, store)
             continue
         cause = f"the file is a copy or belongs to another log: segment {name} has records at its offsets, it has none"
+        if not file.has_valid_offsets:
+            cause = "the file was renamed or belongs to another log: its offsets would exceed 64 bits"
         place, names = store.path_below_root(file.location), file_name_of_offset(file.base_offset)
         yield Finding(LOG, OVERLAPPING_FILE, place, 0, "name", names, "", cause)
 

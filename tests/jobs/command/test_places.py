@@ -194,6 +194,21 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
     assert before == state_of(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["abort", "lock", "timerwheel", "rocksdbstore/CURRENT"])
+@pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["query", "list", "--store"]])
+def test_files_that_make_no_store_are_refused_as_an_empty_directory_is(
+    verb: list[str], name: str, tmp_path: Path, run: Run
+) -> None:
+    """The commands started, and ended with exit code 1."""
+    path = tmp_path / "store" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    outcome = run(*verb, tmp_path / "store")
+
+    assert outcome.code is ExitCode.USAGE
+    assert "not a store root: it contains no commitlog" in outcome.err
+
+
 # What the line of a verb needs besides `--config`; the sample gives the rest.
 LINES = {
     "inspect": "",

@@ -13,7 +13,7 @@ from socket import gethostname
 
 import pytest
 
-from jobs.console.result import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
@@ -97,6 +97,47 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
         (one.kind, one.file) for one in verified(store).findings
     ]
     assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
+
+
+def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(
+    golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """All commands that read the log ended with exit code 1, and without the name of the file."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    first = segments_of(store)[0]
+    copy = Path(shutil.copyfile(first, first.with_name("09223372036854775000")))
+    inspected = run("inspect", store)
+    verified_copy = run("verify", store)
+    first.unlink()
+    verified_misnamed = run("verify", store)
+
+    assert ExitCode.DAMAGE == inspected.code == verified_copy.code == verified_misnamed.code
+    assert f"DAMAGE     {copy}: the name of the file is wrong: its offsets would exceed 64 bits" in inspected.out
+    assert f"overlapping_file: commitlog/{copy.name} @0" in verified_copy.out
+    assert f"mv -n {copy} {first}" in verified_misnamed.out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("consumequeue/T1/0/00000000000000000200", "wrong_file_size"),
+        ("commitlog/00000000000000016384", "gap"),
+        ("index/20261120074348803", "damaged"),
+        ("checkpoint", "checkpoint_cut_short"),
+        ("config/topics.json", "damaged_configuration"),
+    ],
+)
+def test_a_link_to_itself_is_reported_like_an_empty_file(
+    name: str, kind: str, golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """`verify` and `ingest` ended with exit code 1: too many levels of symbolic links."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    path = store / name
+    path.unlink()
+    path.symlink_to(path.name)
+
+    assert (kind, name) == next((one.kind, one.file) for one in verified(store).findings)
+    assert run("ingest", store, "--lake", tmp_path / "lake").code is not ExitCode.FAILED
 
 
 def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the_log(
