@@ -19,8 +19,8 @@ from jobs.console.result import RequestError
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
+from jobs.query import Message
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
-from jobs.query.message import Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from jobs.storage.local import ReadLimits

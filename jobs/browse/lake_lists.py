@@ -12,6 +12,7 @@ from jobs.browse.rendering import (
     messages_per_second,
     spread_evenly,
 )
+from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
@@ -23,7 +24,6 @@ from jobs.query.lake_tables import (
     quote_literal,
     sql_in_condition,
 )
-from jobs.query.message import ListConditions, Message
 from jobs.query.source import parse_whole_number
 from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat

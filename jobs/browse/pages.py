@@ -9,24 +9,23 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
+from jobs.browse import PageReply, PageRequest
 from jobs.browse.lake_lists import LakeLists
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_store, format_body, hex_lines, render_page
 from jobs.browse.store_lists import StoreLists
-from jobs.browse.workers import PageReply, PageRequest
 from jobs.console.amounts import TimeArgument
 from jobs.console.process import tool_command
 from jobs.diagnosis.broker_start import start_warning_lines
 from jobs.dump.commitlog import record_fields
+from jobs.inspect import StoreReport
 from jobs.inspect.inspection import inspect_store
-from jobs.inspect.report import StoreReport
 from jobs.inspect.text import health_text
 from jobs.launch.failures import expected_error_types, one_line_message
-from jobs.query import lookups
+from jobs.query import MAX_TIME, MIN_TIME, ListConditions, Message, lookups
 from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
-from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source, do_nothing, parse_whole_number
 from jobs.query.store_source import StoreSource

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from jobs.console.amounts import round_up_duration
 from jobs.console.lines import printable, printable_lines
 from jobs.console.result import Severity, worst_severity
-from jobs.inspect.report import StoreReport
+from jobs.inspect import StoreReport
+from jobs.query import INFLATED_BODY_LIMIT, Message
 from jobs.query.json_text import utf8_text
-from jobs.query.message import INFLATED_BODY_LIMIT, Message
-from jobs.query.mqadmin.text import host_port_text, time_text
+from jobs.query.mqadmin import host_port_text, time_text
 from jobs.query.source import Sentence
-from jobs.report.document import style_sheet, template_environment
+from jobs.report import style_sheet, template_environment
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__) / "templates"

@@ -31,8 +31,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobs.browse import PageReply, PageRequest, Workers
 from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
-from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place

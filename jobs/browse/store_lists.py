@@ -15,8 +15,8 @@ from jobs.browse.rendering import (
     messages_per_second,
     spread_evenly,
 )
+from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
-from jobs.query.message import MIN_TIME, ListConditions, Message
 from jobs.query.reasons import find_open_half_messages
 from jobs.query.store_source import StoreSource
 from jobs.store.broker_config import ReaderKind

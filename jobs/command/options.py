@@ -21,7 +21,6 @@ import click
 
 from jobs.command.places import LOG_DIRECTORIES, OUTPUT_DIRECTORY, STORE
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, TimeArgument, parse_time
-from jobs.query.mqadmin.java import check_charset
 from jobs.store.release import parse_release, parse_rules
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -204,12 +203,16 @@ def _zone(name: str) -> ZoneInfo:
         raise ValueError(f"unknown time zone {name[:40]!r} (example: Asia/Shanghai)") from error
 
 
-def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        check(text)
-        return text
+def _charset(name: str) -> str:
+    from jobs.query.mqadmin.java import check_charset  # lazy import: only queries need it
 
-    return checked
+    check_charset(name)
+    return name
+
+
+def _release(text: str) -> str:
+    parse_rules(text)
+    return text
 
 
 TIME = ParsedType("time", parse_time_argument)
@@ -218,7 +221,7 @@ DURATION = ParsedType("duration", parse_seconds)
 MILLISECONDS = ParsedType("duration", parse_milliseconds)
 UNTIL = ParsedType("duration or time", seconds_until)
 ZONE = ParsedType("zone", _zone)
-CHARSET = ParsedType("charset", _checked(check_charset))
+CHARSET = ParsedType("charset", _charset)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -236,7 +239,7 @@ _RELEASE_HELP = "The broker's release, if detection fails."
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
-releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(parse_rules)))
+releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 
 from jobs.console.amounts import count_text
 from jobs.console.lines import printable
-from jobs.dump.file import (
+from jobs.dump import (
     MORE_FOLLOWS,
     DumpFile,
     DumpRequest,

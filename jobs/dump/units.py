@@ -10,8 +10,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain, islice
 
 from jobs.console.amounts import count_text
-from jobs.dump.commitlog import dump_log
-from jobs.dump.file import (
+from jobs.dump import (
     MORE_FOLLOWS,
     DumpFile,
     DumpRequest,
@@ -23,6 +22,7 @@ from jobs.dump.file import (
     open_file,
     short_time_text,
 )
+from jobs.dump.commitlog import dump_log
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.consumequeue.layout import (

@@ -1,1 +1,325 @@
-"""Exports messages from a store or a lake: tasks write parts, and the driver merges them into one file."""
+"""
+Export messages from a store or a lake: tasks write parts, and the driver merges them into one file.
+
+This module has the items: each is a segment of a log, or a file of a lake's messages, and is read by one task.
+
+Batches are limited in bytes, not in rows: a body may have several MiB.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.lake.bodies import Body, add_inflated_bodies, decode_stored_body, needs_inflation
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import SnapshotFile, read_batches
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
+from jobs.restore.segment import check_crcs
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS as RECORD_COLUMNS
+from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.kernels.integers import Integers
+from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
+
+BODY_TEXT = "body_text"
+SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
+SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
+
+
+def iterate_decoded_slices(
+    batch: pa.RecordBatch, limit: int, budget: int = SLICE_BYTES
+) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
+    """Yield the rows of *batch* with their bodies, in slices whose bodies fit into *budget*."""
+    stored, flags = batch.column("body"), batch.column("sys_flag")
+    start, size, bodies = 0, 0, list[Body]()
+    for number in range(batch.num_rows):
+        body = decode_stored_body(stored[number].as_py(), flags[number].as_py(), limit)
+        size += len(body.data or b"")
+        if bodies and size > budget:
+            yield batch.slice(start, len(bodies)), bodies
+            start, size, bodies = number, len(body.data or b""), []
+        bodies.append(body)
+    if bodies:
+        yield batch.slice(start, len(bodies)), bodies
+
+
+def add_decoded_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema, with bodies as their producers sent them."""
+    of_body = {"body": "data", BODY_TEXT: "text", BODY_ERROR: "error"}
+    arrays = [
+        pa.array([getattr(body, of_body[field.name]) for body in bodies], field.type)
+        if field.name in of_body
+        else rows.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class ExportDefect(NamedTuple):
+    """A part of a log that is left out, or is not as its producer sent it."""
+
+    broker: str | None
+    offset: int
+    size: int  # as it is stored
+    reason: str
+
+
+DERIVED_COLUMNS = (
+    "store_date", "born_time", "store_time", "is_compressed", "transaction_type", "offset_msg_id", "uniq_key", "tags",
+    "keys",
+)  # fmt: skip
+VERIFIED_COLUMNS = (
+    "store_id",
+    "broker",
+    "segment",
+    *RECORD_COLUMNS,
+    *DERIVED_COLUMNS,
+    RECORD_CRC,
+    BODY_ERROR,
+    BODY_INFLATED,
+)
+"""The columns of `messages` that are needed to verify a row."""
+
+RowMask = npt.NDArray[np.bool_]
+
+
+def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask:
+    """Return which rows another engine has changed; columns that it has *dropped* from the table are not compared."""
+    made = assemble_records(batch)
+    changed = _flags(batch.column(RECORD_CRC).is_valid())
+    if made.offsets.size:
+        rows, (has_other_crc, _) = _some(batch, made.rows), check_crcs(batch, made)
+        changed[made.rows] = has_other_crc | _are_changed(rows, made, dropped) | _inflates_otherwise(rows)
+    return changed
+
+
+def _are_changed(rows: pa.RecordBatch, made: AssembledRecords, dropped: frozenset[str]) -> RowMask:
+    numbers = np.empty(made.offsets.size, np.int64)
+    count = kernels.find_invalid_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
+    is_record = np.ones(made.offsets.size, np.bool_)
+    is_record[numbers[:count]] = False  # lengths that a record cannot have: no kernel may read by them
+    changed = np.ones(made.offsets.size, np.bool_)
+    for parser in PropertyParser:  # the row does not show which one the run had
+        again = np.flatnonzero(changed & is_record)
+        if again.size:
+            some = made.select(changed & is_record)
+            changed[again] = _contradicts_itself(_some(rows, again), some, parser, dropped)
+    return changed
+
+
+def _inflates_otherwise(rows: pa.RecordBatch) -> RowMask:
+    """Return which rows have an inflated body, or an error, that does not follow from their stored body."""
+    stated, failed = (_flags(rows.column(name).is_valid()) for name in (BODY_INFLATED, BODY_ERROR))
+    wrong: RowMask = (stated | failed) & ~needs_inflation(rows)
+    some = np.flatnonzero((stated | failed) & ~wrong)
+    start = 0
+    for again in add_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
+        here = some[start : start + again.num_rows]
+        inflated = again.column(BODY_INFLATED)
+        other = _find_unequal(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)
+        wrong[here] = (other & stated[here]) | (failed[here] & _flags(inflated.is_valid()))
+        start += again.num_rows
+    return wrong
+
+
+def _contradicts_itself(
+    rows: pa.RecordBatch, made: AssembledRecords, parser: PropertyParser, dropped: frozenset[str]
+) -> RowMask:
+    records = RawRecords(made.buffer, 0, made.positions, made.sizes)
+    derived, bad = message_batch(records, parser, with_body=False)
+    changed = np.isin(records.positions, np.array([position for position, _ in bad], np.int64))
+    sound = np.flatnonzero(~changed)
+    ours = _some(rows, sound)
+    is_checked = _flags(ours.column(RECORD_CRC).is_valid())  # the version that wrote it has written every column
+    for name in (*DERIVED_COLUMNS, *RECORD_COLUMNS):
+        if name != "body" and name not in dropped:
+            other = _find_unequal(ours.column(name), derived.column(name))
+            changed[sound] |= other & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED_COLUMNS)))
+    return changed
+
+
+def _find_unequal(stated: pa.Array, expected: pa.Array) -> RowMask:
+    """Return where two columns are unequal; Arrow compares lists and maps only as whole columns."""
+    expected = expected.cast(stated.type)
+    if stated.equals(expected):  # the usual case, and fast
+        return np.zeros(len(stated), np.bool_)
+    if len(stated) == 1:
+        return np.ones(1, np.bool_)
+    middle = len(stated) // 2
+    halves = (stated[:middle], expected[:middle]), (stated[middle:], expected[middle:])
+    return np.concatenate([_find_unequal(*half) for half in halves])
+
+
+def _some(rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
+    """Return the rows with these ascending *numbers*; the batch itself, without a copy, if these are all rows."""
+    return rows if numbers.size == rows.num_rows else rows.take(pa.array(numbers))
+
+
+def _flags(column: pa.Array) -> RowMask:
+    return np.array(column.to_numpy(zero_copy_only=False), np.bool_)
+
+
+TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
+ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
+StoreTimeBounds = tuple[int | None, int | None]  # the minimum and maximum store time, if known
+STORE_TIME_COLUMN = "store_timestamp"
+READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
+COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
+DELETED_WHILE_READ = "deleted while it was being read"
+# A lake's stores: the label, the start of the log, and the length of its files, or NULL where these are not known.
+REGISTERED_STORES_SCHEMA = pa.schema(
+    {"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogItem:
+    """A segment of a log, from a given record on."""
+
+    range: Range
+    parser: PropertyParser
+    broker: str
+    topics: tuple[str, ...] = ()
+    store_times: StoreTimeBounds = (None, None)
+    time_range: TimeRange = ANY_TIME
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segment."""
+        return self.range.end - self.range.start
+
+    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the rows of the segment's records."""
+        reader = RangeReader(self.range, READ_BYTES)
+        takes = frozenset(self.topics).__contains__ if self.topics else None
+        for item in reader.pieces():
+            if isinstance(item, Piece):
+                yield item
+                continue
+            yield from self._rows(item, columns, takes)
+        if reader.facts.was_deleted:
+            start = reader.facts.next if reader.facts.first is not None else self.range.start_offset
+            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED_WHILE_READ)
+
+    def _rows(
+        self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
+    ) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
+        batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
+        yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
+        yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
+
+
+def convert_to_table_rows(
+    batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None, columns: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Return records as rows of the table `messages`, or some of its columns; by default with an empty store id."""
+    constants = {"broker": broker, "store_id": store_id, "segment": segment}
+    plain = STORED_MESSAGES.plain_schema
+    schema = plain if columns is None else pa.schema([plain.field(name) for name in columns])
+    values = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
+        if field.name in constants
+        else batch.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeItem:
+    """A file of the table `messages`."""
+
+    lake: Lake
+    file: SnapshotFile
+    broker: str | None = None  # or the id of its store
+    topics: tuple[str, ...] = ()
+    dropped_columns: frozenset[str] | None = None  # of the table, where rows are to be verified
+    stores: pa.Table | None = None  # all of the lake, where rows are to be verified
+    time_range: TimeRange = ANY_TIME
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.size
+
+    @property
+    def store_times(self) -> StoreTimeBounds:
+        """The store times of its rows, from Delta's log."""
+        return self.file.minimum(STORE_TIME_COLUMN, None), self.file.maximum(STORE_TIME_COLUMN, None)
+
+    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the file's rows."""
+        needed = {*columns, "total_size", *(["topic"] if self.topics else [])}
+        if self.broker:
+            needed |= {"broker", "store_id"}
+        if self.dropped_columns is not None:
+            needed |= {*VERIFIED_COLUMNS}
+        names = [name for name in MESSAGES.plain_schema.names if name in needed]
+        for batch in read_batches(self.lake, MESSAGES, self.file, names):
+            wanted = self._wanted(batch)
+            if self.dropped_columns is not None:
+                changed = mask_changed_rows(wanted, self.dropped_columns) | self._is_elsewhere(wanted)
+                for row in wanted.select(["physical_offset", "total_size"]).filter(pa.array(changed)).to_pylist():
+                    offset, size = row["physical_offset"] or 0, row["total_size"]
+                    yield Piece(PieceKind.DAMAGE, offset, size, "another engine has changed this row")
+                wanted = wanted.filter(pa.array(~changed))
+            if self.topics:  # last, because a row whose topic was changed may belong to one of them
+                wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
+            yield wanted.select(columns)
+
+    def _is_elsewhere(self, rows: pa.RecordBatch) -> RowMask:
+        """Return which rows have an unregistered store or label, or belong to another file."""
+        stores = REGISTERED_STORES_SCHEMA.empty_table() if self.stores is None else self.stores
+        owners = stores.take(pc.index_in(rows.column("store_id"), stores.column("store_id")))
+        offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
+        segment = pc.add(first, pc.multiply(pc.divide(pc.subtract(offsets, first), size), size))
+        in_file = pc.fill_null(pc.equal(segment, rows.column("segment")), fill_value=False)
+        is_right = pc.and_(
+            pc.fill_null(pc.equal(owners.column("broker"), rows.column("broker")), fill_value=False),
+            pc.or_(in_file, size.is_null()),
+        )
+        return np.asarray(pc.invert(is_right), np.bool_)
+
+    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
+        if self.broker:
+            # A row whose label was changed is named.
+            ids = pa.array([self.broker])
+            if self.stores is not None:
+                own = self.stores.filter(pc.equal(self.stores["broker"], self.broker))["store_id"]
+                ids = pa.array([self.broker, *own.to_pylist()])
+            is_of_store = pc.is_in(batch.column("store_id"), ids)
+            batch = batch.filter(pc.or_kleene(pc.equal(batch.column("broker"), self.broker), is_of_store))
+        return batch
+
+
+# `read` of each yields rows of `messages`, some columns of them, and the ranges of the log without messages.
+Item = LogItem | LakeItem
+
+
+def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+    """Yield the rows of an item that are within the time bounds."""
+    (since, until), (low, high) = item.time_range, item.store_times
+    if item.time_range == ANY_TIME:
+        return item.read(columns)
+    if (low is not None and low > until) or (high is not None and high < since):
+        return iter(())
+
+    def in_times(rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
+        if isinstance(rows, Piece):
+            return rows
+        times = rows.column(STORE_TIME_COLUMN)
+        return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
+
+    return map(in_times, item.read(columns if STORE_TIME_COLUMN in columns else (*columns, STORE_TIME_COLUMN)))

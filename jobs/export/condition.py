@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jobs.export.items import BODY_TEXT, COLUMNS, SCHEMA
+from jobs.export import BODY_TEXT, COLUMNS, SCHEMA
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import UnsupportedFormat
 

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.console.rows import RowFormat, csv_line
-from jobs.export.condition import Condition
-from jobs.export.items import (
+from jobs.export import (
     ANY_TIME,
     REGISTERED_STORES_SCHEMA,
     SCHEMA,
@@ -36,14 +35,14 @@ from jobs.export.items import (
     iterate_decoded_slices,
     read_rows,
 )
+from jobs.export.condition import Condition
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
 from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
-from jobs.query import json_text
-from jobs.query.message import Message
+from jobs.query import Message, json_text
 from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer

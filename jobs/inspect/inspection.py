@@ -11,7 +11,8 @@ from contextlib import suppress
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import predict_start_by_own_walk
-from jobs.dump.file import short_time_text
+from jobs.dump import short_time_text
+from jobs.inspect import Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
@@ -22,7 +23,6 @@ from jobs.inspect.queues import (
     note_unindexed_messages,
     widen_sampled_ranges,
 )
-from jobs.inspect.report import Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file

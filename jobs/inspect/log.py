@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from jobs.console.amounts import count_text, is_or_are
-from jobs.dump.file import DumpFile
-from jobs.inspect.report import LogReport, Problems, SegmentReport
+from jobs.dump import DumpFile
+from jobs.inspect import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import find_right_segment_name, wrong_name_text
 from jobs.store.ranges import cut_short_segments, find_holes, find_newest_written_offset, usual_size

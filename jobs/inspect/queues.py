@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
+from jobs.inspect import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
 from jobs.store.queue_files import QUEUE_KINDS, StoredQueue, detect_storage_features, queue_file_sizes
 from jobs.store.record_places import records_from, segment_bytes

@@ -8,7 +8,6 @@ returns the n at which both are equal. Both engines give the same results.
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -223,6 +222,8 @@ def _major_version(home: Path) -> int:
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:  # no file `release`, or no access: run Java to get its version
+        import subprocess
+
         command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above

@@ -1,1 +1,189 @@
-"""Answers mqadmin's queries from a store or a lake, without a JVM or a broker; `source` is the interface of both."""
+"""
+Answer mqadmin's queries from a store or a lake, without a JVM or a broker; `source` is the interface of both.
+
+This module has the message as shown by queries: a log record, interpreted as the client of its release does.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from rmq_formats.body import MAX_BODY_SIZE, decode_body
+from rmq_formats.commitlog.layout import COMPRESSED, TransactionType, transaction_type
+from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.message_id import encode_offset_id
+from rmq_formats.properties import KEYS, MAX_LONG, TAGS, UNIQ_KEY, index_key_hash, parse_properties, split_keys
+from rmq_formats.release import Release
+
+INFLATED_BODY_LIMIT = 4 << 20  # bytes of a decompressed body: a broker's default limit
+
+
+class Message:
+    """A record and its interpretation by a client."""
+
+    def __init__(
+        self,
+        record: MessageRecord,
+        release: Release,
+        superseded_by_run: int | None = None,
+        shown: Callable[[str], str] = str,
+    ) -> None:
+        """
+        Keep *record*; properties are parsed lazily, by the rule of *release*.
+
+        *superseded_by_run*: the run of a lake that found other bytes at its offset, because the broker had truncated
+        it. *shown* returns a text of the message in printable form.
+        """
+        self.record = record
+        self.release = release
+        self.superseded_by_run = superseded_by_run
+        self.shown = shown
+
+    def __repr__(self) -> str:
+        one = self.record
+        return f"<Message of {self.topic}, queue {one.queue_id} offset {one.queue_offset}, at {one.physical_offset}>"
+
+    @cached_property
+    def topic(self) -> str:
+        """The stored topic: a system topic for a delayed or half message."""
+        return self.shown(self.record.topic)
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The properties as the release's parser sees them."""
+        stored = parse_properties(self.record.properties_raw, self.release.property_parser)
+        return {self.shown(name): self.shown(value) for name, value in stored.items()}
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id assigned by the producer."""
+        return self.properties.get(UNIQ_KEY)
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of KEYS, duplicates included."""
+        return split_keys(self.properties.get(KEYS, ""))
+
+    @property
+    def tags(self) -> str | None:
+        """The complete TAGS text."""
+        return self.properties.get(TAGS)
+
+    @cached_property
+    def offset_id(self) -> str:
+        """The id made of the store host and the physical offset."""
+        return encode_offset_id(self.record.store_host, self.record.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The message's id in mqadmin: the producer's, or else the offset id."""
+        return self.unique_key or self.offset_id
+
+    @property
+    def transaction(self) -> TransactionType:
+        """The meaning of the transaction bits."""
+        return transaction_type(self.record.sys_flag)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body is stored compressed."""
+        return bool(self.record.sys_flag & COMPRESSED)
+
+    @cached_property
+    def body(self) -> bytes | None:
+        """The body as the producer sent it; None if it cannot be decompressed."""
+        return self.body_within(MAX_BODY_SIZE)
+
+    def body_within(self, limit: int = INFLATED_BODY_LIMIT) -> bytes | None:
+        """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""
+        try:
+            return decode_body(self.record.body, self.record.sys_flag, limit)
+        except FormatError:
+            return None
+
+    @property
+    def has_right_body(self) -> bool:
+        """Whether the stored body matches its CRC in the record."""
+        return has_right_body_crc(self.record)
+
+    @property
+    def printed_sys_flag(self) -> int:
+        """The flag as printed by the release's mqadmin: newer clients clear the bit when they decompress."""
+        sys_flag = self.record.sys_flag
+        return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
+
+
+MIN_TIME = 0
+MAX_TIME = MAX_LONG
+
+
+class ListConditions(NamedTuple):
+    """The filter of a list of messages; None: any."""
+
+    topic: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    words: str | None = None  # that the body holds, byte by byte
+    begin: int = MIN_TIME  # ms, both included
+    end: int = MAX_TIME
+    queue_id: int | None = None  # of the topic
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the filter has conditions other than topic and time."""
+        return (self.key, self.tag, self.words) != (None, None, None)
+
+    def matches_except_topic(self, message: Message) -> bool:
+        """Return whether a message matches, regardless of its topic."""
+        return (
+            self.begin <= message.record.store_timestamp <= self.end
+            and self.queue_id in {None, message.record.queue_id}
+            and (self.tag is None or message.tags == self.tag)
+            and (self.key is None or self.key in {*message.keys, message.unique_key})
+            and (self.words is None or self.words.encode() in (message.body_within() or message.record.body))
+        )
+
+
+class KeyQuery(NamedTuple):
+    """The messages requested by a key."""
+
+    kind: KeyKind
+    topic: str
+    key: str
+    begin: int = MIN_TIME  # ms, store time
+    end: int = MAX_TIME
+
+    @property
+    def hashed_text(self) -> str:
+        """The text whose hash index entries have."""
+        of_kind = tag_text if self.kind is KeyKind.TAG else key_text
+        return of_kind(self.topic, self.key)
+
+    def is_kept_by_client(self, message: Message) -> bool:
+        """Return whether a client keeps a message of the broker's answer; brokers do not index rollbacks."""
+        is_indexed = message.transaction is not TransactionType.ROLLBACK
+        return is_indexed and message.topic == self.topic and has_key(message, self.kind, self.key)
+
+    def matches(self, message: Message) -> bool:
+        """Return whether a message of the log matches."""
+        return self.begin <= message.record.store_timestamp <= self.end and self.is_kept_by_client(message)
+
+    def count_index_entries(self, message: Message) -> int:
+        """Return the number of entries of a message in a broker's index; 1 for a tag if tags are not indexed."""
+        if self.kind is KeyKind.TAG and not message.release.indexes_tags:
+            return 1
+        return index_keys(message.record, message.release).count(self.hashed_text)
+
+
+def has_key(message: Message, kind: KeyKind, key: str) -> bool:
+    """Return whether a message has *key* as a key of this kind."""
+    if kind is KeyKind.UNIQUE:
+        return message.unique_key == key
+    return message.tags == key if kind is KeyKind.TAG else key in message.keys
+
+
+def count_entries_with_hash(message: Message, key_hash: int) -> int:
+    """Return the number of a message's entries with a hash in a broker's index, for all of its keys."""
+    return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))

@@ -10,8 +10,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from datetime import UTC
 
-from jobs.query.message import Message
-from jobs.query.mqadmin.text import OffsetRange, host_port_text, time_text
+from jobs.query import Message
+from jobs.query.mqadmin import OffsetRange, host_port_text, time_text
 
 VERSION = 2
 

@@ -14,6 +14,7 @@ from typing import Any
 from jobs.console.amounts import count_text
 from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
+from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
     MESSAGES,
@@ -26,8 +27,7 @@ from jobs.query.lake_tables import (
     quote_literal,
     sql_in_condition,
 )
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
-from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import (
     MAX_OCCURRENCES,
     RELEASE_TRAITS_THAT_CHANGE_ANSWERS,

@@ -13,8 +13,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.query import reasons
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
+from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, reasons
 from jobs.query.source import Answer, Reason, ReasonKind, Source, parse_whole_number
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat

@@ -15,9 +15,7 @@ from jobs.console.lines import printable
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat, RowPrinter
-from jobs.query import json_text
-from jobs.query.message import Message
-from jobs.query.mqadmin import text
+from jobs.query import Message, json_text, mqadmin
 from jobs.query.source import Answer, Reason, Source
 from jobs.storage.local import explaining_full_disk
 from rmq_formats.commitlog.record import body_crc
@@ -139,7 +137,7 @@ class Printer:
                 self._print_message(message, path, answer.offsets)
                 continue
             self.write(
-                text.message_detail_text(
+                mqadmin.message_detail_text(
                     message,
                     self.zone,
                     has_offset_id=has_offset_id,
@@ -161,10 +159,10 @@ class Printer:
                 self._print_message(message, path)
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in text.query_by_key_lines(messages, asked):
+            for line in mqadmin.query_by_key_lines(messages, asked):
                 self.write(line)
 
-    def _print_message(self, message: Message, path: Path | None, offsets: text.OffsetRange | None = None) -> None:
+    def _print_message(self, message: Message, path: Path | None, offsets: mqadmin.OffsetRange | None = None) -> None:
         shown = json_text.message_object(message, offsets, with_body=self.charset is not None)
         self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from datetime import UTC
 from operator import attrgetter
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
-from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_port_text, time_text
+from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
+from jobs.query.mqadmin import HALF_TOPIC, OffsetRange, host_port_text, time_text
 from jobs.query.source import MAX_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host

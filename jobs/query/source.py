@@ -6,8 +6,8 @@ from enum import StrEnum, unique
 from typing import NamedTuple, Protocol, Self
 
 from jobs.console.result import RequestError
-from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message
-from jobs.query.mqadmin.text import OffsetRange
+from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message
+from jobs.query.mqadmin import OffsetRange
 from jobs.store.broker_config import BrokerConfig, ReaderProgress
 from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host

@@ -18,8 +18,8 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
-from jobs.query.mqadmin.text import OffsetRange
+from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
+from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Self
 
-from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.mqadmin import OffsetRange
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config

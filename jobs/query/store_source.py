@@ -15,8 +15,8 @@ from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
 from jobs.console.amounts import count_text
-from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message, has_key
-from jobs.query.mqadmin.text import OffsetRange, time_text_without_ms
+from jobs.query import MAX_TIME, KeyQuery, ListConditions, Message, has_key
+from jobs.query.mqadmin import OffsetRange, time_text_without_ms
 from jobs.query.source import (
     MAX_OCCURRENCES,
     Coverage,

@@ -13,10 +13,9 @@ from enum import StrEnum, unique
 from itertools import chain, islice
 from typing import NamedTuple
 
-from jobs.query import lookups
+from jobs.query import KeyQuery, Message, lookups
 from jobs.query.json_text import iso_time
-from jobs.query.message import KeyQuery, Message
-from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_port_text, time_text
+from jobs.query.mqadmin import HALF_TOPIC, address_text, host_port_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, find_half_message_end
 from jobs.query.source import Answer, FactOrigin, KeyFact, PointerCheck, QueueFact, Sentence, Source, parse_whole_number
 from jobs.store.broker_config import ReaderKind, ReaderProgress

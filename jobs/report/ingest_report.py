@@ -20,7 +20,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
-from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
+from jobs.report import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
 _SLOTS = 60  # of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up

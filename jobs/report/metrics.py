@@ -8,7 +8,7 @@ from time import time
 
 from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
-from jobs.report.document import replace_text_file
+from jobs.report import replace_text_file
 from jobs.typed.run import TopicSummary
 
 INGEST_PREFIX = "rmq_lake_ingest"

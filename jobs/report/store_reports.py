@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.console.result import Result, Severity
-from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
+from jobs.report import Bars, Facts, Grid, Part, Remedy, Report, Value
 from jobs.verify.verdict import PART_COLUMNS, CauseWithConsequences, Verdict, part_row, recommend_steps
 
 if TYPE_CHECKING:

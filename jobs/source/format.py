@@ -35,13 +35,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jobs.export.items import convert_to_table_rows
+from jobs.export import convert_to_table_rows
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.products.messages import split_by_release
 from jobs.query.store_reader import StoreReader
+from jobs.source import FORMAT_NAME, NO_BOUNDS, ReadOptions
 from jobs.source.log import (
     LogOrigin,
     LogPosition,
@@ -52,7 +53,6 @@ from jobs.source.log import (
     raise_or_warn_of_loss,
     walk_from,
 )
-from jobs.source.options import FORMAT_NAME, NO_BOUNDS, ReadOptions
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import find_lost_ends

@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from glob import escape
-from hashlib import file_digest
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Self
@@ -296,6 +295,8 @@ def write_all(descriptor: int, position: int, block: Buffer) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
+    from hashlib import file_digest  # lazy import: it loads OpenSSL
+
     with naming_file_in_errors(str(path)), path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 

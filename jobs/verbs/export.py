@@ -30,8 +30,8 @@ from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
+    from jobs.export import ExportDefect
     from jobs.export.export import ExportPlan, ExportRequest, ExportSummary
-    from jobs.export.items import ExportDefect
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_INFLATED_BODY_LIMIT`, without its imports
 _SHOWN = 5
@@ -115,8 +115,8 @@ def export(  # noqa: PLR0913 - one argument an option
             condition = parse_condition(where)
     workers = start_workers(engine, *(place.commitlog or [place.location]))
 
+    from jobs.export import ANY_TIME
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export
-    from jobs.export.items import ANY_TIME
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     choice = get_chosen_engine()

@@ -171,7 +171,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         summary, options = _once(request, engine)
     _write_metrics(metrics, summary)
     if report is not None:
-        from jobs.report.document import write_report
+        from jobs.report import write_report
         from jobs.report.ingest_report import build_ingest_report
 
         write_report(report, build_ingest_report(summary, _lake_of(summary, options)))

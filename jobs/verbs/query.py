@@ -41,9 +41,8 @@ from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
-from jobs.query import lookups, reasons
+from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import (
@@ -428,7 +427,7 @@ def decode_id(
     output: str = output_option,
 ) -> ExitCode:
     """Decode an id as an offset id (host, port, offset) or as a unique key (IP, process, time, counter)."""
-    from jobs.query.mqadmin.text import decode_id_both_ways
+    from jobs.query.mqadmin import decode_id_both_ways
 
     printer = _make_printer(output, time_zone, as_json=as_json)
     readings = decode_id_both_ways(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)

@@ -102,7 +102,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
-    from jobs.report.document import write_report
+    from jobs.report import write_report
     from jobs.report.store_reports import build_index_rebuild_report
 
     request = RebuildIndexRequest(

@@ -66,7 +66,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     STORE may also be the root directory of a broker's tiered storage (`tieredStoreFilePath`).
     """
     run = StoreCommand(place, engine, settings.max_rate)
-    from jobs.report.document import write_report
+    from jobs.report import write_report
     from jobs.report.store_reports import build_verification_report
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store

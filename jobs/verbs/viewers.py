@@ -31,7 +31,7 @@ from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
-from jobs.dump.file import DumpRequest, Item, open_file
+from jobs.dump import DumpRequest, Item, open_file
 from jobs.dump.units import KIND_NAMES, dump_items, recognise_kind
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self
 
 import pytest
 
+from jobs.query import Message
 from jobs.query import story as timeline
-from jobs.query.message import Message
 from jobs.store.workers import SerialWorkers
 from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.query import story as timeline
-from jobs.query.mqadmin.text import HALF_TOPIC
+from jobs.query.mqadmin import HALF_TOPIC
 from jobs.query.reasons import OP_TOPIC
 from jobs.query.source import PointerCheck, Source
 from jobs.query.store_reader import StoreReader

@@ -24,8 +24,8 @@ from random import Random
 from typing import NamedTuple, NoReturn
 
 from jobs.console.result import ExitCode, Severity
+from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
-from jobs.inspect.report import Problems
 from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.lake.lake import Lake
 from jobs.products.queues.differences import DifferenceKind

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from jobs.browse import PageRequest
 from jobs.browse.pages import Pages as RenderedPages
-from jobs.browse.workers import PageRequest
 from jobs.query.place import Place
 from tests.support.commands import ROOT
 

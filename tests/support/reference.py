@@ -15,7 +15,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
-from jobs.report.document import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
+from jobs.report import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 
 _MEANINGS = {

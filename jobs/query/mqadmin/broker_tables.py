@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.console.result import ExitCode
+from jobs.query.mqadmin import OffsetRange, pad, time_text_without_ms
 from jobs.query.mqadmin.arguments import Context, ParsedLine
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
-from jobs.query.mqadmin.text import OffsetRange, pad, time_text_without_ms
 from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.dispatch import RETRY_PREFIX

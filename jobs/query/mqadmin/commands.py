@@ -9,21 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
-from jobs.query import lookups, reasons
+from jobs.query import MAX_TIME, KeyQuery, Message, lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, KeyQuery, Message
-from jobs.query.mqadmin.arguments import Context, ParsedLine, parse_mqadmin_line
-from jobs.query.mqadmin.broker_tables import (
-    LOGICAL_BROKER,
-    print_consumer_config,
-    print_consumer_progress,
-    print_topic_list,
-    read_static_queues,
-    static_queue_offsets,
-)
-from jobs.query.mqadmin.java import hash_set_order
-from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
-from jobs.query.mqadmin.text import (
+from jobs.query.mqadmin import (
     HALF_TOPIC,
     OffsetRange,
     address_text,
@@ -35,6 +23,17 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
     unit_text,
 )
+from jobs.query.mqadmin.arguments import Context, ParsedLine, parse_mqadmin_line
+from jobs.query.mqadmin.broker_tables import (
+    LOGICAL_BROKER,
+    print_consumer_config,
+    print_consumer_progress,
+    print_topic_list,
+    read_static_queues,
+    static_queue_offsets,
+)
+from jobs.query.mqadmin.java import hash_set_order
+from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
 from jobs.query.source import Answer, Reason, ReasonKind, Source, require_single_source
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat

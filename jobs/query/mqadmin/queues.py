@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
-from jobs.query import reasons
-from jobs.query.message import MAX_TIME, Message
+from jobs.query import MAX_TIME, Message, reasons
+from jobs.query.mqadmin import OffsetRange, message_line, pad
 from jobs.query.mqadmin.arguments import Context, ParsedLine
 from jobs.query.mqadmin.java import hash_order, hash_set_order
-from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import UnsupportedFormat

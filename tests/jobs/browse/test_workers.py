@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from jobs.browse import PageReply, PageRequest, Workers
 from jobs.browse.rendering import Translator
 from jobs.browse.server import Application
-from jobs.browse.workers import PageReply, PageRequest, Workers
 from jobs.query.place import Place
 from jobs.query.source import Sentence
 from tests.support.commands import ROOT

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs import dump as dump_file
 from jobs.console.result import ExitCode
-from jobs.dump import file as dump_file
 from jobs.storage.model import Reader
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import Run

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from jobs.console.rows import RowFormat
+from jobs.export import COLUMNS, SCHEMA, LakeItem
 from jobs.export import condition as conditions
 from jobs.export.condition import Condition, parse_condition
 from jobs.export.export import ExportRequest, PartTask, export, plan_export
-from jobs.export.items import COLUMNS, SCHEMA, LakeItem
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers

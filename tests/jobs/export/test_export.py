@@ -23,10 +23,10 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
+from jobs.export import ANY_TIME, LogItem, iterate_decoded_slices
 from jobs.export.condition import parse_condition
 from jobs.export.export import ExportRequest, ExportSummary, PartTask, plan_export
 from jobs.export.export import export as export_messages
-from jobs.export.items import ANY_TIME, LogItem, iterate_decoded_slices
 from jobs.launch import session
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.export.items import LakeItem
+from jobs.export import LakeItem
 from jobs.ingest import commit
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
@@ -26,7 +26,7 @@ from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
-from jobs.report.document import Bars
+from jobs.report import Bars
 from jobs.report.ingest_report import build_ingest_report
 from jobs.restore.plan import plan_log
 from jobs.store.workers import SerialWorkers

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
 from jobs.products import PRODUCT_NAMES
+from jobs.query.mqadmin import host_port_text, pad, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
-from jobs.query.mqadmin.text import host_port_text, pad, time_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release

@@ -14,9 +14,8 @@ import pytest
 
 from jobs.command import cli
 from jobs.library import open_source
-from jobs.query import lookups
+from jobs.query import MAX_TIME, KeyQuery, lookups
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, KeyQuery
 from jobs.query.source import ReasonKind
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.indexfile.keys import KeyKind

@@ -12,10 +12,10 @@ from jobs.browse.pages import Lists
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
+from jobs.query import MAX_TIME, ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import TABLES_EXCEPT_MESSAGES, LakeTables
 from jobs.query.lookups import by_key, parse_position, read_page
-from jobs.query.message import MAX_TIME, ListConditions, Message
 from jobs.query.source import Source
 from jobs.query.store_source import StoreSource
 from jobs.store.queue_files import StoredQueue

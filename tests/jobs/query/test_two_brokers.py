@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from jobs.browse.lake_lists import LakeLists
 from jobs.console.result import ExitCode
+from jobs.query import ListConditions
 from jobs.query.lake_source import open_lake_stores
-from jobs.query.message import ListConditions
 from tests.support.commands import Run, overwrite
 from tests.support.lakes import Options, ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store

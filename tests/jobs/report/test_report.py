@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.report.document import Facts, Report, render_page, write_report
+from jobs.report import Facts, Report, render_page, write_report
 from jobs.report.ingest_report import build_ingest_report
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record

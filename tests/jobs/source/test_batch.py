@@ -15,9 +15,9 @@ from jobs.ingest import commit
 from jobs.lake.lake import Lake
 from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
+from jobs.source import ReadOptions
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError
-from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from rmq_formats.errors import CorruptData, NotAStore, UnsupportedFormat
 from tests.golden import StoreOf

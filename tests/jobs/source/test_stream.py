@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from jobs.source import ReadOptions
 from jobs.source.format import RocketmqStreamReader
 from jobs.source.log import DataLossError, LogPosition
-from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import CorruptData
