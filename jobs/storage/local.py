@@ -273,16 +273,20 @@ def _opened(path: str) -> int:
                 raise
             return os.open(os.devnull, _READ_ONLY)
     try:
-        with naming_file_in_errors(path):
-            status = os.fstat(descriptor)
-        if link_owner is not None:
-            _check_link(link_owner, status.st_uid, path)
-        if not stat.S_ISREG(status.st_mode):  # since it was listed
-            raise OSError(errno.EINVAL, "not a regular file", path)
+        _check_opened(descriptor, link_owner, path)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _check_opened(descriptor: int, link_owner: int | None, path: str) -> None:
+    with naming_file_in_errors(path):
+        status = os.fstat(descriptor)
+    if link_owner is not None:
+        _check_link(link_owner, status.st_uid, path)
+    if not stat.S_ISREG(status.st_mode):  # since it was listed
+        raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def write_all(descriptor: int, position: int, block: Buffer) -> None:
