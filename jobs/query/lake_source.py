@@ -419,7 +419,7 @@ class LakeSource(Source):
             return Reason(ReasonKind.INSIDE_RECORD, sentence)
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset:,} is past the end of the lake's log ({covered.end_offset:,})"
-            return Reason(ReasonKind.BEHIND_LOG, sentence)
+            return Reason(ReasonKind.PAST_LOG_END, sentence)
         self._note_left_out(self.note_incomplete)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 

@@ -57,7 +57,7 @@ class ReasonKind(StrEnum):
     WRONG_KIND_OF_ID = "wrong_kind_of_id"
     SEGMENT_DELETED = "segment_deleted"
     INSIDE_RECORD = "inside_record"
-    BEHIND_LOG = "past_log_end"
+    PAST_LOG_END = "past_log_end"
     NO_RECORD = "no_record"
     QUEUE_UNKNOWN = "queue_unknown"
     OFFSET_BELOW_MIN = "offset_below_min"

@@ -481,7 +481,7 @@ class StoreSource(Source):
             return Reason(ReasonKind.SEGMENT_DELETED, text)
         segment = store.segment_at(physical_offset)
         if segment is None:
-            kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
+            kind = ReasonKind.PAST_LOG_END if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
             text = f"no file of the log contains offset {physical_offset:,}; the last one ends at {store.end_offset:,}"
             return Reason(kind, text)
         begin, end = self.reader.record_bounds_around(segment, physical_offset)
@@ -492,7 +492,7 @@ class StoreSource(Source):
             return Reason(ReasonKind.INSIDE_RECORD, text)
         if segment.base_offset == find_newest_written_offset(store):
             text = f"offset {physical_offset} is after the last record, which ends at {end}"
-            return Reason(ReasonKind.BEHIND_LOG, text)
+            return Reason(ReasonKind.PAST_LOG_END, text)
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
 

@@ -79,7 +79,7 @@ class IndexRebuildSummary(RatedOutcome):
     out: str
     settings: Settings
     lost_only: bool
-    row_keys: int
+    key_count: int
     records: int
     damaged_bytes: int
     files: list[BuiltFile] = field(default_factory=list)
@@ -116,7 +116,7 @@ class IndexRebuildSummary(RatedOutcome):
         keys = sum(file.keys for file in self.files)
         files = count_text(len(self.files), "index file")
         done = "written and installed" if self.installed else "written"
-        what = f"{files} with {keys:,} of {count_text(self.row_keys, 'key')} {done}, {proven:,} proven"
+        what = f"{files} with {keys:,} of {count_text(self.key_count, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             wrong = len(self.contradictions)
             what = f"nothing written; {count_text(wrong, 'index file')} contradict{'s' * (wrong == 1)} the log"
@@ -129,7 +129,7 @@ class IndexRebuildSummary(RatedOutcome):
             **self.settings.to_dict(),
             "lost_only": self.lost_only,
             "messages": self.records,
-            "keys": self.row_keys,
+            "keys": self.key_count,
             "damaged_bytes": self.damaged_bytes,
             "gaps": [list(gap) for gap in self.gaps],
             "left_out": self.left_out,
@@ -155,19 +155,19 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
-        keys, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
-        read_ranges_not_deleted(workers, log, collectors=[keys, check] if request.lost_only else [keys])
+        collector, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
+        read_ranges_not_deleted(workers, log, collectors=[collector, check] if request.lost_only else [collector])
         if request.lost_only:
-            found = explain_files(workers, log, keys, check.doubtful_ranges, files, settings)
+            found = explain_files(workers, log, collector, check.doubtful_ranges, files, settings)
         else:
-            found = Explanation(store, settings, keys.key_sequence(log))
-        row, explained, rebuild = found.key_sequence, found.files, IndexRebuild(request, found)
+            found = Explanation(store, settings, collector.key_sequence(log))
+        keys, explained, rebuild = found.key_sequence, found.files, IndexRebuild(request, found)
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(
-            store.root, request.out, settings, request.lost_only, len(row), row.records, row.damaged_bytes,
+            store.root, request.out, settings, request.lost_only, len(keys), keys.records, keys.damaged_bytes,
             survivors=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
-            gaps=row.gaps, left_out=list(_describe_left_out_keys(row, explained, store)),
+            gaps=keys.gaps, left_out=list(_describe_left_out_keys(keys, explained, store)),
             log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
@@ -229,12 +229,12 @@ class IndexRebuild:
         recreates them at its next start.
         """
         request, store, settings = self.request, self.explanation.store, self.explanation.settings
-        row, found = self.explanation.key_sequence, self.explanation.files
+        keys, found = self.explanation.key_sequence, self.explanation.files
         held = {one.name for one in found if request.proven_only and self._may_be_right(one)} - request.accepted
         kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
         damaged = [one.name for one in found if one.verdict.is_damage or self._is_proven_wrong(one, held)]
         rules, geometry = settings.rules.value.rules, settings.geometry.value
-        plan = IndexPlan(store.storage, row, geometry, rules, settings.empty_index_count)
+        plan = IndexPlan(store.storage, keys, geometry, rules, settings.empty_index_count)
         builds: list[BuildTask] = []
         last = kept[-1] if kept and not (request.proven_only or request.broker_runs) else None
         completes = last is not None and last.broker_file.name == found[-1].name
@@ -247,14 +247,14 @@ class IndexRebuild:
         if request.proven_only:
             # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
             complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
-            doubtful = [row.find_first_key(start) for start, _ in row.doubtful]
+            doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful]
             planned = [
                 one for one in planned
                 if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
                 # The files next to it are right, or a wrong file is in its place for comparison with the new one.
                 and (not held & {one.before, one.following} or any(map(one.is_place_of, damaged)))
             ]  # fmt: skip
-        lost = [row.find_first_key(start) for start, _ in row.lost_ranges] if kept or damaged else []
+        lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
         planned = [
             one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.start <= key <= one.end for key in lost) else one
             for one in planned
@@ -276,10 +276,10 @@ class IndexRebuild:
 
     def _choose_names(self, gap: Sequence[PlannedFile]) -> Sequence[str]:
         """Return names that sort into their place: the recorded ones if these are in order."""
-        row, before, following = self.explanation.key_sequence, gap[0].before, gap[0].following
+        keys, before, following = self.explanation.key_sequence, gap[0].before, gap[0].following
         # A file was created by its first key, or by the last one before it; a log may have no keys.
-        found = [row.read_keys(one.start, one.start + 1) or row.read_keys(one.start - 1, one.start) for one in gap]
-        firsts = [(keys[0].physical_offset, keys[0].store_timestamp) if keys else (-1, 0) for keys in found]
+        found = [keys.read_keys(one.start, one.start + 1) or keys.read_keys(one.start - 1, one.start) for one in gap]
+        firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
         made = file_names_between([time for _, time in firsts], self.explanation.settings.zone.value, before, following)
         known = [self.request.recorded_names.get(first, name) for name, first in zip(made, firsts, strict=True)]
         is_in_order = all(one < other for one, other in pairwise((before, *known, following or "~")))
@@ -297,10 +297,10 @@ class IndexRebuild:
         """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
         if explained.survivor is None or explained.verdict.role != "contradicts":
             return False
-        row, geometry = self.explanation.key_sequence, self.explanation.settings.geometry.value
+        keys, geometry = self.explanation.key_sequence, self.explanation.settings.geometry.value
         return (
             explained.verdict is not FileVerdict.FOREIGN
-            or has_keys_of_log(explained.broker_file, row, geometry, self.explanation.store)
+            or has_keys_of_log(explained.broker_file, keys, geometry, self.explanation.store)
             or self._fits_between(explained)
         )
 
@@ -343,16 +343,16 @@ class IndexRebuild:
         return proven
 
 
-def _describe_left_out_keys(row: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
+def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
     """Describe the keys that remain in no file."""
     for explained in files:
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
-            keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{count_text(keys, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
+            count = sum(skip.keys for skip in survivor.skipped_keys)
+            yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail]
     # A promotion that cut the log at its end took back later entries of index files.
-    last = row.last_record_offset
+    last = keys.last_record_offset
     if ahead and store.has_clean_shutdown and not any(takeover > last for takeover in takeover_offsets(store)):
         yield f"keys of lost messages past the end of the log; these files still have their entries: {', '.join(ahead)}"
 

@@ -160,7 +160,7 @@ class _Comparison:
             if (
                 is_of_none
                 or one.kind in KINDS_WITHOUT_QUEUE_FAULT
-                or (one.kind is DifferenceKind.BEHIND_LOG and is_last)
+                or (one.kind is DifferenceKind.PAST_LOG_END and is_last)
             ):
                 continue  # the log has lost the record of the last unit
             for path in self._paths_of(one):

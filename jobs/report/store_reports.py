@@ -80,7 +80,7 @@ def build_index_rebuild_report(result: "IndexRebuildSummary", outcome: Result, *
         "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.origin_text})",
         "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
         "Messages": result.records,
-        "Keys": result.row_keys,
+        "Keys": result.key_count,
         "Bytes of the log": result.log_bytes,
         "Damaged bytes of the log": result.damaged_bytes,
     }

@@ -305,7 +305,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     from jobs.rebuild.index import MANIFEST_FILE
 
     yield f"{result.store} → {result.out}"
-    yield f"  {count_text(result.row_keys, 'key')} of {count_text(result.records, 'message')}"
+    yield f"  {count_text(result.key_count, 'key')} of {count_text(result.records, 'message')}"
     yield from result.settings.lines()
     for entry in result.survivors:
         if entry.verdict.role != "kept":

@@ -27,7 +27,7 @@ from jobs.verify.findings import (
     COMPACTED_UNIT_DIFFERS,
     PartReport,
 )
-from jobs.verify.log import MESSAGE_REJECTED, QueueLog, findings_on_records, read_queue_log
+from jobs.verify.log import MESSAGE_REJECTED, QueueLog, check_log_of_queue, findings_on_records
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -157,7 +157,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
     units = read_stored_units(queue, 0, min(queue.capacity, most))  # before the log: records without a unit are behind
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
-    log = read_queue_log(file.store(store), rules, (file.topic, file.queue_id))
+    log = check_log_of_queue(file.store(store), rules, (file.topic, file.queue_id))
     made = log.units
     findings = list(_of_records(file, log))
     behind = 0

@@ -126,15 +126,15 @@ class IndexVerification:
         ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
         if first is None or not ranges:
             return None
-        row = self._sure_keys(workers, log._replace(ranges=ranges))
-        keys = row.find_first_key(begin)
-        if not keys:
+        keys = self._sure_keys(workers, log._replace(ranges=ranges))
+        count = keys.find_first_key(begin)
+        if not count:
             return None
         place = f"index/{first.name}", None, "before this file"
         cause = "index files were deleted or lost, or the index was disabled until then"
-        offset = row.read_keys(0, 1)[0].physical_offset
+        offset = keys.read_keys(0, 1)[0].physical_offset
         return Finding(
-            INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(keys, 'key')}", "", cause, keys, offset
+            INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(count, 'key')}", "", cause, count, offset
         )
 
     def _sure_keys(self, workers: Workers, log: ListedLog) -> KeySequence:
@@ -155,20 +155,20 @@ def _report(explanation: Explanation) -> PartReport:
     if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
         findings += _checkpoint_findings(explanation)
     notes = list(_notes(explanation))
-    row = explanation.key_sequence
+    keys = explanation.key_sequence
     is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
-    verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
+    verdicts = Counter(explained.verdict.kind for explained in explanation.files)
     numbers = {
         "files": len(explanation.files), **dict(sorted(verdicts.items())),
-        "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.count_not_indexed,
-        "damaged_bytes": row.damaged_bytes,
+        "keys": len(keys), "messages": keys.records, "behind": 0 if is_left_out else explanation.count_not_indexed,
+        "damaged_bytes": keys.damaged_bytes,
     }  # fmt: skip
     return PartReport(findings, numbers, notes)
 
 
 def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.compared, _CAUSES[explained.verdict]
-    kind, file = explained.verdict.name.lower(), f"index/{explained.name}"
+    kind, file = explained.verdict.kind, f"index/{explained.name}"
     if compared is None or not compared.differences:
         return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
     first = compared.differences[0]
@@ -186,7 +186,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
         if survivor is None or not explained.verdict.is_explained:
             continue
         header, place = explained.broker_file.header, (f"index/{explained.name}", None, "entries")
-        if explained.verdict is FileVerdict.TAKEN_BACK:
+        if explained.verdict is FileVerdict.TRUNCATED_BY_PROMOTION:
             lost = count_text(survivor.lost_entry_count, "entry")
             found = f"{lost} of messages that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
@@ -208,31 +208,31 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
-    row: KeySequence,
+    keys: KeySequence,
     kind: str,
     place: tuple[str, int | None, str],
     start: int,
-    keys: int,
+    count: int,
     cause: str,
     of_messages: str = "",
 ) -> Finding:
-    """Return the finding that *keys* of the log, from number *start* on, have no entries."""
-    (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(start + keys - 1, start + keys)
+    """Return the finding that *count* keys of the log, from number *start* on, have no entries."""
+    (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(start + count - 1, start + count)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
-    if row.is_cut_by_promotion(first.physical_offset, last.physical_offset):
-        found = f"{count_text(keys, 'key')} of {offsets}"
+    if keys.is_cut_by_promotion(first.physical_offset, last.physical_offset):
+        found = f"{count_text(count, 'key')} of {offsets}"
         cause = (
             "this replica did not index these records of the new master, because its index had already passed their "
             "offsets; key queries find these messages on other replicas, but not on this one until `rebuild-index` "
             "adds the entries"
         )
         here = place[0], None, "entries"
-        return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, keys, first.physical_offset)
-    found = f"no entries for {count_text(keys, 'key')}{of_messages}".format(
+        return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, count, first.physical_offset)
+    found = f"no entries for {count_text(count, 'key')}{of_messages}".format(
         offsets=offsets, first=first.physical_offset
     )
     cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
-    return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
+    return Finding(INDEX, kind, *place, found, "", cause, count, first.physical_offset)
 
 
 def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
@@ -252,16 +252,16 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
 
 def _behind(explanation: Explanation) -> Iterator[Finding]:
     """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
-    row, behind, last_file = explanation.key_sequence, explanation.count_not_indexed, explanation.files[-1]
+    keys, behind, last_file = explanation.key_sequence, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
         return
     doubt = f"{UNDECIDED}the last file could not be verified and may contain these entries, or "
     doubt = "" if last_file.verdict.is_explained else doubt
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
-    place, start = (f"index/{last_file.name}", None, "after the last file"), len(row) - behind
+    place, start = (f"index/{last_file.name}", None, "after the last file"), len(keys) - behind
     from_first = ", from physical offset {first} on"
-    finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
-    (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(len(row) - 1, len(row))
+    finding = _without_entries(keys, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
+    (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(len(keys) - 1, len(keys))
     may_come = not explanation.store.has_clean_shutdown or find_broker_process(explanation.store.root) is not None
     if (
         finding.kind == NOT_INDEXED_ON_REPLICA
@@ -310,7 +310,7 @@ def _notes(explanation: Explanation) -> Iterator[str]:
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
             yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
             break
-    said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TAKEN_BACK}
+    said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TRUNCATED_BY_PROMOTION}
     said |= {FileVerdict.AHEAD} if store.has_clean_shutdown else set()
     before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:

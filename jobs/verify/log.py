@@ -218,7 +218,7 @@ class QueueLog(NamedTuple):
             yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
 
 
-def read_queue_log(
+def check_log_of_queue(
     log: Store,
     rules: QueueRules,
     queue: tuple[str, int],

@@ -84,8 +84,8 @@ _CAUSES = {
     "to belongs to another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
-    DifferenceKind.BEHIND_LOG: "the end of the log was lost after the unit was written, or the queue was copied later "
-    "than the log",
+    DifferenceKind.PAST_LOG_END: "the end of the log was lost after the unit was written, or the queue was copied "
+    "later than the log",
     DifferenceKind.WRONG_SIZE: "part of the unit was overwritten; consumers receive no message, or only part of one",
     DifferenceKind.WRONG_TAGS_CODE: "this is the hash of another tag, or messageDelayLevel was changed: "
     "tag filters skip the message, or a delayed message is delivered at the wrong time",
@@ -283,7 +283,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
-    if difference.kind is DifferenceKind.UNDECIDED_TOPIC:
+    if difference.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
         cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(queue.name.topic)}"
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]

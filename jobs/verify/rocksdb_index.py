@@ -57,13 +57,13 @@ def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, 
             if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
                 return None
             rules = determine_releases(store, release).value.rules
-            row = collect_keys(workers, log, rules, scratch)
-            tally = compare_rows(database, row, scratch)
+            keys = collect_keys(workers, log, rules, scratch)
+            tally = compare_rows(database, keys, scratch)
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:
         return PartReport([unreadable_database(INDEX, error, store)], {"files": 0})
-    return _report(tally, row, folder, store)
+    return _report(tally, keys, folder, store)
 
 
 @dataclass(slots=True)
@@ -92,33 +92,33 @@ class RowComparison:
         self.add_places(_OF_NOTHING, offsets[~lost])
 
 
-def compare_rows(database: Database, row: KeySequence, scratch: Scratch) -> RowComparison:
+def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> RowComparison:
     """Divide the rows of an index, then compare those of each range of the log with its keys."""
-    tally = RowComparison(row.lost_ranges)
-    step = max(KEYS_PER_PORTION, -(-len(row) // _MOST_RANGES))
-    bounds = sorted({row.read_keys(at, at + 1)[0].physical_offset for at in range(step, len(row), step)})
-    _divide(database, row, np.array(bounds, np.int64), scratch, tally)
-    for part, (start, end) in enumerate(pairwise([0, *map(row.find_first_key, bounds), len(row)])):
+    tally = RowComparison(keys.lost_ranges)
+    step = max(KEYS_PER_PORTION, -(-len(keys) // _MOST_RANGES))
+    bounds = sorted({keys.read_keys(at, at + 1)[0].physical_offset for at in range(step, len(keys), step)})
+    _divide(database, keys, np.array(bounds, np.int64), scratch, tally)
+    for part, (start, end) in enumerate(pairwise([0, *map(keys.find_first_key, bounds), len(keys)])):
         places, at = np.empty(end - start, HASHED_KEY), 0
-        for some in row.list_parts(start, end):
-            for block, _ in read_key_blocks(row.scratch, some):
+        for some in keys.list_parts(start, end):
+            for block, _ in read_key_blocks(keys.scratch, some):
                 for name in HASHED_KEY.names or ():
                     places[name][at : at + len(block)] = block[name]
                 at += len(block)
-        keys = np.unique(places[:at])
+        wanted = np.unique(places[:at])
         with scratch.open(_name(part)) as file:
             stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
-        tally.keys += len(keys)
-        tally.add_places(_MISSING, np.setdiff1d(keys, stored)["physical_offset"])
-        tally.add_unexplained_rows(np.setdiff1d(stored, keys)["physical_offset"])
+        tally.keys += len(wanted)
+        tally.add_places(_MISSING, np.setdiff1d(wanted, stored)["physical_offset"])
+        tally.add_unexplained_rows(np.setdiff1d(stored, wanted)["physical_offset"])
     return tally
 
 
 def _divide(
-    database: Database, row: KeySequence, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison
+    database: Database, keys: KeySequence, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison
 ) -> None:
-    last = row.read_keys(len(row) - 1, len(row))
+    last = keys.read_keys(len(keys) - 1, len(keys))
     end = last[0].physical_offset if last else -1
     with ExitStack() as stack:
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
@@ -128,7 +128,7 @@ def _divide(
             tally.rows += len(places)
             tally.odd_rows += len(rows.keys) - progress - len(places)
             tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
-            places = places[(places["physical_offset"] >= row.start_offset) & (places["physical_offset"] <= end)]
+            places = places[(places["physical_offset"] >= keys.start_offset) & (places["physical_offset"] <= end)]
             parts = np.searchsorted(bounds, places["physical_offset"], side="right")
             for part in np.unique(parts).tolist():
                 files[part].write(places[parts == part].tobytes())
@@ -138,8 +138,8 @@ def _name(part: int) -> str:
     return f"rows-{part:04d}"
 
 
-def _report(tally: RowComparison, row: KeySequence, folder: str, store: Store) -> PartReport:
-    numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": row.records, "behind": 0}
+def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) -> PartReport:
+    numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": keys.records, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.has_clean_shutdown:
         numbers["behind"] = tally.counts.pop(_MISSING)

@@ -67,7 +67,7 @@ _NEVER_WRITTEN = (
     f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )
 _OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
-_AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
+_AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 
 def _fact(finding: Finding) -> Finding:
     cause = "they belong to messages that were truncated after a promotion; "
-    if finding.kind == DifferenceKind.BEHIND_LOG:
+    if finding.kind == DifferenceKind.PAST_LOG_END:
         units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"
         return finding._replace(kind=UNITS_OF_TRUNCATED_MESSAGES, expected=units, cause=cause)

@@ -37,7 +37,7 @@ from jobs.verify.findings import (
     LostRanges,
     PartReport,
 )
-from jobs.verify.log import UNCHECKED_NOTE, findings_on_records, log_numbers, read_queue_log
+from jobs.verify.log import UNCHECKED_NOTE, check_log_of_queue, findings_on_records, log_numbers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -55,7 +55,7 @@ _ONLY_BROKERS_WRITE = RecommendedStep(
     "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
     "a lake may also have them."
 )
-_DAMAGED = FileVerdict.DAMAGED.name.lower()
+_DAMAGED = FileVerdict.DAMAGED.kind
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 # No release puts tags into the index of a tier.
 _NO_TAGS = RuleTable.from_rules(make_rules((0, Release.from_version("5.3.3"))))
@@ -133,7 +133,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
     rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
-    log = read_queue_log(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
+    log = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
     findings, lost = findings_on_records(store, log.checks)
     keys = np.concatenate([NO_KEYS, *(own for (own,) in log.others)])
     keys = keys[np.isin(keys["physical_offset"], log.units["physical_offset"])]

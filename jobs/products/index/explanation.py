@@ -50,7 +50,7 @@ class FileVerdict(StrEnum):
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
-    TAKEN_BACK = "messages that a promotion truncated"
+    TRUNCATED_BY_PROMOTION = "messages that a promotion truncated"
     OTHER_RULE = "rule of another release"
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
@@ -59,6 +59,11 @@ class FileVerdict(StrEnum):
     REPEATED = "copy of an earlier file"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
+
+    @property
+    def kind(self) -> str:
+        """The name in findings and figures, which scripts rely on."""
+        return "taken_back" if self is FileVerdict.TRUNCATED_BY_PROMOTION else self.name.lower()
 
     @property
     def is_explained(self) -> bool:
@@ -81,7 +86,7 @@ class FileVerdict(StrEnum):
 _EXPLAINED = frozenset(
     {
         FileVerdict.EQUAL, FileVerdict.RESTARTED, FileVerdict.HISTORY, FileVerdict.AHEAD, FileVerdict.GROWING,
-        FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TAKEN_BACK,
+        FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TRUNCATED_BY_PROMOTION,
     }
 )  # fmt: skip
 
@@ -145,7 +150,7 @@ class Explanation:
 def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
     log: ListedLog,
-    keys: LogKeyCollector,
+    collector: LogKeyCollector,
     doubtful: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
     settings: Settings,
@@ -154,18 +159,18 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
-    row = replace(keys.key_sequence(log, start), doubtful=tuple(doubtful))
+    keys = replace(collector.key_sequence(log, start), doubtful=tuple(doubtful))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), row, geometry, store))
-    survivors = FilePlacer(row, geometry, store).place_all(sane)
-    plan = IndexPlan(store.storage, row, geometry, rules)
+    keys = replace(keys, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), keys, geometry, store))
+    survivors = FilePlacer(keys, geometry, store).place_all(sane)
+    plan = IndexPlan(store.storage, keys, geometry, rules)
     recipes = [plan.survivor_recipe(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
     by_name: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
-        verdict, detail = _classify(survivor, result, before, recipe, row)
+        verdict, detail = _classify(survivor, result, before, recipe, keys)
         by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
         before = before if survivor.is_repeated else survivor
     for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
@@ -182,7 +187,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
             if is_all_zeros(file, files[-1].size):
                 newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet")
                 explained = (*explained[:-1], newest)
-    return Explanation(store, settings, row, explained)
+    return Explanation(store, settings, keys, explained)
 
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
@@ -235,7 +240,7 @@ def classify_unreadable(broker_file: BrokerIndexFile, geometry: Geometry, reason
 
 
 def _classify(
-    survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, row: KeySequence
+    survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, keys: KeySequence
 ) -> tuple[FileVerdict, str]:
     header = survivor.broker_file.header
     if before is not None and survivor.is_before_log:
@@ -244,7 +249,7 @@ def _classify(
             begin = f"begins at offset {header.begin_physical_offset}"
             return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.broker_file.name}"
     if compared.is_equal:
-        return _how_equal(survivor, before, row)
+        return _how_equal(survivor, before, keys)
     if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
         return FileVerdict.GROWING, f"equal so far ({count_text(header.entry_count, 'entry')})"
     slots: int | None = None
@@ -257,22 +262,22 @@ def _classify(
     return _how_different(survivor, compared, recipe.geometry)
 
 
-def _how_equal(survivor: Survivor, before: Survivor | None, row: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
+def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
     if survivor.is_repeated:
         entries = count_text(survivor.broker_file.header.entry_count, "entry")
         return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
     lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
-    if survivor.lost_entry_count and _is_taken_back(survivor, row):
-        return FileVerdict.TAKEN_BACK, f"{lost} that were truncated after a promotion; the others are equal"
+    if survivor.lost_entry_count and _is_truncated_by_promotion(survivor, keys):
+        return FileVerdict.TRUNCATED_BY_PROMOTION, f"{lost} that were truncated after a promotion; the others are equal"
     if survivor.skipped_keys:
-        keys = sum(skip.keys for skip in survivor.skipped_keys)
+        count = sum(skip.keys for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
-        return FileVerdict.SKIPPED, f"{count_text(keys, 'key')} of the log missing before entry {numbers}"
+        return FileVerdict.SKIPPED, f"{count_text(count, 'key')} of the log missing before entry {numbers}"
     if survivor.lost_entry_count:
         return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
         return FileVerdict.HISTORY, f"{count_text(survivor.head, 'entry')} of older messages"
-    if survivor.tail and survivor.broker_file.header.end_physical_offset <= row.last_record_offset:
+    if survivor.tail and survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
         return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} whose keys are in no record"
     if survivor.tail:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
@@ -285,12 +290,12 @@ def _how_equal(survivor: Survivor, before: Survivor | None, row: KeySequence) ->
     return FileVerdict.EQUAL, ""
 
 
-def _is_taken_back(survivor: Survivor, row: KeySequence) -> bool:
+def _is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
     """Return whether a promotion explains all messages of the file that are not in the log."""
     header = survivor.broker_file.header
     return all(
-        row.is_cut_by_promotion(start, end - 1)
-        for start, end in row.lost_ranges
+        keys.is_cut_by_promotion(start, end - 1)
+        for start, end in keys.lost_ranges
         if end > header.begin_physical_offset and start <= header.end_physical_offset
     )
 

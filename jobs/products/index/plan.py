@@ -20,7 +20,7 @@ from rmq_formats.release import Rules
 
 RESTART_DOUBT = "a restart may have split the file at another entry"
 LOST_MESSAGES_DOUBT = "the log has lost messages of this file"
-HISTORY_DOUBT = "the log no longer has the first messages of this file"
+FIRST_MESSAGES_DELETED_DOUBT = "the log no longer has the first messages of this file"
 UNKNOWN_PREVIOUS_END_DOUBT = "the end of the previous file is unknown, so the time of the first entry is assumed"
 
 
@@ -50,7 +50,7 @@ def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
-        yield PlannedFile(0, start, BuiltFileKind.SUPPLEMENT, HISTORY_DOUBT)
+        yield PlannedFile(0, start, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT)
     for begin in range(start, end, capacity):
         yield PlannedFile(begin, begin + capacity, BuiltFileKind.FULL, "" if begin else UNKNOWN_PREVIOUS_END_DOUBT)
 
@@ -88,7 +88,7 @@ class IndexPlan:
 
         *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
-        row, keys, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
+        keys, total, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
         ends = [0, *(one.end for one in kept)]
         counts = [capacity, *(one.broker_file.header.entry_count for one in kept)]  # nothing is lost before the log
         if completes:
@@ -98,12 +98,12 @@ class IndexPlan:
             _between(start, right.start, capacity, "" if count >= capacity else RESTART_DOUBT, right)
             for start, count, right in zip(ends, counts, kept, strict=False)
         ]
-        if kept and row.start_offset:  # else the log begins where the broker began
+        if kept and keys.start_offset:  # else the log begins where the broker began
             gaps[0] = _before(max(kept[0].start, 0), capacity)
-        last = list(_between(ends[-1], keys, capacity))
-        if row.ends_without_keys and keys in range(ends[-1], keys + 1, capacity):
+        last = list(_between(ends[-1], total, capacity))
+        if keys.ends_without_keys and total in range(ends[-1], total + 1, capacity):
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
-            last.append(PlannedFile(keys, keys, BuiltFileKind.OPEN))
+            last.append(PlannedFile(total, total, BuiltFileKind.OPEN))
         gaps.append(last if counts[-1] >= capacity else ())
         names = ["", *(one.broker_file.name for one in kept), ""]
         planned = [
@@ -114,8 +114,8 @@ class IndexPlan:
         if not kept:
             return planned
         held = [(one.start, end) for one, end in zip(kept, ends[1:], strict=True)]
-        # With another store's log, or after lost messages, a file may begin after the last key of the row.
-        return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
+        # With another store's log, or after lost messages, a file may begin after the last key of the log.
+        return [one for one in planned if one.end <= total and not is_covered(one.start, one.end, held)]
 
     def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""

@@ -58,8 +58,8 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         output, geometry = run.output, opening.geometry
         spans = tuple(outcome.payload for outcome in outcomes)
         damaged = tuple(damaged_ranges(outcomes))
-        row = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
-        works = plan_entry_work(opening, run, row)
+        keys = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
+        works = plan_entry_work(opening, run, keys)
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
@@ -141,24 +141,24 @@ def _collector(output: Output, opening: ContinuationPoint, range_: Range, files:
     return KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
 
-def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> list[EntryWork]:
+def plan_entry_work(opening: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
     """Return the plan of each file to write."""
-    index = IndexPlan(run.store.storage, row, opening.geometry.value, opening.writers.rules)
+    index = IndexPlan(run.store.storage, keys, opening.geometry.value, opening.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
     earlier_runs_end = run.from_offset if opening.from_offset < run.from_offset else 0
     if not opening.files:
         return list(_continued(opening, run, index, earlier_runs_end))
-    found = FilePlacer(row, index.geometry, run.store).place_all(opening.files)
+    found = FilePlacer(keys, index.geometry, run.store).place_all(opening.files)
     # The broker's files that agree with the log, as far as their ends show.
-    recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, row)])
+    recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
     return [EntryWork(ordinal, recipe, earlier_runs_end=earlier_runs_end) for ordinal, recipe in enumerate(recipes)]
 
 
-def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
+def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
     if survivor.is_before_log:
         return True  # nothing contradicts it; its entries come without their keys
     count = survivor.broker_file.header.entry_count
-    last = row.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    last = keys.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
     return bool(count > survivor.head and not survivor.tail and last) and (
         last[0].physical_offset == survivor.broker_file.header.end_physical_offset
     )

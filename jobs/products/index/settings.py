@@ -47,7 +47,7 @@ from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_r
 FIRST_RELEASES_OF_ERAS = tuple(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
 SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
-MAX_MIXED_FILES_SEARCHED = 3  # files that no era wrote alone and that are searched for a switch
+MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
 _ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
@@ -228,7 +228,7 @@ def _mixed(
     found: list[tuple[int, Release, Release]] = []
     unexplained = [file for file, fits in zip(examined, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
-        for file in unexplained[:MAX_MIXED_FILES_SEARCHED]:
+        for file in unexplained[:MAX_FILES_SEARCHED_FOR_SWITCH]:
             switch = file.switch(older, newer)
             found += [(switch, older, newer)] if switch is not None and file.begin < switch else []
     for (_, left), (file, right) in pairwise(zip(examined, fitting, strict=True)):

@@ -89,12 +89,12 @@ class Survivor:
             if not before.is_lost and not run.is_lost and run.start < before.start + before.keys
         ]
 
-    def list_parts(self, row: KeySequence) -> list[KeyPart]:
+    def list_parts(self, keys: KeySequence) -> list[KeyPart]:
         """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
         found: list[KeyPart] = []
         for run in self.runs:
-            end = min(run.start + run.entries, len(row))
-            found += [KeyPart(OWN_ENTRIES, run.entry, run.entries)] if run.is_lost else row.list_parts(run.start, end)
+            end = min(run.start + run.entries, len(keys))
+            found += [KeyPart(OWN_ENTRIES, run.entry, run.entries)] if run.is_lost else keys.list_parts(run.start, end)
         return found
 
 
@@ -127,7 +127,7 @@ def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | No
 
 
 def ranges_cut_by_promotion(
-    files: Sequence[BrokerIndexFile], takeovers: Iterable[int], row: KeySequence, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], takeovers: Iterable[int], keys: KeySequence, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
     Return the bounds of messages in index files that a promotion truncated; *takeovers* are starts of epochs.
@@ -137,16 +137,16 @@ def ranges_cut_by_promotion(
     """
     found = []
     for takeover in takeovers:
-        start = max(takeover, row.start_offset)
-        if any(span.last_record is not None and span.last_record >= start for span in row.spans):
-            odd = _entries_without_key(files, start, row, geometry, store)
+        start = max(takeover, keys.start_offset)
+        if any(span.last_record is not None and span.last_record >= start for span in keys.spans):
+            odd = _entries_without_key(files, start, keys, geometry, store)
             if odd:
                 found.append((odd[0], odd[-1] + 1))
     return tuple(found)
 
 
 def _entries_without_key(
-    files: Sequence[BrokerIndexFile], start: int, row: KeySequence, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], start: int, keys: KeySequence, geometry: Geometry, store: Store
 ) -> list[int]:
     odd: list[int] = []
     for broker_file in files:
@@ -157,40 +157,40 @@ def _entries_without_key(
             count = broker_file.header.entry_count
             for number in range(_first_at_or_after(reader, count, start) + 1, count + 1):
                 entry = reader.entry(number)
-                if any(first <= entry.physical_offset < end for first, end in row.lost_ranges):
+                if any(first <= entry.physical_offset < end for first, end in keys.lost_ranges):
                     continue
-                if _is_key(entry, row, broker_file.header.begin_timestamp if number > 1 else None):
+                if _is_key(entry, keys, broker_file.header.begin_timestamp if number > 1 else None):
                     return odd
                 odd.append(entry.physical_offset)
     return odd
 
 
-def _is_key(entry: IndexEntry, row: KeySequence, begin: int | None) -> bool:
+def _is_key(entry: IndexEntry, keys: KeySequence, begin: int | None) -> bool:
     """Return whether the log has the key of an entry; a message that was sent twice has other seconds since *begin*."""
-    first = row.find_first_key(entry.physical_offset)
+    first = keys.find_first_key(entry.physical_offset)
     return any(
         key.key_hash == entry.key_hash
         and (begin is None or abs(time_diff_s(begin, key.store_timestamp) - entry.time_diff_s) <= 1)
         for key in takewhile(
-            lambda key: key.physical_offset == entry.physical_offset, row.read_keys(first, first + _KEYS_OF_A_MESSAGE)
+            lambda key: key.physical_offset == entry.physical_offset, keys.read_keys(first, first + _KEYS_OF_A_MESSAGE)
         )
     )
 
 
-def has_keys_of_log(broker_file: BrokerIndexFile, row: KeySequence, geometry: Geometry, store: Store) -> bool:
+def has_keys_of_log(broker_file: BrokerIndexFile, keys: KeySequence, geometry: Geometry, store: Store) -> bool:
     """Return whether any of a file's entries (of many, a sample) is a key of the log."""
     with store.open(broker_file) as file:
         reader = IndexReader(file.read, geometry, broker_file.location)
         count = broker_file.header.entry_count
         numbers = range(1, count + 1, max(count // ENTRIES_COMPARED, 1))
-        return any(_is_key(reader.entry(number), row, None) for number in numbers)
+        return any(_is_key(reader.entry(number), keys, None) for number in numbers)
 
 
 class FilePlacer:
     """Finds the positions of the files, one after the other."""
 
-    def __init__(self, row: KeySequence, geometry: Geometry, store: Store) -> None:
-        self._row = row
+    def __init__(self, keys: KeySequence, geometry: Geometry, store: Store) -> None:
+        self._keys = keys
         self._geometry = geometry
         self._store = store
 
@@ -222,7 +222,7 @@ class FilePlacer:
         """
         if found.lost_entry_count == found.broker_file.header.entry_count:
             return False
-        again = self._row.find_first_key(before.broker_file.header.end_physical_offset)
+        again = self._keys.find_first_key(before.broker_file.header.end_physical_offset)
         return not found.is_before_log and found.start < min(found.end, again) and any(
             not one.is_before_log and one.start <= found.start and found.end <= one.end for one in placed
         )  # fmt: skip
@@ -250,7 +250,7 @@ class FilePlacer:
             following = self._place(file, last)
             # Two files of one start share at most one message, all keys of which may be repeated; after another kill
             # the next file begins where a log file does. No start creates a file that continues elsewhere.
-            again = self._row.find_first_key(last.broker_file.header.end_physical_offset)
+            again = self._keys.find_first_key(last.broker_file.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
                 return end, False  # no file between is the first of a run that goes farther
             last = following
@@ -259,17 +259,17 @@ class FilePlacer:
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
         segment = self._store.segment_at(survivor.broker_file.header.begin_physical_offset)
-        return segment is not None and self._row.find_first_key(segment.base_offset) == survivor.start
+        return segment is not None and self._keys.find_first_key(segment.base_offset) == survivor.start
 
     def _place(self, broker_file: BrokerIndexFile, before: Survivor | None) -> Survivor:
         with self._store.open(broker_file) as file:
             reader = IndexReader(file.read, self._geometry, broker_file.location)
             count = broker_file.header.entry_count
-            head = _first_at_or_after(reader, count, self._row.start_offset)
+            head = _first_at_or_after(reader, count, self._keys.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
             begin, begins = broker_file.header.begin_physical_offset, None  # the keys of the file's first message
-            if self._row.start_offset <= begin <= self._row.last_record_offset:
-                numbers = range(self._row.find_first_key(begin), self._row.find_first_key(begin + 1))
+            if self._keys.start_offset <= begin <= self._keys.last_record_offset:
+                numbers = range(self._keys.find_first_key(begin), self._keys.find_first_key(begin + 1))
                 begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
                 return Survivor(broker_file, -count, head=head)
@@ -290,21 +290,21 @@ class FilePlacer:
             for run, end in zip(runs, ends, strict=True)
         ]
         found = Survivor(broker_file, start, previous, head, 0, None if head else begins, tuple(runs))
-        missing = 0 if runs[-1].is_lost else found.end - len(self._row)
+        missing = 0 if runs[-1].is_lost else found.end - len(self._keys)
         return replace(found, tail=min(max(missing, 0), count - head))
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
         """Return the entries of messages that the log has lost."""
         found = []
         header = reader.header
-        for start, end in self._row.lost_ranges:
+        for start, end in self._keys.lost_ranges:
             if end <= header.begin_physical_offset or start > header.end_physical_offset:
                 continue
             first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
             if first < after:
-                changed = ((a, b) for a, b in self._row.doubtful if start <= a < end)
-                keys = sum(self._row.find_first_key(b) - self._row.find_first_key(a) for a, b in changed)
-                key = self._row.find_first_key(start)
+                changed = ((a, b) for a, b in self._keys.doubtful if start <= a < end)
+                keys = sum(self._keys.find_first_key(b) - self._keys.find_first_key(a) for a, b in changed)
+                key = self._keys.find_first_key(start)
                 found.append(EntryRun(first + 1, key, is_lost=True, keys=keys, entries=after - first))
         return found
 
@@ -316,12 +316,12 @@ class FilePlacer:
         if not candidates:
             return 0 if before is None else before.end
         if not entries:
-            return before.end if before else len(self._row)
+            return before.end if before else len(self._keys)
         return max(candidates, key=lambda start: self._matching(start, entries))
 
     def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
         """Return how many of *entries*, from the first one on, equal the keys from *start* on."""
-        pairs = zip(entries, self._row.read_keys(start, start + len(entries)), strict=False)
+        pairs = zip(entries, self._keys.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
     def _runs(self, reader: IndexReader, first: EntryRun, count: int, lost: Sequence[EntryRun]) -> list[EntryRun]:
@@ -330,7 +330,7 @@ class FilePlacer:
         # keys, except for jumps. Then come entries of messages lost in the gap, which are one run. After these, the
         # first few entries show where the keys continue.
         runs = [first]
-        for gap in [*lost, EntryRun(count + 1, len(self._row))]:
+        for gap in [*lost, EntryRun(count + 1, len(self._keys))]:
             more = self._runs_until(reader, runs[-1], gap.entry - 1)
             if more is None or len(runs) + len(more) > MAX_DISCONTINUITIES + 1:
                 return [first]
@@ -343,7 +343,7 @@ class FilePlacer:
             number, start = gap.entry + gap.entries, gap.start + gap.keys
             if number > count:
                 break
-            again = self._find_again(reader, number, count) if start < len(self._row) else start
+            again = self._find_again(reader, number, count) if start < len(self._keys) else start
             if again is None:
                 return [first]
             runs.append(EntryRun(number, again))
@@ -353,7 +353,7 @@ class FilePlacer:
         """Return the beginnings of the runs that follow *run* up to entry number *end*; None if none explain it."""
         runs: list[EntryRun] = []
         while len(runs) < MAX_DISCONTINUITIES:
-            last = min(end, run.entry - 1 + len(self._row) - run.start)
+            last = min(end, run.entry - 1 + len(self._keys) - run.start)
             if last < run.entry or not self._is_other(reader, run.start - run.entry, last):
                 return runs
             # Up to the first jump every entry matches its key, and after it no entry does (entries ascend as the log
@@ -368,7 +368,7 @@ class FilePlacer:
 
     def _is_other(self, reader: IndexReader, shift: int, number: int) -> bool:
         """Return whether entry *number* differs from the key number *number* + *shift*."""
-        keys = self._row.read_keys(number + shift, number + shift + 1)
+        keys = self._keys.read_keys(number + shift, number + shift + 1)
         return not keys or reader.entry(number)[:2] != keys[0][:2]
 
     def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
@@ -376,8 +376,8 @@ class FilePlacer:
         entries = [
             reader.entry(at) for at in range(number, min(count, number + ENTRIES_COMPARED_AFTER_RESTART - 1) + 1)
         ]
-        first = self._row.find_first_key(entries[0].physical_offset)
-        own = self._row.read_keys(first, first + ENTRIES_COMPARED)
+        first = self._keys.find_first_key(entries[0].physical_offset)
+        own = self._keys.read_keys(first, first + ENTRIES_COMPARED)
         candidates = [first + at for at, key in enumerate(own) if key.physical_offset == entries[0].physical_offset]
         best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
         return best if self._matching(best, entries) else None
@@ -392,11 +392,11 @@ class FilePlacer:
         entry is accepted as it is.
         """
         own = None if before is None else before.broker_file.header
-        candidates = [own, header_of_file_before(self._row, start), own]
+        candidates = [own, header_of_file_before(self._keys, start), own]
         if before is not None and not before.is_before_log and start > before.end:
             del candidates[0]
         candidates = [*filter(None, candidates), None]
-        keys = self._row.read_keys(start, start + 1)
+        keys = self._keys.read_keys(start, start + 1)
         if not entries or not keys:
             return candidates[0], False
         time = keys[0].store_timestamp
@@ -404,18 +404,18 @@ class FilePlacer:
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
                 return header, False
         # The log has lost something between the first key and the one before it.
-        reached = self._row.read_keys(start - 1, start)[0].physical_offset if start > 0 else -1
-        if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost_ranges):
+        reached = self._keys.read_keys(start - 1, start)[0].physical_offset if start > 0 else -1
+        if any(reached < lost < keys[0].physical_offset for lost, _ in self._keys.lost_ranges):
             return None, True
         return candidates[0], False
 
 
-def header_of_file_before(row: KeySequence, start: int) -> IndexHeader | None:
+def header_of_file_before(keys: KeySequence, start: int) -> IndexHeader | None:
     """Return end time and offset of a file that ends before key number *start*; None at the beginning."""
-    keys = row.read_keys(start - 1, start) if start > 0 else []
-    if not keys:
+    found = keys.read_keys(start - 1, start) if start > 0 else []
+    if not found:
         return None
-    (key,) = keys
+    (key,) = found
     return IndexHeader(end_timestamp=key.store_timestamp, end_physical_offset=key.physical_offset)
 
 

@@ -19,7 +19,7 @@ class DifferenceKind(StrEnum):
     DANGLING = "dangling_unit"
     LOST_RECORD = "unit_of_lost_record"
     DAMAGED_RECORD = "unit_of_damaged_record"
-    BEHIND_LOG = "unit_past_log_end"
+    PAST_LOG_END = "unit_past_log_end"
     WRONG_SIZE = "wrong_size"
     WRONG_TAGS_CODE = "wrong_tags_code"
     WRONG_BATCH_FIELD = "wrong_batch_field"
@@ -40,7 +40,7 @@ class DifferenceKind(StrEnum):
     # Messages from before a queue restarted at 0.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
     QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
-    UNDECIDED_TOPIC = "deleted_or_lost_queue"  # it is unknown which of the two
+    DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # it is unknown which of the two
 
 
 _LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
@@ -48,10 +48,10 @@ _OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKi
 _OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
 # The position does not have the unit of its record.
 WRONG_POSITION_KINDS = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
-    DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
+    DifferenceKind.PAST_LOG_END, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
 }  # fmt: skip
 # Not a fault of a queue or its file: the record is lost in the log, or its topic was deleted.
-KINDS_WITHOUT_QUEUE_FAULT = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
+KINDS_WITHOUT_QUEUE_FAULT = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.DELETED_OR_LOST_QUEUE}
 # A record has no unit.
 MISSING_UNIT_KINDS = {
     DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
@@ -69,7 +69,7 @@ _AGAINST_RECORD = _OF_OTHERS | {
 KINDS_OF_EARLIER_QUEUES = {
     TopicFate.DELETED: DifferenceKind.DELETED_TOPIC,
     TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
-    TopicFate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
+    TopicFate.UNDECIDED: DifferenceKind.DELETED_OR_LOST_QUEUE,
 }
 _FEW = 2
 
@@ -203,7 +203,7 @@ class JoinResult:
         behind = [
             difference
             for difference in self.differences
-            if difference.kind is DifferenceKind.BEHIND_LOG
+            if difference.kind is DifferenceKind.PAST_LOG_END
             and difference.log_offset is not None
             and difference.position + difference.times >= self.ends[difference.queue]
             and difference.log_offset < self.log_end + MAX_BYTES_PAST_LOG_END

@@ -139,7 +139,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         # A run leaves out units that are newer than its log; `verify` compares every unit.
         dispatched=seen.dispatched if write is None else dispatched,
         light_dispatched=seen.light_dispatched,
-        is_closed=store.is_complete,
+        has_clean_shutdown=store.is_complete,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
         write=write,

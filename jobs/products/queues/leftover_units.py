@@ -24,8 +24,8 @@ from jobs.products.queues.differences import (
 )
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
 from jobs.products.queues.unmatched import (
-    DAMAGED,
-    DELETED,
+    RECORD_DAMAGED,
+    RECORD_DELETED,
     UNITS_PER_PORTION,
     CollectedLog,
     RecordFields,
@@ -118,23 +118,23 @@ class _Settling:
             self._claim(unit, expected, RecordFields((), int(expected["store_timestamp"]), tags), is_first=is_first)
         elif isinstance(record, RecordFields):
             self._explain_by(unit, record)
-        elif record == DELETED:
+        elif record == RECORD_DELETED:
             self._joined.expired += 1
             self._row(unit, UnitStatus.EXPIRED)
         else:
-            self._explain_without_record(unit, is_damaged=record == DAMAGED)
+            self._explain_without_record(unit, is_damaged=record == RECORD_DAMAGED)
             self._row(unit, UnitStatus.DANGLING)
 
     def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
-        if offset >= log.end and not log.is_closed:  # newer than a log that was copied before it
+        if offset >= log.end and not log.has_clean_shutdown:  # newer than a log that was copied before it
             self._joined.ahead += 1
             return
         kind = DifferenceKind.DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
         if any(start <= offset < end for start, end in log.gaps):
             kind = DifferenceKind.LOST_RECORD
         if offset >= log.end:
-            kind = DifferenceKind.BEHIND_LOG
+            kind = DifferenceKind.PAST_LOG_END
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
     def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
@@ -239,7 +239,7 @@ class _Settling:
                 self._differ(kind, position, "missing", _text_of(unit), log_offset=physical_offset)
                 continue
             there = self._differences[named]
-            if there.kind is DifferenceKind.BEHIND_LOG:  # at the place of a record it is not a loss of the log
+            if there.kind is DifferenceKind.PAST_LOG_END:  # at the place of a record it is not a loss of the log
                 there = replace(there, kind=DifferenceKind.DANGLING, log_offset=None)
             self._differences[named] = replace(there, expected=_text_of(unit))
         self._name_lost()

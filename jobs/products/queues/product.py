@@ -143,7 +143,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
         if joined.find_topic_fate(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
-        if one.kind is DifferenceKind.UNDECIDED_TOPIC:
+        if one.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
             topics.setdefault(one.queue.topic, joined.topics.explain_undecided(one.queue.topic))
     for topic, why in topics.items():
         yield f"it is unknown whether the topic {topic!r} was deleted or its queues were lost: {why}"

@@ -73,7 +73,7 @@ class CollectedLog:
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
     dispatched: int = NO_LIMIT  # records from it on may have no units yet
     light_dispatched: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
-    is_closed: bool = True
+    has_clean_shutdown: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
     records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
@@ -310,8 +310,8 @@ class RecordFields(NamedTuple):
     tags: str | None
 
 
-DAMAGED = "damaged"  # in bytes without a record
-DELETED = "deleted"  # meanwhile
+RECORD_DAMAGED = "damaged"  # in bytes without a record
+RECORD_DELETED = "deleted"  # meanwhile
 Resolved = Mapping[int, RecordFields | str]  # absent: no record begins there
 
 
@@ -322,7 +322,7 @@ def resolve_records(
     wanted = np.unique(np.fromiter(offsets, np.int64))
     starts, ends = np.array(damaged, np.int64).reshape(-1, 2).T
     is_damaged = np.searchsorted(starts, wanted, "right") > np.searchsorted(ends, wanted, "right")
-    found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), DAMAGED)
+    found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), RECORD_DAMAGED)
     wanted = wanted[~is_damaged]
     ranges = [
         range_
@@ -331,7 +331,7 @@ def resolve_records(
     ]
     for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
-    gone = np.array([offset for offset, record in found.items() if record == DELETED], np.int64)
+    gone = np.array([offset for offset, record in found.items() if record == RECORD_DELETED], np.int64)
     confirm_deleted(store, (one for one in ranges if ((gone >= one.start_offset) & (gone < one.end_offset)).any()))
     return found
 
@@ -353,5 +353,5 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
                 units = tuple(expected_units(record, rules))
                 found[record.physical_offset] = RecordFields(units, record.store_timestamp, tags)
         elif item.kind is PieceKind.DAMAGE:
-            found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), DAMAGED)
-    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.facts.was_deleted else found
+            found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), RECORD_DAMAGED)
+    return {**dict.fromkeys(inside.tolist(), RECORD_DELETED), **found} if reader.facts.was_deleted else found

@@ -29,7 +29,7 @@ from jobs.products.index.file_builder import (
     write_blocks,
 )
 from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
-from jobs.products.index.plan import HISTORY_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
+from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
@@ -315,16 +315,16 @@ def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> Non
     log = ListedLog(store, plan_ranges(store, range_size=WHOLE_SEGMENTS))
     asked = RebuildIndexRequest(str(root), "", broker_runs=True)
     with scratch_below_output(str(folder), {}) as scratch:
-        row = collect_keys(SerialWorkers(), log, parse_rules(rules), scratch)
+        keys = collect_keys(SerialWorkers(), log, parse_rules(rules), scratch)
         for lost in subsets([*real], name, every=every):
-            kept = FilePlacer(row, TINY, store).place_all([file for file in files if file.name not in lost])
+            kept = FilePlacer(keys, TINY, store).place_all([file for file in files if file.name not in lost])
             explained = tuple(ExplainedFile(one.broker_file, FileVerdict.EQUAL, one) for one in kept)
-            builds = IndexRebuild(asked, Explanation(store, settings, row, explained)).plan_files()
+            builds = IndexRebuild(asked, Explanation(store, settings, keys, explained)).plan_files()
             left = [(one, data) for one, data in real.items() if one not in lost]
             order = sorted([(build.name, built(build)) for build in builds] + left)
 
             assert [data for _, data in order] == [*real.values()], sorted(lost)
-            assert all(not build.doubt for build in builds) or row.start_offset
+            assert all(not build.doubt for build in builds) or keys.start_offset
 
 
 @pytest.mark.sample(6)
@@ -345,11 +345,11 @@ def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
 
 
 def planned_files(
-    keys: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
+    count: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
 ) -> list[PlannedFile]:
-    span = RangeKeys("", keys, int(ends_without_keys), 0)
-    row = KeySequence(Scratch(""), (span,), 0 if is_whole else 1)
-    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
+    span = RangeKeys("", count, int(ends_without_keys), 0)
+    keys = KeySequence(Scratch(""), (span,), 0 if is_whole else 1)
+    return IndexPlan(AnyStorage(), keys, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
 
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
@@ -374,7 +374,7 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, HISTORY_DOUBT, following="23"),
+        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, following="23"),
         PlannedFile(3, 13, BuiltFileKind.FULL, following="23"),
         PlannedFile(13, 23, BuiltFileKind.FULL, following="23"),
         PlannedFile(33, 40, BuiltFileKind.OPEN, before="23"),
