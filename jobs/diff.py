@@ -24,7 +24,7 @@ from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
-from jobs.restore.plan import (
+from jobs.restore import (
     Interval,
     NothingToRestoreError,
     Plan,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jobs.command.places import find_enclosing_store, is_within
 from jobs.console.result import RequestError
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_threads
 from jobs.query import Message

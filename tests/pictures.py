@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 from tests.golden import unpack

@@ -15,7 +15,7 @@ from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Translator, draw_stor
 from jobs.browse.store_lists import StoreLists
 from jobs.console.amounts import TimeArgument
 from jobs.console.process import tool_command
-from jobs.diagnosis.broker_start import start_warning_lines
+from jobs.diagnosis import start_warning_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect import StoreReport
 from jobs.inspect.inspection import inspect_store

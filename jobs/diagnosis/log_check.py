@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.broker_start import DoubtfulBytes, WalkedLog
+from jobs.diagnosis import DoubtfulBytes, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range

@@ -47,7 +47,7 @@ from jobs.query.place import Place, detect_likely_writers, open_stores
 from jobs.query.reasons import coverage_text, explain_unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import StoreReader
-from jobs.restore.plan import NEWER_COLUMNS, NothingToRestoreError, plan_log
+from jobs.restore import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors, temporary_directory_for
 from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import find_lost_ends

@@ -1,1 +1,237 @@
-"""One run of `ingest`: the request, the passes over ranges of the log, the products, and the commit."""
+"""One run of `ingest`: here its request and its summary; in the modules its steps, its commit, and `--follow`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from jobs.console.amounts import count_text, size_text
+from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
+from jobs.lake.findings import INDEX, GapRow, OpenDamage
+from jobs.products import PRODUCT_NAMES, Product
+from jobs.store.selection import Selection, TopicsError
+from jobs.store.store import StoreRequest
+from rmq_formats.broker_conf import BrokerConf
+
+if TYPE_CHECKING:
+    from jobs.products.index.settings import GivenSettings
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRequest(StoreRequest):
+    """A request to ingest a store or a tier."""
+
+    lake: str
+    broker: str | None = None
+    selection: Selection = field(default_factory=Selection)  # of topics: without any, that of earlier runs
+    change_topics: bool = False  # the user changes the topics of earlier runs
+    release: str | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
+    conf: BrokerConf = field(default_factory=BrokerConf)
+    tables: frozenset[str] = PRODUCT_NAMES  # the products to write
+    step_bytes: int | None = None  # of the log that one run reads at most; the next run continues
+    settle_ms: int = 0
+    acknowledge: bool = False  # the damage that earlier runs have reported
+    dry_run: bool = False
+    command: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
+
+    def __post_init__(self) -> None:
+        """Raise `TopicsError` if the index is requested by name and topics are selected."""
+        if self.tables != PRODUCT_NAMES and INDEX in self.tables and self.selection.topic_filter is not None:
+            raise TopicsError(
+                f"--tables {INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
+                f"index file has the keys of all topics. Remove {INDEX} from --tables (key queries then search "
+                "`messages`), or ingest all topics"
+            )
+
+    @property
+    def given_settings(self) -> "GivenSettings":
+        """The user's settings of the store's rules."""
+        from jobs.products.index.settings import GivenSettings  # lazy import: it loads compiled code
+
+        return GivenSettings(self.hash_slots, self.index_num, self.release, None, self.conf)
+
+    def wants_product(self, product: Product) -> bool:
+        """Return whether a product is requested, and possible."""
+        is_asked_for = product.is_always_made or product.name in self.tables
+        return is_asked_for and not (product.needs_every_topic and self.selection.topic_filter is not None)
+
+
+@dataclass(slots=True)
+class Summary(RatedOutcome):
+    """The summary of a run, as text and as JSON."""
+
+    store: str
+    lake: str
+    broker: str
+    store_id: str | None = None
+    run: int | None = None
+    from_offset: int = 0
+    to_offset: int = 0
+    segment_ends: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    quarantined: int = 0
+    units: dict[str, int] = field(default_factory=dict)  # number of queue units, by the result of the join
+    index_entries: int = 0
+    contradictions: int = 0  # units of queues that do not agree with the log
+    behind: int = 0  # bytes of the log that the broker has not dispatched yet
+    gaps: list[GapRow] = field(default_factory=list)
+    superseded: dict[str, int | str] | None = None
+    topics: str = ""  # the selected topics of this store, as options; empty: all
+    release: str = ""  # the release that wrote the store, and how it is known
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+    recovered: int | None = None
+    open: OpenDamage = field(default_factory=OpenDamage)  # damage since the last acknowledgement, including this run's
+    plan: dict[str, int | None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    steps: int = 1  # runs that were committed one after the other
+    bytes_left: int = 0  # bytes of the log that are left for the next step
+    tier_queues: int | None = None  # of a tier: the number of its queues
+    newest_ms: int | None = None  # store time of the store's newest message in the lake
+
+    def plus_next_run(self, step: "Summary") -> "Summary":
+        """Return the sum of this run and the next one."""
+        return replace(
+            step,
+            run=step.run or self.run,
+            from_offset=self.from_offset,
+            segment_ends=_sum(self.segment_ends, step.segment_ends),
+            messages=self.messages + step.messages,
+            quarantined=self.quarantined + step.quarantined,
+            units=_sum(self.units, step.units),
+            index_entries=self.index_entries + step.index_entries,
+            contradictions=self.contradictions + step.contradictions,
+            gaps=self.gaps + step.gaps,
+            superseded=step.superseded or self.superseded,
+            notes=list(dict.fromkeys(self.notes + step.notes)),
+            versions=self.versions | step.versions,
+            recovered=self.recovered if step.recovered is None else step.recovered,
+            seconds=_sum(self.seconds, step.seconds),
+            steps=self.steps + step.steps,
+            newest_ms=step.newest_ms or self.newest_ms,
+        )
+
+    def add_gap(self, start: int, end: int, why: str) -> None:
+        """Note offsets that the lake will not have."""
+        self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
+
+    @property
+    def severity(self) -> Severity:
+        """The worst severity met and not acknowledged; only `verify` can say that a store is healthy."""
+        return worst_severity_met(
+            behind=self.behind,
+            gap=self.gaps or self.open.gap_count,
+            damage=self.quarantined or self.superseded or self.open.quarantined or self.open.superseded,
+            contradiction=self.contradictions or self.open.contradictions,
+        )
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes of the log that the run has read."""
+        start, end = self.from_offset, self.to_offset
+        if self.tier_queues is not None:  # then these count the bytes that runs have read
+            return end - start
+        missing = sum(max(min(gap["to"], end) - max(gap["from"], start), 0) for gap in self.gaps)
+        return max(end - start - missing, 0)
+
+    @property
+    def result(self) -> Result:
+        """The result line."""
+        verdict = "done, no problems found" if self.severity is Severity.NOT_VERIFIED else ""
+        seconds = sum(self.seconds.values())
+        if self.plan is not None:
+            ranges, segments, size = (self.plan[name] or 0 for name in ("ranges", "segments", "bytes"))
+            read_from = f"{count_text(ranges, 'range')} of {count_text(segments, 'segment')}"
+            what = f"would read {size_text(size)} in {read_from}"
+            return Result(self.severity, what, seconds, verdict="dry run")
+        if self.run is None:
+            verdict = "done" if verdict else ""
+            where = f"after offset {self.to_offset:,}" if self.tier_queues is None else f"in {self._queues}"
+            return Result(self.severity, f"nothing new {where}", seconds, verdict=verdict)
+        return Result(self.severity, count_text(self.messages, "message"), seconds, self.bytes, verdict)
+
+    @property
+    def _queues(self) -> str:
+        return count_text(self.tier_queues or 0, "tiered queue")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {**asdict(self), "open": self.open._asdict(), "bytes": self.bytes, "severity": self.severity.value}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary as text, without the result line."""
+        if self.run is not None:
+            yield f"{self.store} → {self.lake}"
+            steps = f", the last of {self.steps:,} steps" if self.steps > 1 else ""
+            yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
+            offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
+            where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
+            yield f"  {count_text(self.messages, 'message')}, {where}"
+            if self.topics:
+                reason = "; the index tables were not written, because they require all topics"
+                without = reason if self.tier_queues is None else ""
+                yield f"  topics: {self.topics}{without}"
+            if self.release:
+                yield f"  written by RocketMQ {self.release}"
+            if any(self.units.values()):
+                named = {**self.units}
+                different = named.pop("differences", 0)
+                counts = [*(f"{count:,} {name}" for name, count in named.items()), count_text(different, "difference")]
+                yield f"  units: {', '.join(counts)}"
+            yield from map("  {}".format, self._contradiction_lines())
+            if self.index_entries:
+                yield f"  {count_text(self.index_entries, 'index entry')}"
+            if self.behind:
+                yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
+            yield from map("  {}".format, self._damage_lines())
+        yield from map("  {}".format, self._note_lines())
+        yield from self.open.lines()
+        yield from map("  {}".format, self._gap_lines())
+
+    def finding_lines(self) -> Iterator[str]:
+        """Yield the lines on contradictions, damage, notes and gaps, not indented."""
+        if self.run is not None:
+            yield from self._contradiction_lines()
+            yield from self._damage_lines()
+        yield from self._note_lines()
+        yield from self._gap_lines()
+
+    def _contradiction_lines(self) -> Iterator[str]:
+        if self.contradictions:
+            places = count_text(self.contradictions, "place")
+            yield f"CONTRADICTION between log and queues ({places}): `verify` shows details"
+
+    def _damage_lines(self) -> Iterator[str]:
+        if self.quarantined:
+            yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log, stored in the table quarantine"
+        if self.superseded:
+            yield "SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
+
+    def _note_lines(self) -> Iterator[str]:
+        return (f"NOTE {note}" for note in self.notes)
+
+    def _gap_lines(self) -> Iterator[str]:
+        return (f"GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
+
+
+def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
+
+
+class StepTimer:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = monotonic()
+
+    def end_step(self, step: str) -> None:
+        """End a step."""
+        now = monotonic()
+        self.laps[step] = round(self.laps.get(step, 0) + now - self._last, 3)
+        self._last = now

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from jobs.console import process
 from jobs.console.log import log_message
-from jobs.ingest.request import IngestRequest, StepTimer, Summary
+from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.lake.commit import find_lost_files, newest_committed_transaction
 from jobs.lake.findings import OPEN_DAMAGE_KEY, OpenDamage
 from jobs.lake.integrity import newest_run_by_table, tables_of_run

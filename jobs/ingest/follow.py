@@ -17,7 +17,7 @@ from posixpath import dirname
 from time import monotonic
 
 from jobs.console.log import log_message
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process

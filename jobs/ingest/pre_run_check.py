@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import rmq_formats
 from jobs import __version__
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory

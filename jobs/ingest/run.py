@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
+from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
-from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.ingest.tier import run_tier_steps
 from jobs.lake import integrity
 from jobs.lake.commit import open_table

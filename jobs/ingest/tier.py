@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from jobs.console import process
+from jobs.ingest import IngestRequest, StepTimer, Summary
 from jobs.ingest.commit import NextRun
-from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,

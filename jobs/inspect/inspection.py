@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from jobs.console.amounts import count_text
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import predict_start_by_own_walk
+from jobs.diagnosis import predict_start_by_own_walk
 from jobs.dump import short_time_text
 from jobs.inspect import Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.inspect.log import LogInspector

@@ -6,7 +6,7 @@ from jobs.console.amounts import count_text, is_or_are
 from jobs.console.lines import printable
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import start_warning_lines
+from jobs.diagnosis import start_warning_lines
 from jobs.dump import short_time_text
 from jobs.inspect import Problem, SegmentReport, StoreReport
 from jobs.store.pending_messages import MAX_INDEX_ROWS_COUNTED

@@ -21,6 +21,7 @@ from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_m
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
+from jobs.products.index import KeySequence, LogKeyCollector
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
@@ -33,7 +34,6 @@ from jobs.products.index.file_builder import (
     file_names_between,
     hash_file,
 )
-from jobs.products.index.key_sequence import KeySequence, LogKeyCollector
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import has_keys_of_log, list_index_files

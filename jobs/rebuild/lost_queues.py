@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from jobs.console.amounts import is_or_are
 from jobs.diagnosis.file_faults import FileFault, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.queues.differences import (
+from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
     WRONG_POSITION_KINDS,
     Difference,

@@ -1,1 +1,275 @@
-"""Repairs a damaged store: a plan based on the findings, new files outside the store, installation, and undo."""
+"""
+Repairs a damaged store: a plan based on the findings, new files outside the store, installation, and undo.
+
+This module has the journal of a repair: each step is recorded before it is carried out, so that a killed repair can be
+undone.
+
+A step exchanges a folder of the store for a new one, or installs files of the log and the checkpoint. Replaced files
+stay next to the folder; an undo restores them, the newest step first, and can be repeated.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from jobs.console.amounts import count_text
+from jobs.console.result import RequestError
+from jobs.rebuild.install import (
+    Installation,
+    delete_killed_attempts,
+    remove_empty_folders,
+    suppress_not_empty,
+    swap_paths,
+)
+from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
+from jobs.store.running_broker import owner_of, run_as_user
+from jobs.store.store import SET_ASIDE_MARK
+from rmq_formats.store import parse_offset_name
+
+JOURNAL_FILE = "REPAIR.json"
+CHECKPOINT_PART = "checkpoint"
+
+
+@dataclass(slots=True)
+class JournalEntry:
+    """One step: the new files of a folder, and where the replaced ones are."""
+
+    part: str
+    folder: str
+    aside: str
+    new: list[str]
+    set_aside: list[str]
+    inode: int | None  # of the folder as it was; None where there was none, or where it is not exchanged
+    is_exchange: bool = True
+    backup: None = None  # in journals of earlier versions
+    done: bool = False
+    digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
+    made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
+    is_undone: bool = False  # at least in part
+
+
+class NotRepairableError(RequestError):
+    """Raised with the reason why a repair cannot be started, or not be undone."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """The steps of one repair of one store."""
+
+    store: str
+    folder: str
+    entries: list[JournalEntry] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Journal | None":
+        """Return the journal of an earlier command, if there is one."""
+        try:
+            values = json.loads(read_file(folder / JOURNAL_FILE))
+            return cls(values["store"], values["folder"], [JournalEntry(**entry) for entry in values["entries"]])
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
+
+    def refuse_other_places(self) -> None:
+        """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
+        root = Path(self.store)
+        try:
+            places = {path.resolve() for path in root.iterdir()}  # also of linked folders
+            wrong = [entry for entry in self.entries if not _is_of_store(entry, root.resolve(), places)]
+        except (ValueError, TypeError) as error:
+            raise NotRepairableError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
+        if wrong:
+            raise NotRepairableError(
+                f"{Path(self.folder, JOURNAL_FILE)}: names files that a repair of {self.store} does not change: "
+                f"{wrong[0].folder}, {wrong[0].aside}. Nothing was changed"
+            )
+
+    def write(self) -> None:
+        """Replace the journal durably."""
+        target = Path(self.folder) / JOURNAL_FILE
+        attempt = target.with_name(f".{JOURNAL_FILE}.new")
+        for leftover in target.parent.glob(f".*{JOURNAL_FILE}.new*"):  # of a write that was killed
+            leftover.unlink()
+        LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
+        attempt.replace(target)
+        flush_directory(target.parent)
+
+    @contextmanager
+    def record_step(self, plan: Installation) -> Iterator[None]:
+        """Record a step before it is carried out, and again when it is done."""
+        folder, is_checkpoint = plan.folder, plan.base_path.name == CHECKPOINT_PART
+        exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
+        part = plan.base_path.name if plan.is_exchange or is_checkpoint else "log"
+        made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}
+        entry = JournalEntry(
+            part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
+            digests={name: sha256_of(file.source) for name, file in plan.new.items()},
+            made_folders=sorted(map(str, made)),
+        )  # fmt: skip
+        self.entries.append(entry)
+        self.write()
+        yield
+        entry.done = True
+        self.write()
+
+    def resolve_killed_step(self) -> None:
+        """Record whether a killed step had exchanged its folder, which only the folder shows now."""
+        for entry in [one for one in self.entries if one.is_exchange and not one.done]:
+            entry.done = _was_done(entry)
+            if not entry.done:
+                shutil.rmtree(entry.aside, ignore_errors=True)  # a new set that had got its name, and not its place
+                self.entries.remove(entry)
+        self.write()
+
+    def undo(self) -> list[str]:
+        """Restore the replaced files, the newest step first, as the store's owner; return a line for each step."""
+        owner = owner_of(Path(self.store))
+        with run_as_user(*owner):
+            undone: dict[Path, Path] = {}
+            for entry in reversed(self.entries):
+                _refuse_lost_or_changed(entry, undone)
+        said = []
+        while self.entries:
+            entry = self.entries[-1]
+            if not entry.is_undone:
+                entry.is_undone = True  # written first: after a kill, some of the replaced files are in place again
+                self.write()
+            with run_as_user(*owner):
+                said += _undo_step(entry)
+            self.entries.pop()
+            self.write()
+        return said
+
+
+def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
+    """Return whether a step names only files in a folder of a store, or segments in a folder of its log elsewhere."""
+    names = [*entry.new, *entry.set_aside, *entry.made_folders, *entry.digests]
+    base, aside = Path(entry.folder), Path(entry.aside)
+    folder = base.resolve()
+    has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
+    if entry.part == CHECKPOINT_PART:
+        base /= CHECKPOINT_PART
+    return (
+        (folder.is_relative_to(root) or folder in places or has_only_segments)
+        and aside.parent == base.parent
+        and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
+        and not any(Path(name).is_absolute() or ".." in Path(name).parts for name in names)
+    )
+
+
+def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> None:
+    """
+    Refuse to undo a step if a broker has written since, or if its replaced files are missing.
+
+    *undone* maps each path to its file after later steps are undone; the files that this step restores are added.
+    """
+    folder, aside = Path(entry.folder), Path(entry.aside)
+    if not _was_done(entry):
+        return
+    for name, digest in entry.digests.items():
+        place, replaced = folder / name, aside / name
+        now = undone.get(place, place)
+        is_set_aside = name in entry.set_aside
+        if replaced.exists() and sha256_of(replaced) == digest:  # killed before the two files changed places
+            continue
+        if replaced.exists() or not is_set_aside:
+            undone[place] = replaced
+        # Killed before it was put in place; an earlier version gave the old file a second name first.
+        if not now.exists() or (replaced.exists() and replaced.samefile(now)):
+            continue
+        is_as_installed = sha256_of(now) == digest
+        if is_as_installed and is_set_aside and not replaced.exists():
+            raise NotRepairableError(
+                f"{replaced}: the replaced file is missing; nothing was undone. Restore it from a backup and "
+                "repeat --undo"
+            )
+        # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
+        # aside, or if an undo was killed after it restored this one. Else a broker has written to it.
+        may_be_old = is_set_aside and (entry.is_undone or not (entry.done or entry.is_exchange))
+        if not is_as_installed and (replaced.exists() or not may_be_old):
+            raise _changed_file_error(place, "nothing was undone")
+
+
+def _changed_file_error(place: Path, outcome: str) -> NotRepairableError:
+    return NotRepairableError(
+        f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}"
+    )
+
+
+def _undo_step(entry: JournalEntry) -> list[str]:
+    folder, aside = Path(entry.folder), Path(entry.aside)
+    delete_killed_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)
+    if not _was_done(entry):
+        shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
+        return [f"{entry.part}: not changed by the repair"]
+    for name in entry.set_aside:
+        _restore(entry, name)
+    for name in sorted(set(entry.new) - set(entry.set_aside)):
+        _remove(entry, name)
+    for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it as well
+        if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
+            path.unlink()
+    remove_empty_folders(aside)
+    for name in sorted(entry.made_folders, reverse=True):
+        with suppress_not_empty():
+            (folder / name).rmdir() if (folder / name).is_dir() else None
+    if entry.inode is None and entry.is_exchange:
+        remove_empty_folders(folder)
+    if folder.exists():
+        flush_directory(folder)
+    return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
+
+
+def _restore(entry: JournalEntry, name: str) -> None:
+    """Exchange a replaced file with the installed one, and delete the installed one."""
+    place, aside = Path(entry.folder) / name, Path(entry.aside) / name
+    if not aside.exists():
+        return
+    is_second_name = place.exists() and aside.samefile(place)  # of an earlier version
+    if is_second_name or entry.digests.get(name) == sha256_of(aside):  # the step, or an earlier undo, was killed
+        aside.unlink()
+        return
+    if name not in entry.new and place.exists():
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
+        aside.unlink()
+        return
+    swap_paths(aside, place)
+    if not _is_installed(entry, name, aside):
+        swap_paths(aside, place)
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+    aside.unlink()
+
+
+def _remove(entry: JournalEntry, name: str) -> None:
+    """Remove an installed file that did not replace another one."""
+    place, removed = Path(entry.folder) / name, Path(entry.aside) / name
+    removed.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists():
+        place.rename(removed)
+    if removed.exists() and not _is_installed(entry, name, removed):
+        os.link(removed, place, follow_symlinks=False)
+        removed.unlink()
+        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+    removed.unlink(missing_ok=True)
+
+
+def _is_installed(entry: JournalEntry, name: str, path: Path) -> bool:
+    """Return whether a file is the one that the step installed; journals of earlier versions do not say."""
+    digest = entry.digests.get(name)
+    return digest is None or sha256_of(path) == digest
+
+
+def _was_done(entry: JournalEntry) -> bool:
+    """Return whether a step has changed the store; for a killed step, the folder shows it."""
+    if entry.done or not entry.is_exchange:
+        return True
+    folder = Path(entry.folder)
+    return (folder.stat().st_ino if folder.exists() else None) != entry.inode

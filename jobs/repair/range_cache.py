@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from jobs.diagnosis.log_check import check_range
-from jobs.products.index.key_sequence import collect_range_keys
+from jobs.products.index import collect_range_keys
 from jobs.products.queues.unit_files import collect_range_units
 from jobs.storage.locations import local_path
 from jobs.store.chain import run_range

@@ -39,7 +39,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.products.queues.unit_files import count_groups
@@ -54,7 +54,7 @@ from jobs.rebuild.install import (
     remove_empty_folders,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
+from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     RepairedSegment,
@@ -72,8 +72,8 @@ from jobs.repair.start_protection import (
     write_blanks,
     write_bridges,
 )
+from jobs.restore import NothingToRestoreError, Plan, count_messages_in_ranges, plan_log
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
-from jobs.restore.plan import NothingToRestoreError, Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_below_output
@@ -97,7 +97,7 @@ from jobs.store.store import (
     read_index_header,
 )
 from jobs.store.workers import Workers
-from jobs.verify.findings import CHECKPOINT_AFTER_LOG, CHECKPOINT_INDEX_TIME, REPEATED_INDEX_FILE, SHORT_CHECKPOINT
+from jobs.verify import CHECKPOINT_AFTER_LOG, CHECKPOINT_INDEX_TIME, REPEATED_INDEX_FILE, SHORT_CHECKPOINT
 from jobs.verify.log import lost_end_finding, undecided_lost_end
 from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
 from jobs.verify.run import VerifyRequest, verify

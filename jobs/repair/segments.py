@@ -19,7 +19,7 @@ import numpy as np
 from jobs.console.result import Severity
 from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
-from jobs.restore.plan import Interval, Plan, uncovered_parts
+from jobs.restore import Interval, Plan, uncovered_parts
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path

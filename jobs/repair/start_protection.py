@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.broker_start import DoubtfulBytes, find_truncation_places, gather_start_facts
+from jobs.diagnosis import DoubtfulBytes, find_truncation_places, gather_start_facts
 from jobs.repair.segments import RepairedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from jobs.console.amounts import round_up_duration
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import list_snapshot_files, read_batches, read_rows_where

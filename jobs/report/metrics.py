@@ -7,7 +7,7 @@ from pathlib import Path
 from time import time
 
 from jobs.console.result import ExitCode
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.report import replace_text_file
 from jobs.typed.run import TopicSummary
 

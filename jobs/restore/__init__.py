@@ -1,1 +1,368 @@
-"""A store restored from a lake: segments byte for byte, then queues, index and checkpoint."""
+"""
+A store restored from a lake: segments byte for byte, then queues, index and checkpoint.
+
+This module has the plan of a restore: its segments and their rows, the file size, and why the lake lacks bytes.
+"""
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from jobs.console.amounts import count_text
+from jobs.console.result import RequestError
+from jobs.lake.commit import open_table, read_rows, read_snapshot
+from jobs.lake.lake import Lake
+from jobs.lake.runs import PREPARED, KnownStore
+from jobs.lake.snapshot_files import (
+    Limits,
+    SnapshotFile,
+    is_readable_parquet,
+    list_snapshot_files,
+    read_batches,
+)
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
+from jobs.products.log_pieces import FILE, UNKNOWN
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
+from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
+from rmq_formats.commitlog.scan import IO_ERROR
+from rmq_formats.kernels.integers import Integers
+from rmq_formats.properties import MAX_LONG
+
+Interval = tuple[int, int]
+_NO_OFFSETS = np.empty(0, np.int64)
+ROWS_DELETED = "rows were deleted from the lake"
+_COLUMN_DROPPED = "another engine has dropped it"
+NEWER_COLUMNS = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
+_LOST, _UNREADABLE = "is missing", "is no longer a valid Parquet file"
+_OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
+
+
+class NothingToRestoreError(RequestError):
+    """The lake has no rows of the wanted part."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of a table that may have rows of a store."""
+
+    lake: Lake
+    table: Table
+    files: tuple[SnapshotFile, ...] = ()  # existing ones, in the order of the log
+    lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
+    lost_files: tuple[SnapshotFile, ...] = ()
+
+    def read_rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yield a store's rows of a small table, except those in which a *needed* column is NULL."""
+        for file in self.files:
+            for batch in read_batches(self.lake, self.table, file, [*needed, *others, "store_id"]):
+                for row in batch.to_pylist():
+                    if row["store_id"] == store_id and all(row[name] is not None for name in needed):
+                        yield row
+
+
+def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
+    """Return the files of a table, readable and lost ones."""
+    snapshot = open_table(lake, table.name)
+    if snapshot is None:
+        return TableFiles(lake, table)
+    wanted = [file for file in list_snapshot_files(lake, snapshot) if file.may_have("store_id", store_id)]
+    wanted.sort(key=lambda file: int(file.minimum("physical_offset", 0)))
+    sizes = {info.name: info.size for info in lake.list_files(table.name)}
+    wrong = {file.path: _LOST for file in wanted if file.path not in sizes}
+    # Only the footer of a file whose size differs from Delta's log is read.
+    others = (file for file in wanted if file.path in sizes and sizes[file.path] != file.size)
+    wrong |= {file.path: _UNREADABLE for file in others if not is_readable_parquet(lake, table, file)}
+    readable, lost_files = (tuple(file for file in wanted if (file.path in wrong) is lost) for lost in (False, True))
+    dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields} - NEWER_COLUMNS
+    lost = {f"{table.name}/{file.path}": wrong[file.path] for file in lost_files}
+    lost |= {f"{table.name}, column {name}:": _COLUMN_DROPPED for name in sorted(dropped)}
+    return TableFiles(lake, table, readable, lost, lost_files)
+
+
+class PlannedSegment(NamedTuple):
+    """One file of the log, and the Parquet files that may have its rows."""
+
+    base_offset: int
+    files: tuple[SnapshotFile, ...]
+    path: str  # below the store's root
+
+
+class MissingCause(NamedTuple):
+    """The reason why the lake lacks some offsets."""
+
+    start: int
+    end: int
+    why: str
+    is_gap: bool = False  # a run did not find them in the store
+    is_choice: bool = False  # a run did not select their topics
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The segments of a log, and what the lake lacks of it."""
+
+    lake: Lake
+    known_store: KnownStore
+    segments: tuple[PlannedSegment, ...]
+    size: Known[int]  # of each file
+    start: int  # of the requested part
+    end: int  # where the log ends
+    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
+    lost: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
+    causes: tuple[MissingCause, ...]  # the most certain first
+    unread: tuple[Interval, ...] = ()  # offsets for which the disk returned an error
+
+    @property
+    def absent_ranges(self) -> list[Interval]:
+        """The offsets between segments, and up to the log's end, for which the lake has no row."""
+        there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
+        first = self.segments[0].base_offset
+        lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
+        return [*sorted((cause.start, cause.end) for cause in lost), *uncovered_parts(there, first, self.end)]
+
+    def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
+        """Return why [start, end) is missing; *may_be_unchosen* if it may be of topics that a run did not select."""
+        causes = (cause for cause in self.causes if may_be_unchosen or not cause.is_choice)
+        found = dict.fromkeys(cause.why for cause in causes if cause.start < end and start < cause.end)
+        return "; ".join(found) or ROWS_DELETED
+
+
+def plan_log(
+    lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
+) -> Plan:
+    """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
+    messages, pieces, quarantine = (
+        find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
+    )
+    end = known.newest.to_offset if known.newest else 0
+    if until is not None and until > end:
+        raise NothingToRestoreError(f"--until {until}: {_explain_past_end(until, end)}")
+    end = end if until is None else until
+    place = ("physical_offset", "length")
+    special = [
+        row for row in pieces.read_rows(known.store_id, place, ("kind", "path")) if row["kind"] in {FILE, UNKNOWN}
+    ]
+    noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE}
+    damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
+    of_files = [(file, frozenset(_list_segments_in(lake, file, known.store_id))) for file in messages.files]
+    bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
+    if not bases:
+        raise NothingToRestoreError(f"the lake has no messages of store {known.store_id} before offset {end:,}")
+    length = _determine_file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
+    # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
+    bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
+    kept = [base for base in bases if base + length.value > start]
+    if not kept:
+        raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start:,}")
+
+    def files_of(base: int) -> Iterator[SnapshotFile]:
+        """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
+        after = base + length.value
+        for file, some in of_files:
+            low, high = file.minimum("physical_offset", after), file.maximum("physical_offset", -1)
+            if base in some or (low < after and high >= base):
+                yield file
+
+    return Plan(
+        lake,
+        known,
+        tuple(
+            PlannedSegment(base, tuple(files_of(base)), _path(base, noted.get(base, {}).get("path"))) for base in kept
+        ),
+        length,
+        start,
+        end,
+        pieces.files,
+        {**messages.lost, **pieces.lost, **quarantine.lost},
+        tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
+        tuple(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR),
+    )
+
+
+def _explain_past_end(offset: int, end: int) -> str:
+    """Explain that the lake's log ends before *offset*, which may have been meant as milliseconds."""
+    reason = f"a plain number is an offset, but the lake's log ends at offset {end:,}"
+    if _OLDEST_TIME <= offset < _NEWEST_TIME:
+        time = datetime.fromtimestamp(offset / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        reason += f". To pass this time, write {time}"
+    return reason
+
+
+def _find_causes(
+    messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
+) -> Iterator[MissingCause]:
+    """Yield the reasons why the lake lacks bytes, the most certain first."""
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
+    runs = read_rows(messages.lake, RUNS.name, ["detail"], wanted)
+    for gap in (gap for (detail,) in runs for gap in json.loads(detail or "{}").get("gaps", ())):
+        yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
+    for row in damaged:
+        yield MissingCause(*_interval_of(row), f"damaged when it was read ({row['reason']})")
+    for row in unknown:
+        yield MissingCause(*_interval_of(row), "no run could read these bytes")
+    for file in messages.lost_files:
+        path = f"{messages.table.name}/{file.path}"
+        start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
+        yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
+    if known.topic_choices.until:
+        why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
+        yield MissingCause(0, known.topic_choices.until, why, is_choice=True)
+
+
+def _interval_of(row: Mapping[str, Any]) -> Interval:
+    return row["physical_offset"], row["physical_offset"] + row["length"]
+
+
+def _path(base_offset: int, noted: str | None) -> str:
+    """Return the path of a file below a store: its original one, if that is known and valid."""
+    name = f"{base_offset:020d}"
+    parts = (noted or "").split("/")
+    is_harmless = parts[-1] == name and all(part not in {"", ".", ".."} for part in parts)
+    return "/".join(parts) if is_harmless else f"commitlog/{name}"
+
+
+def _list_segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator[int]:
+    """Yield the segments of a file's rows; usually Delta's log has them, and the file is not read."""
+    lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
+    is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
+    if isinstance(lowest, int) and lowest == highest and is_ours:
+        yield lowest
+        return
+    seen: set[int] = set()
+    for batch in read_batches(lake, MESSAGES, file, ("store_id", "segment")):
+        seen.update(pc.unique(batch.column("segment").filter(pc.equal(batch.column("store_id"), store_id))).to_pylist())
+    yield from sorted(seen - {None})  # a row of another engine may have none
+
+
+def _determine_file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
+    """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
+    if given is None and len(noted) == 1:
+        (size,) = noted
+        return Known(size, DETECTED, "recorded in the lake")
+    if given is not None:
+        odd = next((base for base in bases if (base - bases[0]) % given), None)
+        if odd is not None:
+            raise NothingToRestoreError(
+                f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size. "
+                "Omit --segment-size to use the size recorded in the lake"
+            )
+        return Known(given, GIVEN, "--segment-size")
+    distances = Counter(after - before for before, after in pairwise(bases))
+    if not distances:
+        return Known(DEFAULT_SEGMENT_SIZE, ASSUMED, "the default, because the lake has rows of only one file")
+    size = min(distances)
+    odd = next((distance for distance in distances if distance % size), None)
+    if odd is not None:
+        raise NothingToRestoreError(
+            f"the distances between the segments differ ({size:,} and {odd:,} bytes): pass --segment-size"
+        )
+    return Known(size, DETECTED, f"the distance between segments is {size:,} bytes")
+
+
+def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None:
+    """Return the offset of the first message stored at *timestamp* or later, if there is one."""
+    within = {"store_timestamp": (timestamp, MAX_LONG)}
+    offset = min(_read_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
+    for file in find_table_files(lake, MESSAGES, store_id).lost_files:
+        is_before = offset is not None and file.minimum("physical_offset", 0) >= offset
+        if file.maximum("store_timestamp", MAX_LONG) >= timestamp and not is_before:
+            reason = (
+                "is missing or unreadable, and may contain the first message of this time range: pass an offset instead"
+            )
+            raise OSError(errno.EIO, reason, lake.locate(MESSAGES.name, file.path))
+    return offset
+
+
+def read_last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
+    """Return the store time of the last message before *end*; 0 if there is none."""
+    if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
+        return known.newest.store_timestamp
+    within = {"physical_offset": (0, end - 1)}
+    return max(_read_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
+
+
+def _read_extremes(
+    lake: Lake, store_id: str, column: str, within: Limits, extreme: Callable[[pa.Array], pa.Scalar]
+) -> Iterator[int]:
+    """Yield the *extreme* of a column in each batch of a store's messages, so memory does not grow with them."""
+    ((limited, (first, last)),) = within.items()
+    for file in find_table_files(lake, MESSAGES, store_id).files:
+        if file.maximum(limited, last) < first or file.minimum(limited, first) > last:
+            continue
+        for batch in read_batches(lake, MESSAGES, file, ("store_id", limited, column), within):
+            values = batch.column(limited)
+            chosen = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
+            chosen = pc.and_(chosen, pc.equal(batch.column("store_id"), store_id))
+            if (found := extreme(batch.column(column).filter(chosen)).as_py()) is not None:
+                yield found
+
+
+def count_messages_in_ranges(
+    lake: Lake, store_id: str, topics: Collection[str], ranges: Sequence[tuple[int, int]]
+) -> Counter[str]:
+    """Return the number of a store's messages in *ranges*, by topic; memory does not grow with their number."""
+    if not ranges:
+        return Counter()
+    starts, ends = np.array(sorted(ranges), np.int64).T
+    wanted = pa.array(sorted(topics), pa.string())
+    within = {"physical_offset": (int(starts[0]), int(ends.max()) - 1)}
+
+    def count(snapshot: DeltaTable) -> Counter[str]:
+        counts = Counter[str]()
+        for file in list_snapshot_files(lake, snapshot):
+            if not file.may_have("store_id", store_id):
+                continue
+            for batch in read_batches(lake, MESSAGES, file, ("store_id", "topic", "physical_offset"), within):
+                is_wanted = pc.and_(
+                    pc.equal(batch.column("store_id"), store_id), pc.is_in(batch.column("topic"), wanted)
+                )
+                chosen = batch.filter(pc.and_(is_wanted, batch.column("physical_offset").is_valid()))
+                offsets = chosen.column("physical_offset").to_numpy()
+                numbers = np.searchsorted(starts, offsets, "right") - 1
+                inside = chosen.column("topic").filter(pa.array((numbers >= 0) & (offsets < ends[numbers])))
+                counts.update({one["values"]: one["counts"] for one in inside.value_counts().to_pylist()})
+        return counts
+
+    return read_snapshot(lake, MESSAGES.name, count) or Counter()
+
+
+def merge_and_find_overlaps(bounds: Sequence[tuple[Integers, Integers]]) -> tuple[list[Interval], list[Interval]]:
+    """Return the intervals in order, merged if they touch, and the parts that are covered twice."""
+    starts, ends = (np.concatenate(column) for column in zip((_NO_OFFSETS, _NO_OFFSETS), *bounds, strict=True))
+    if not starts.size:
+        return [], []
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    # The highest end so far. An interval that starts before it overlaps, one that starts at it is merged.
+    reach = np.maximum.accumulate(ends)
+    overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
+    twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
+    first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
+    last = np.concatenate((first[1:] - 1, [starts.size - 1]))
+    return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
+
+
+def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
+    """Yield the parts of [start, end) that the ascending intervals do not cover."""
+    edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
+    yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])
+
+
+def unchecked_note(places: Sequence[Interval]) -> list[str]:
+    """Return a note on the rows that cannot be checked, if there are any."""
+    more = f" and in {count_text(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
+    return [
+        f"rows from {start:,} to {end:,}{more} could not be checked: earlier releases wrote them without "
+        "record_crc, so changes by another engine may go unnoticed"
+        for start, end in places[:1]
+    ]

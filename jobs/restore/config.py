@@ -22,7 +22,7 @@ from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
 from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
-from jobs.restore.plan import ROWS_DELETED, find_table_files
+from jobs.restore import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules

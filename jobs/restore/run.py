@@ -23,13 +23,13 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import read_header_as_broker
+from jobs.restore import Interval, NothingToRestoreError, Plan, plan_log, read_last_store_timestamp, unchecked_note
 from jobs.restore.config import (
     RebuiltFileSettings,
     changed_file_error,
     create_or_accept_file,
     write_config,
 )
-from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, read_last_store_timestamp, unchecked_note
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_below_output

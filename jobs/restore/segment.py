@@ -22,7 +22,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, usual_headers
-from jobs.restore.plan import Interval, Plan, PlannedSegment, merge_and_find_overlaps, uncovered_parts
+from jobs.restore import Interval, Plan, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import FileState

@@ -31,8 +31,8 @@ from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import log_message
 from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
-from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES

@@ -315,7 +315,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         refuse_nonempty_directory(str(out))
     workers = start_workers(engine, lake)
     from jobs.lake.lake import Lake
-    from jobs.restore.plan import find_offset_at_time
+    from jobs.restore import find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
     source = Lake(normalise_location(lake), workers.options)

@@ -178,7 +178,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--apply and --undo cannot be combined")
     if applies or undoes:
         refuse_running_broker(place.store)
-    from jobs.repair.journal import JOURNAL_FILE
+    from jobs.repair import JOURNAL_FILE
 
     if undoes:
         from jobs.repair.run import undo
@@ -192,7 +192,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     if not (out / JOURNAL_FILE).exists():
         refuse_nonempty_directory(str(out))
     run = StoreCommand(place, engine, settings.max_rate)
-    from jobs.diagnosis.broker_start import start_warning_lines
+    from jobs.diagnosis import start_warning_lines
     from jobs.repair.run import RepairRequest
     from jobs.repair.run import repair as repair_store
 

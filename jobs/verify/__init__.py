@@ -1,1 +1,121 @@
-"""`verify` compares the log with itself, and queues and index files with the log; each finding has a cause."""
+"""
+`verify` compares the log with itself, and queues and index files with the log; each finding has a cause.
+
+This module has the report of a part of the store, the kinds of findings, and the lost ranges that findings follow from.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import attrgetter
+
+from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
+from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
+from jobs.store.store import Store
+from rmq_formats.errors import FormatError
+from rmq_formats.store import file_name_of_offset
+
+# Of the log; more are in `jobs.lake.findings`.
+CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
+# Of queues, and of pending messages.
+WRONG_FILE_NAME = "wrong_file_name"
+UNEXPECTED_FILE = "unexpected_file"
+CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"
+DELAY_PAST_QUEUE_END = "delay_offset_past_queue_end"
+TAIL_NOT_ZERO = "tail_not_zero"
+OUT_OF_SEQUENCE = "record_out_of_sequence"
+DOUBLE_WRITE_DIFFERS = "double_write_differs"
+TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
+TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
+TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
+# Of compacted logs.
+COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
+COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
+COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
+COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
+COMPACTED_LOG_KINDS = frozenset(
+    {
+        DAMAGED_COMPACTION,
+        COMPACTED_RECORD_DIFFERS,
+        COMPACTED_UNIT_DIFFERS,
+        COMPACTED_OUT_OF_ORDER,
+        COMPACTED_FOREIGN_RECORD,
+    }
+)
+# Of index files, and of an index in RocksDB.
+ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
+CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
+REPEATED_INDEX_FILE = "repeated"
+MISSING_ROWS = "missing_index_rows"
+ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
+DAMAGED_ROWS = "damaged_index_rows"
+# Of a tier.
+TIER_UNIT_DIFFERS = "tier_unit_differs"
+TIER_ENTRY_DIFFERS = "tier_entry_differs"
+FOREIGN_RECORD = "record_of_another_queue"
+
+
+@dataclass(slots=True)
+class PartReport:
+    """The report of one part: log, queues or index."""
+
+    findings: list[Finding] = field(default_factory=list)
+    numbers: Mapping[str, int] = field(default_factory=dict)  # compared items, and those that are not dispatched yet
+    notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
+    facts: list[Finding] = field(default_factory=list)  # worth knowing, but nothing to correct
+    unverified: str = ""  # why the part could not be verified
+    is_absent: bool = False  # it has no file, and nothing shows whether it had one
+    doubts: list[str] = field(default_factory=list)  # reasons why some of it could not be verified
+    database_step: RecommendedStep | None = None  # the remedy for rows that only a broker can write
+
+    @property
+    def severity(self) -> Severity:
+        """The worst severity: of the findings, of items that are not dispatched, or of an incomplete verification."""
+        behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
+        own = worst_severity_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
+        return worst_severity([own, *(finding.severity for finding in self.findings)])
+
+
+def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
+    """Return the finding of a RocksDB database that cannot be read; *besides* completes the sentence on its broker."""
+    cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
+    place = store.path_below_root(error.file), error.offset, "database"
+    return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "a database that can be opened", cause)
+
+
+def locate_offset(offset: int, store: Store) -> tuple[str, int]:
+    """Return the file below the store's root, and the position in it, of an offset of the log."""
+    number = bisect_right(store.segments, offset, key=attrgetter("base_offset")) - 1
+    if number < 0:
+        return f"commitlog/{file_name_of_offset(offset)}", 0
+    segment = store.segments[number]
+    return store.path_below_root(segment.location), offset - segment.base_offset
+
+
+LostRange = tuple[int, int, str]  # start and end of offsets whose records are lost, and the title of the finding on it
+
+
+class LostRanges:
+    """The offsets of the log whose records are lost, each with the finding on its loss."""
+
+    def __init__(self, ranges: Iterable[LostRange]) -> None:
+        self._ranges = sorted(ranges)
+        self._starts = [start for start, _, _ in self._ranges]
+        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
+
+    def find_title(self, offset: int | None) -> str:
+        """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""
+        number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
+        while offset is not None and number >= 0 and offset < self._furthest[number]:
+            _, end, title = self._ranges[number]
+            if offset < end:
+                return title
+            number -= 1  # a gap within the lost end hides that end
+        return ""
+
+    def mark_consequence(self, finding: Finding) -> Finding:
+        """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
+        title = self.find_title(finding.log_offset)
+        return finding.as_consequence_of(title) if title else finding

@@ -20,7 +20,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_deleted, is_written, read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify.findings import (
+from jobs.verify import (
     COMPACTED_FOREIGN_RECORD,
     COMPACTED_OUT_OF_ORDER,
     COMPACTED_RECORD_DIFFERS,

@@ -22,13 +22,13 @@ from jobs.lake.findings import (
     UNDECIDED,
     Finding,
 )
+from jobs.products.index import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
     FileVerdict,
     explain_files,
 )
-from jobs.products.index.key_sequence import KeySequence, LogKeyCollector, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
@@ -37,7 +37,7 @@ from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers
-from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
+from jobs.verify import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import make_rules

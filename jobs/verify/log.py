@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
-from jobs.diagnosis.broker_start import why_segment_size_is_doubtful
+from jobs.diagnosis import why_segment_size_is_doubtful
 from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
 from jobs.lake.findings import (
     DAMAGED_RANGE,
@@ -45,7 +45,7 @@ from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.store.units import Units
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import (
+from jobs.verify import (
     CHECKPOINT_AFTER_LOG,
     SHORT_CHECKPOINT,
     LostRange,

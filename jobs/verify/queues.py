@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text, time_text
-from jobs.diagnosis.broker_start import QueueStop
+from jobs.diagnosis import QueueStop
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DELETED_OR_LOST_QUEUE,
@@ -24,7 +24,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.queues.differences import MISSING_UNIT_KINDS, Difference, DifferenceKind, JoinResult
+from jobs.products.queues import MISSING_UNIT_KINDS, Difference, DifferenceKind, JoinResult
 from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
@@ -56,7 +56,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify.findings import (
+from jobs.verify import (
     CONSUMER_PAST_QUEUE_END,
     DELAY_PAST_QUEUE_END,
     DOUBLE_WRITE_DIFFERS,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.lake.findings import INDEX, Finding
-from jobs.products.index.key_sequence import KeySequence, collect_keys, read_key_blocks
+from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
@@ -29,7 +29,7 @@ from jobs.store.queue_files import detect_storage_features
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.findings import DAMAGED_ROWS, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, PartReport, unreadable_database
+from jobs.verify import DAMAGED_ROWS, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys

@@ -34,7 +34,7 @@ from jobs.store.queue_files import (
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import read_stored_units
-from jobs.verify.findings import (
+from jobs.verify import (
     DOUBLE_WRITE_DIFFERS,
     TIMER_ROW_WITHOUT_MESSAGE,
     TIMER_UNIT_WITHOUT_MESSAGE,

@@ -17,7 +17,7 @@ from functools import partial
 from tempfile import gettempdir
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.broker_start import keeps_incomplete_record, predict_store_start
+from jobs.diagnosis import keeps_incomplete_record, predict_store_start
 from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
@@ -35,7 +35,7 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
-from jobs.products.queues.differences import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
+from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, retry_if_expired
@@ -48,8 +48,8 @@ from jobs.store.running_broker import check_disk_space, find_broker_process
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
+from jobs.verify import LostRanges, PartReport, locate_offset
 from jobs.verify.compaction import verify_compacted_logs
-from jobs.verify.findings import LostRanges, PartReport, locate_offset
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import QueueVerification, verify_queues

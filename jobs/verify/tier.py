@@ -28,7 +28,7 @@ from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify.findings import (
+from jobs.verify import (
     ENTRIES_OF_LOST_MESSAGES,
     FOREIGN_RECORD,
     TIER_ENTRY_DIFFERS,

@@ -8,7 +8,7 @@ from shlex import quote
 from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
-from jobs.diagnosis.broker_start import WalkedLog, recreated_index_notes, start_warning_lines
+from jobs.diagnosis import WalkedLog, recreated_index_notes, start_warning_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DAMAGED_RECORDS,
@@ -25,7 +25,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.verify.findings import (
+from jobs.verify import (
     CHECKPOINT_AFTER_LOG,
     COMPACTED_LOG_KINDS,
     DAMAGED_ROWS,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import records

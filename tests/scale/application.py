@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pyspark import TaskContext
 
 from jobs.command import cli
-from jobs.ingest.request import IngestRequest
+from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.session import close, spark_session
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index

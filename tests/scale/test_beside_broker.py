@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.command import cli
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import use_half_the_cores
 from jobs.storage import storage_for

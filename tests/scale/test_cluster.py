@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf

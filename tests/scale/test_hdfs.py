@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.ingest.request import IngestRequest
+from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.storage import storage_for

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from jobs.console.result import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import ensure_table, open_table, read_rows
 from jobs.lake.features import UnsupportedTableError

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
+import jobs.repair as journal
 from jobs.lake.lake import Lake
 from jobs.rebuild import install as installing
 from jobs.rebuild.install import Installation, install
-from jobs.repair import journal
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.running_broker import FileState, list_file_states, lock_store

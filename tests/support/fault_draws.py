@@ -28,9 +28,9 @@ from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.lake.lake import Lake
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
-from jobs.repair.journal import NotRepairableError
+from jobs.repair import NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.running_broker import NotInstalledError

@@ -33,8 +33,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMVie
 
 from jobs.command import VERBS
 from jobs.console.result import ExitCode
+from jobs.ingest import IngestRequest
 from jobs.ingest.follow import Follower, Pace, StopRequest
-from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, superseded, upkeep, writers
 from jobs.lake import table_file as writing

@@ -14,7 +14,7 @@ from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from jobs.diff import DiffRequest, DiffSummary, diff
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.tables import WRITTEN_BY_RUNS

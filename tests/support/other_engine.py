@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import DeltaTable, QueryBuilder
 
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import rows_without_timestamps
 from tests.support.broker import Broker, some_records

@@ -12,7 +12,7 @@ from jobs.command.cli import rmq_lake
 from jobs.command.configuration import configurable_parameters
 from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.report import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline

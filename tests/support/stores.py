@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import PartReport
+from jobs.verify import PartReport
 from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.framing import find_framing

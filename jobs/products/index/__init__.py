@@ -1,1 +1,291 @@
-"""Index files derived from a log: keys in log order, divided into files, which are built and compared in parallel."""
+"""
+Index files derived from a log: its keys as one sequence, which is divided into files.
+
+Each range of the log yields a run of keys. The cumulative counts of the runs give the position of each run in the
+sequence, and so the keys that each index file has, without sorting or shuffling.
+
+The keys of each range are written to a scratch file, 20 bytes each; if rows are made of them, their texts are written
+to another.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate
+from struct import Struct
+from typing import Any, BinaryIO, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from jobs.storage.scratch import Scratch
+from jobs.store.chain import ListedLog, Outcome, damaged_ranges, drop_deleted_ranges, read_ranges_not_deleted
+from jobs.store.ranges import Range, find_holes
+from jobs.store.workers import Workers
+from rmq_formats.commitlog.scan import RawRecords
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
+from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
+from rmq_formats.release import Rules
+
+KEYS_PER_BLOCK = 1 << 18
+KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
+_PAGES = 16
+
+_TEXTS = ".texts"  # after the name of a file of keys
+_FRAME = Struct("<qq")  # how many texts follow, in how many bytes
+
+
+class Key(NamedTuple):
+    """One packed key."""
+
+    key_hash: int
+    physical_offset: int
+    store_timestamp: int
+
+
+class RangeKeys(NamedTuple):
+    """The keys of one range."""
+
+    file: str
+    keys: int
+    last_record: int | None  # physical offset of the last record, with keys or without
+    last_keyed: int | None  # physical offset of the last record with keys
+    files: Mapping[str, Any] = {}  # of tables: none
+
+    @property
+    def scratch_files(self) -> tuple[str, ...]:
+        """Its scratch files, if rows are made of the keys."""
+        return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
+
+
+OWN_ENTRIES = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
+
+
+class KeyPart(NamedTuple):
+    """Consecutive keys of one run, or (`OWN_ENTRIES`) consecutive entries of the index file itself."""
+
+    file: str
+    first: int
+    keys: int
+
+
+KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, and their texts where these are wanted
+
+
+def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
+    """Yield the keys of a part of one file."""
+    first = part.first
+    blocks: Iterator[tuple[int, pa.RecordBatch | None]] = (
+        (min(part.keys - at, KEYS_PER_BLOCK), None) for at in range(0, part.keys, KEYS_PER_BLOCK)
+    )
+    with scratch.open(part.file) as file:
+        for count, texts in _texts_of(scratch, part) if with_texts else blocks:
+            keys = np.empty(count, PACKED_KEY)
+            scratch.read_into(file, part.file, first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+            yield keys, texts
+            first += count
+
+
+def _texts_of(scratch: Scratch, part: KeyPart) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the texts of a part of one file, in the batches in which they were written."""
+    before, left, position = part.first, part.keys, 0
+    with scratch.open(f"{part.file}{_TEXTS}") as file:
+        while left:
+            rows, size = _FRAME.unpack(file.read(position, _FRAME.size))
+            position += _FRAME.size
+            if before < rows:
+                data = np.empty(size, np.uint8)
+                scratch.read_into(file, f"{part.file}{_TEXTS}", position, data.data)
+                some = pa.ipc.read_record_batch(pa.py_buffer(data), KEY_TEXT_SCHEMA).slice(before, left)
+                yield some.num_rows, some
+                left -= some.num_rows
+            before, position = max(before - rows, 0), position + size
+
+
+@dataclass(frozen=True)
+class KeySequence:
+    """The keys of a log, in log order."""
+
+    scratch: Scratch
+    spans: tuple[RangeKeys, ...]
+    start_offset: int  # of the log
+    gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
+    damaged: tuple[tuple[int, int], ...] = ()  # ranges of bytes that do not form a record
+    records: int = 0  # number of messages in the log
+    cut_by_promotion: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
+    doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
+    _ends: tuple[int, ...] = field(init=False, repr=False)
+    _page: Callable[[KeyPart], list[Key]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute cumulative counts, and create a cache for recently read pages."""
+        object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
+        object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.scratch)))
+
+    def __len__(self) -> int:
+        """Return the number of keys in the log."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The number of damaged bytes in the log."""
+        return sum(end - start for start, end in self.damaged)
+
+    @cached_property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
+        return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *self.damaged])
+
+    def is_cut_by_promotion(self, first: int, last: int) -> bool:
+        """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
+        return any(start <= first and last < end for start, end in self.cut_by_promotion)
+
+    @property
+    def ends_without_keys(self) -> bool:
+        """Whether a message without keys follows the last one with keys."""
+        keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
+        return self.last_record_offset > keyed
+
+    @property
+    def last_record_offset(self) -> int:
+        """The offset of the newest message; -1 if there is none."""
+        return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
+
+    def list_parts(self, start: int, end: int) -> list[KeyPart]:
+        """Return the parts of files that have the keys number *start* to *end*, in order."""
+        found = []
+        number = bisect_right(self._ends, start)
+        while start < end:
+            span = self.spans[number]
+            first = start - (self._ends[number] - span.keys)
+            count = min(span.keys - first, end - start)
+            if count:
+                found.append(KeyPart(span.file, first, count))
+            start += count
+            number += 1
+        return found
+
+    def read_keys(self, start: int, end: int) -> list[Key]:
+        """Return a few keys."""
+        found: list[Key] = []
+        for file, first, count in self.list_parts(max(start, 0), min(end, len(self))):
+            for before in range(first // KEYS_PER_PAGE * KEYS_PER_PAGE, first + count, KEYS_PER_PAGE):
+                own = slice(max(first - before, 0), min(first + count - before, KEYS_PER_PAGE))
+                keys = self._page(KeyPart(file, before, KEYS_PER_PAGE))[own]
+                if len(keys) < own.stop - own.start:
+                    raise self.scratch.truncated_error(file)
+                found += keys
+        return found
+
+    def find_first_key(self, physical_offset: int) -> int:
+        """Return the number of the first key of a message at or after *physical_offset*."""
+        return bisect_left(
+            range(len(self)), physical_offset, key=lambda number: self.read_keys(number, number + 1)[0].physical_offset
+        )
+
+
+def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
+    """Return the keys of a page, which is shorter at the end of a run."""
+    keys = np.empty(page.keys, PACKED_KEY)
+    with scratch.open(page.file) as file:
+        found = file.read_into(page.first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+    return [Key(*key) for key in keys[: found // PACKED_KEY.itemsize].tolist()]
+
+
+class LogKeyCollector:
+    """A collector of the keys of a log, while it is read."""
+
+    def __init__(self, rules: Rules, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._outcomes: Sequence[Outcome[RangeKeys]] = ()
+        self.new_collector = partial(collect_range_keys, rules, scratch)
+
+    def add_outcomes(self, outcomes: Sequence[Outcome[RangeKeys]]) -> None:
+        """Take the keys of all ranges."""
+        self._outcomes = outcomes
+
+    def key_sequence(self, log: ListedLog, from_offset: int = 0) -> KeySequence:
+        """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
+        start, outcomes = drop_deleted_ranges(log, self._outcomes)
+        start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
+        gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
+        records = sum(outcome.facts.records for outcome in outcomes)
+        keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(damaged_ranges(outcomes))
+        return KeySequence(self._scratch, keys, start, gaps, damaged, records)
+
+
+def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "KeyCollector":
+    """Return the collector of a range's keys."""
+    return KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
+
+
+def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeySequence:
+    """Read a log and return its keys."""
+    keys = LogKeyCollector(rules, scratch)
+    read_ranges_not_deleted(workers, log, collectors=[keys])
+    return keys.key_sequence(log)
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+class KeyCollector:
+    """Writes the keys of one range to a scratch file."""
+
+    def __init__(  # noqa: PLR0913 - where the keys go, and which are wanted
+        self,
+        rules: Rules,
+        scratch: Scratch,
+        file: str,
+        files: ExitStack,
+        from_offset: int = 0,
+        *,
+        with_texts: bool = False,
+    ) -> None:
+        """Start; *files* closes the files that the first keys open."""
+        self._table = RuleTable.from_rules(rules)
+        self._scratch, self._file, self._files = scratch, file, files
+        self._from_offset = from_offset
+        self._with_texts = with_texts
+        self._keys = 0
+        self._last_record: int | None = None
+        self._last_keyed: int | None = None
+        self._sinks: list[BinaryIO] = []  # of keys, and of texts
+
+    def add(self, item: RawRecords | Piece) -> None:
+        """Process the next records, or the bytes between them."""
+        if isinstance(item, Piece) or not len(item.positions):
+            return
+        last = item.base_offset + int(item.positions[-1])
+        if last < self._from_offset:
+            return
+        self._last_record = last
+        for block in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
+            if not len(block.keys):
+                continue
+            self._last_keyed = int(block.keys["physical_offset"][-1])
+            self._keys += len(block.keys)
+            if not self._sinks:
+                names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
+                self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
+            self._sinks[0].write(block.keys.view(np.uint8).data)
+            if self._with_texts:
+                texts = key_texts(block.places, item.buffer).serialize()
+                self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
+                self._sinks[1].write(texts)
+
+    def finish(self) -> RangeKeys:
+        """Return the results for the range."""
+        return RangeKeys(self._file if self._sinks else "", self._keys, self._last_record, self._last_keyed)

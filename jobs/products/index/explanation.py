@@ -13,6 +13,7 @@ from enum import StrEnum, unique
 from itertools import pairwise
 
 from jobs.console.amounts import count_text
+from jobs.products.index import KeySequence, LogKeyCollector
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
@@ -22,7 +23,6 @@ from jobs.products.index.file_builder import (
     file_name_for_time,
     is_all_zeros,
 )
-from jobs.products.index.key_sequence import KeySequence, LogKeyCollector
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import FilePlacer, Survivor, ranges_cut_by_promotion, refusal_reason

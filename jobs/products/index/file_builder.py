@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index.key_sequence import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
+from jobs.products.index import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
+from jobs.products.index import OWN_ENTRIES, KeyPart, KeySequence
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
-from jobs.products.index.key_sequence import OWN_ENTRIES, KeyPart, KeySequence
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header, time_diff_s

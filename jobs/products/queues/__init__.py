@@ -1,1 +1,226 @@
-"""A store's queues in tasks: read their files, join them with the log, and rewrite them."""
+"""
+A store's queues in tasks: read their files, join them with the log, and rewrite them.
+
+This module has the result of the join: figures, and the differences by queue.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from jobs.lake.table_file import AddedFile
+from jobs.store.log_ends import MAX_BYTES_PAST_LOG_END
+from jobs.store.queue_files import StoredQueue
+from jobs.store.topics import TopicEvidence, TopicFate
+from rmq_formats.consumequeue.dispatch import QueueName
+
+
+@unique
+class DifferenceKind(StrEnum):
+    """The kinds of differences; scripts rely on the values."""
+
+    DANGLING = "dangling_unit"
+    LOST_RECORD = "unit_of_lost_record"
+    DAMAGED_RECORD = "unit_of_damaged_record"
+    PAST_LOG_END = "unit_past_log_end"
+    WRONG_SIZE = "wrong_size"
+    WRONG_TAGS_CODE = "wrong_tags_code"
+    WRONG_BATCH_FIELD = "wrong_batch_field"
+    FOREIGN = "unit_of_other_queue"
+    HIDDEN_RECORD = "unit_of_hidden_record"
+    DUPLICATE = "duplicate_unit"
+    OUT_OF_ORDER = "out_of_order"
+    MISPLACED = "misplaced_unit"
+    MISSING = "missing_unit"
+    MISSING_FILE = "missing_file"
+    MISSING_QUEUE = "missing_queue"
+    HOLE = "hole"
+    BLANK_INSIDE = "blank_inside"
+    BLANK_OF_LOST = "blank_of_lost_record"  # a repair leaves out what the log has lost
+    CORRUPT = "corrupt_unit"
+    RESTARTED = "queue_restarted"
+    DROPPED = "dropped_record"
+    # Messages from before a queue restarted at 0.
+    DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
+    QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
+    DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # it is unknown which of the two
+
+
+_LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
+_OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE}
+_OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
+# The position does not have the unit of its record.
+WRONG_POSITION_KINDS = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
+    DifferenceKind.PAST_LOG_END, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
+}  # fmt: skip
+# Not a fault of a queue or its file: the record is lost in the log, or its topic was deleted.
+KINDS_WITHOUT_QUEUE_FAULT = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.DELETED_OR_LOST_QUEUE}
+# A record has no unit.
+MISSING_UNIT_KINDS = {
+    DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
+    DifferenceKind.QUEUE_LOST,
+}  # fmt: skip
+# A unit points to a record, but differs from the unit that the record requires.
+OVERWRITTEN_UNIT_KINDS = _OF_OTHERS | {
+    DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
+    DifferenceKind.OUT_OF_ORDER,
+}  # fmt: skip
+# A unit points to a record that contradicts it; if only few units do, one changed bit of the record explains it.
+_AGAINST_RECORD = _OF_OTHERS | {
+    DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
+}  # fmt: skip
+KINDS_OF_EARLIER_QUEUES = {
+    TopicFate.DELETED: DifferenceKind.DELETED_TOPIC,
+    TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
+    TopicFate.UNDECIDED: DifferenceKind.DELETED_OR_LOST_QUEUE,
+}
+_FEW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference, or several consecutive ones of the same kind."""
+
+    kind: DifferenceKind
+    queue: QueueName
+    position: int  # the unit's position, or the expected one if it is missing
+    found: str
+    expected: str
+    field: str = "unit"
+    times: int = 1
+    shift: int = 0  # difference between the unit's position and its queue offset
+    log_offset: int | None = None  # offset in the log to which the first difference refers
+
+    @property
+    def may_be_changed_record(self) -> bool:
+        """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
+        return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
+
+    def join(self, other: "Difference") -> "Difference | None":
+        """Return both as one, if *other* continues this one."""
+        goes_on = other.position == self.position + self.times
+        same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
+        return replace(self, times=self.times + other.times) if goes_on and same else None
+
+
+def merge_differences(differences: Sequence[Difference]) -> Iterator[Difference]:
+    """
+    Yield differences by queue and position, with consecutive ones of the same kind merged.
+
+    Differences of single records are not merged: each names its record.
+    """
+    run: list[Difference] = []
+    current: Difference | None = None
+    for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
+        both = current.join(difference) if current else None
+        if current and both is None:
+            yield from run if current.may_be_changed_record else [current]
+            run = []
+        current = both or difference
+        run = [*run, difference][: _FEW + 1]
+    if current:
+        yield from run if current.may_be_changed_record else [current]
+
+
+class UndispatchedRecords(NamedTuple):
+    """Records of one queue with consecutive queue offsets that have no units yet."""
+
+    queue: QueueName
+    log_offset: int  # of the first
+    first: int  # its queue offset
+    length: int
+
+
+class QueueWithoutFiles(NamedTuple):
+    """The expected units of a queue without files."""
+
+    units: int
+    first_physical_offset: int
+    last_physical_offset: int
+    newest_ms: int = 0  # store time of their newest record
+
+
+@dataclass(slots=True)
+class JoinResult:
+    """The result of joining a store, its new part, or some of its queues with the log."""
+
+    expected: int = 0  # units that the records should have
+    matched: int = 0
+    misplaced: int = 0  # units that are not at the queue offset of their record
+    expired: int = 0
+    blanks: int = 0
+    ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
+    waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
+    wrong_fields: list[Difference] = field(default_factory=list)  # of units at their place
+    differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
+    without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
+    beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
+    watermarks: dict[QueueName, int] = field(default_factory=dict)
+    ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
+    written: list[AddedFile] = field(default_factory=list)  # files of rows
+    newer: list[UndispatchedRecords] = field(
+        default_factory=list
+    )  # of records after the dispatched part, in the log's order
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
+    queues: tuple[StoredQueue, ...] = ()  # as they were when they were read
+    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
+    log_end: int = 0
+    dispatched: int = 0
+    behind: int = 0  # bytes of the log that the dispatcher had not reached
+    records_end: int | None = None  # the end of the last record whose units were joined; None without any
+
+    def add(self, part: "JoinResult") -> None:
+        """Add the figures of some of the queues; figures that only all queues together have are not part of them."""
+        for name in self.__dataclass_fields__:
+            own, more = getattr(self, name), getattr(part, name)
+            if isinstance(own, int):
+                setattr(self, name, own + (more or 0))
+            elif isinstance(own, list):
+                own.extend(more)
+            elif isinstance(own, dict):
+                own.update(more)
+
+    def finish(self) -> None:
+        """Sort all differences: wrong fields by queue, then the others by queue."""
+        self.differences.sort(key=lambda one: one.queue)
+        self.differences[:0] = sorted(self.wrong_fields, key=lambda one: one.queue)
+
+    def find_topic_fate(self, name: QueueName) -> TopicFate:
+        """Return what happened to a queue without files; a topic that was recreated has messages from before."""
+        of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
+        newest_ms = max(lacking.newest_ms for lacking in of_topic)
+        if self.without_queue[name].last_physical_offset < self._beginning(name.topic):
+            return self.topics.fate_of_earlier(name.topic, newest_ms)
+        return self.topics.fate(name.topic, newest_ms)
+
+    def _beginning(self, topic: str) -> int:
+        """Return the first offset of a topic whose queues restarted at 0; 0 if they did not."""
+        earlier = KINDS_OF_EARLIER_QUEUES.values()
+        if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
+            return 0
+        return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
+
+    def find_newest_offset_ahead(self) -> int | None:
+        """Return the newest offset after the log's end to which last units of queues point; None if there is none."""
+        starts = {queue.name: queue.start for queue in self.queues}
+        behind = [
+            difference
+            for difference in self.differences
+            if difference.kind is DifferenceKind.PAST_LOG_END
+            and difference.log_offset is not None
+            and difference.position + difference.times >= self.ends[difference.queue]
+            and difference.log_offset < self.log_end + MAX_BYTES_PAST_LOG_END
+        ]
+        # A queue without any unit in this log, or whose last unit in it points to no record, may belong to another log.
+        # If no queue has a unit in it, the log is lost; a unit that points to the exact end of the log belongs to it.
+        whole = {one.queue for one in behind if one.position <= starts[one.queue]}
+        written = {name for name, start in starts.items() if self.ends[name] > start}
+        bad = {(one.queue, one.position + one.times) for one in self.differences if one.kind in _OF_NO_RECORD}
+        if not whole >= written:
+            behind = [
+                one
+                for one in behind
+                if one.log_offset == self.log_end or (one.queue not in whole and (one.queue, one.position) not in bad)
+            ]
+        return max((one.log_offset for one in behind if one.log_offset is not None), default=None)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.lake.table_file import AddedFile
-from jobs.products.queues.differences import (
+from jobs.products.queues import (
     Difference,
     DifferenceKind,
     JoinResult,

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.queues.differences import (
+from jobs.products.queues import (
     KINDS_OF_EARLIER_QUEUES,
     WRONG_POSITION_KINDS,
     Difference,

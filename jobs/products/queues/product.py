@@ -14,7 +14,7 @@ from functools import partial
 from jobs.lake.history import read_committed_records
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
-from jobs.products.queues.differences import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
+from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import determine_queue_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units

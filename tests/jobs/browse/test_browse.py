@@ -24,7 +24,7 @@ from deltalake import write_deltalake
 
 from jobs.browse.server import serve
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import start_warning_lines
+from jobs.diagnosis import start_warning_lines
 from jobs.inspect.inspection import inspect_store
 from jobs.query import Message
 from jobs.query.place import Place

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.console.result import Severity
 from jobs.diff import DiffSummary
 from jobs.ingest.run import ingest
-from jobs.restore.plan import NothingToRestoreError
+from jobs.restore import NothingToRestoreError
 from jobs.storage.local import LocalReader
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers

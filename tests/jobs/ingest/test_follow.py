@@ -23,10 +23,9 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode
+from jobs.ingest import IngestRequest, Summary, run
 from jobs.ingest import follow as following
-from jobs.ingest import run
 from jobs.ingest.follow import Follower, Pace, StopRequest
-from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.follow import Follower, Pace, StopRequest
-from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import find_unfinished_run, list_known_stores

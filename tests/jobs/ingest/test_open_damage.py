@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode, Severity
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.lake import upkeep
 from jobs.lake.findings import OpenDamage
 from jobs.report.metrics import write_metrics

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
+from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
-from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock

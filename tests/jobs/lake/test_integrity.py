@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.demo import extract
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.lake.compaction import merge_small_files
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, restore_transactions

@@ -28,7 +28,7 @@ from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
 from jobs.report import Bars
 from jobs.report.ingest_report import build_ingest_report
-from jobs.restore.plan import plan_log
+from jobs.restore import plan_log
 from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record

@@ -21,7 +21,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
-from jobs.restore.plan import NEWER_COLUMNS
+from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import run_in_process, without_spark

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, add_inflated_bodies
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Output, RangeResult
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues import DifferenceKind
 from jobs.products.queues.join import compare_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,

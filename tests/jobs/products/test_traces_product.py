@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from jobs.ingest.request import Summary
+from jobs.ingest import Summary
 from jobs.products import messages
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED

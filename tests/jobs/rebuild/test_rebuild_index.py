@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.products.index import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
@@ -28,7 +29,6 @@ from jobs.products.index.file_builder import (
     file_name_for_time,
     write_blocks,
 )
-from jobs.products.index.key_sequence import KeySequence, RangeKeys, collect_keys
 from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
@@ -211,7 +211,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
     monkeypatch.setattr("jobs.store.chain._NARROW", 512)
-    monkeypatch.setattr("jobs.products.index.key_sequence.KEYS_PER_BLOCK", 3)
+    monkeypatch.setattr("jobs.products.index.KEYS_PER_BLOCK", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild_index(request, InProcessWorkers(width=cores))
 

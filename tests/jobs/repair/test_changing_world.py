@@ -22,7 +22,7 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.install import install
-from jobs.repair.journal import JOURNAL_FILE, Journal
+from jobs.repair import JOURNAL_FILE, Journal
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.running_broker import NotInstalledError, lock_store

@@ -14,7 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.repair.journal import JOURNAL_FILE, JournalEntry, NotRepairableError
+from jobs.repair import JOURNAL_FILE, JournalEntry, NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.running_broker import NotInstalledError
 from jobs.store.workers import SerialWorkers

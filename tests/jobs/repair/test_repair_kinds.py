@@ -15,7 +15,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.findings import DELETED_OR_LOST_QUEUE, INDEX, LOG, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues import DifferenceKind
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.chain import run_range

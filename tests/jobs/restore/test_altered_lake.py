@@ -17,7 +17,7 @@ from jobs.export.export import ExportRequest, export, plan_export
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
 from jobs.query.place import Place
-from jobs.restore.plan import plan_log
+from jobs.restore import plan_log
 from jobs.restore.run import find_store
 from jobs.restore.segment import SegmentWork, restore_segment
 from jobs.store.record_places import find_record

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
-from jobs.restore.plan import count_messages_in_ranges, find_offset_at_time
+from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from tests.golden import StoreOf
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of

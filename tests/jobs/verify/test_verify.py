@@ -17,7 +17,7 @@ from jobs.console.result import ExitCode, Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage.local import LocalReader, LocalStorage

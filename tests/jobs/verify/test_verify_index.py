@@ -17,7 +17,7 @@ from jobs.store.chain import ListedLog, read_ranges_not_deleted
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import PartReport
+from jobs.verify import PartReport
 from jobs.verify.index import IndexVerification
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import Geometry, decode_header

@@ -16,7 +16,7 @@ from jobs.products.queues.settings import determine_queue_rules, determine_relea
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import OUT_OF_SEQUENCE
+from jobs.verify import OUT_OF_SEQUENCE
 from jobs.verify.queues import _is_stored, verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD

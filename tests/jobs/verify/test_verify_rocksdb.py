@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jobs.console.result import Severity
-from jobs.products.index.key_sequence import KeySequence, RangeKeys
+from jobs.products.index import KeySequence, RangeKeys
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
