@@ -202,7 +202,9 @@ def plan_queue_installation(
 
 def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
     status = (folder if folder.is_dir() else folder.parent).stat()
-    in_the_way = sorted({str(parent) for name in new for parent in Path(name).parents} & {*kept})
+    in_the_way = [folder / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})]
+    if folder.exists() and not folder.is_dir():
+        in_the_way = [folder]
     return Installation(
         folder,
         new,
@@ -211,10 +213,10 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         _mode_of(status, [folder / name for name in present]),
         _new_aside_name(folder),
         kept_files=tuple(kept),
-        states={str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
+        states={} if in_the_way else {str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
-            *(f"{folder / name}: a folder must be here, not a file; move it out of the store" for name in in_the_way),
+            *(f"{path}: a folder must be here, not a file; move it out of the store" for path in in_the_way),
         ),
     )
 

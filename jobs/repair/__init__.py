@@ -50,6 +50,7 @@ class JournalEntry:
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
     made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
     is_undone: bool = False  # at least in part
+    empty_folders: list[str] = field(default_factory=list)  # that were below the folder, and are not in the new set
 
 
 class NotRepairableError(RequestError):
@@ -110,6 +111,7 @@ class Journal:
             part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
             digests={name: sha256_of(file.source) for name, file in plan.new.items()},
             made_folders=sorted(map(str, made)),
+            empty_folders=_list_empty_folders(folder) if plan.is_exchange else [],
         )  # fmt: skip
         self.entries.append(entry)
         self.write()
@@ -146,9 +148,14 @@ class Journal:
         return said
 
 
+def _list_empty_folders(folder: Path) -> list[str]:
+    folders = (path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())
+    return sorted(str(path.relative_to(folder)) for path in folders if not any(path.iterdir()))
+
+
 def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
     """Return whether a step names only files in a folder of a store, or segments in a folder of its log elsewhere."""
-    names = [*entry.new, *entry.set_aside, *entry.made_folders, *entry.digests]
+    names = [*entry.new, *entry.set_aside, *entry.made_folders, *entry.digests, *entry.empty_folders]
     base, aside = Path(entry.folder), Path(entry.aside)
     folder = base.resolve()
     has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
@@ -220,6 +227,8 @@ def _undo_step(entry: JournalEntry) -> list[str]:
             (folder / name).rmdir() if (folder / name).is_dir() else None
     if entry.inode is None and entry.is_exchange:
         remove_empty_folders(folder)
+    for name in entry.empty_folders:
+        (folder / name).mkdir(parents=True, exist_ok=True)
     if folder.exists():
         flush_directory(folder)
     return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]

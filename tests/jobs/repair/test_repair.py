@@ -96,6 +96,31 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
         assert not list(store.rglob("*.replaced-*"))
 
 
+def test_an_undo_recreates_empty_folders(store: Path) -> None:
+    """One had the name of a queue file, the other was of a queue without files."""
+    in_place = store / "consumequeue" / "T1" / "0" / ("0" * 20)
+    in_place.unlink()
+    in_place.mkdir()
+    (store / "consumequeue" / "T9" / "0").mkdir(parents=True)
+    damaged = sorted(store.rglob("*"))
+
+    assert 0 == repaired(store).exit_code
+    assert in_place.is_file()
+    undo(str(store), store.parent / "repair")
+    assert damaged == sorted(store.rglob("*"))
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index"])
+def test_a_file_in_place_of_a_folder_is_named_as_the_obstacle(store: Path, lake: Path, folder: str) -> None:
+    """The message was only: not a directory."""
+    shutil.rmtree(store / folder)
+    (store / folder).write_text("x")
+
+    with pytest.raises(NotInstalledError, match=f"{folder}: a folder must be here, not a file; move it out"):
+        repaired(store, lake)
+    assert "x" == (store / folder).read_text()
+
+
 @pytest.mark.parametrize(
     "changed",
     [
