@@ -89,9 +89,9 @@ KINDS: Final = (
     Kind("RocksDB", _ROCKSDB),
     Kind("RocksDB", _ROCKSDB + _TWICE),
     Kind("RocksDB in its own folder", _ROCKSDB + _OWN_FOLDER, "5.5.0"),
-    Kind("combined, RocksDB read", _TWICE + _READ, "5.4.0", takes_light_since="5.5.0"),
+    Kind("combined; RocksDB serves reads", _TWICE + _READ, "5.4.0", takes_light_since="5.5.0"),
     Kind("combined; RocksDB serves reads and assigns queue offsets", _TWICE + _IN_CHARGE, "5.4.0", "5.5.0", "5.5.0"),
-    Kind("combined, RocksDB alone", _TWICE + _ALONE, "5.4.0", "5.5.0"),
+    Kind("combined; only RocksDB is loaded", _TWICE + _ALONE, "5.4.0", "5.5.0"),
 )
 
 

@@ -130,7 +130,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "domainMetadata, after CLUSTER BY NONE": (CLUSTERED, "ALTER TABLE {messages} CLUSTER BY NONE"),
     "rowTracking": (SET % ("enableRowTracking", "true"),),
     "inCommitTimestamp": (SET % ("enableInCommitTimestamps", "true"),),
-    "inCommitTimestamp of runs": ((SET % ("enableInCommitTimestamps", "true")).replace("messages", "runs"),),
+    "inCommitTimestamp of the table runs": ((SET % ("enableInCommitTimestamps", "true")).replace("messages", "runs"),),
     "typeWidening of another engine's column": (
         SET % ("enableTypeWidening", "true"),
         THEIRS % "INT",
