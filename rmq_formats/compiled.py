@@ -160,4 +160,4 @@ def _copy_from(read_only: Sequence[Path], directory: Path) -> None:
 
 _CACHE = _find_cache()
 CACHE_WAS_EMPTY = not config.DISABLE_JIT and _CACHE is not None and not _is_filled(_CACHE)
-"""Whether the cache was empty when this process began: then first calls take seconds."""
+"""Whether the cache was empty when this process began; if it was, the first calls take seconds."""

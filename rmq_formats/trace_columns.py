@@ -50,11 +50,11 @@ SCHEMA = pa.schema((
     column("offset_message_id", _TEXT, "the broker's id: offset_msg_id in messages"),
     column("is_success", _FLAG, "whether sending, consuming or recalling succeeded"),
     column("request_id", _TEXT, "id that a SubBefore and its SubAfter share"),
-    column("retry_times", _INT, "number of earlier times that the message was returned for retry"),
+    column("retry_times", _INT, "number of times that the message had been returned for retry"),
     column("context_code", _INT, "result of consuming: 0 success, 1 timeout, 2 exception, 3 null, 4 failed"),
     column("transaction_id", _TEXT, "id of the transaction, in an EndTransaction"),
     column("transaction_state", _TEXT, "COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW"),
-    column("is_from_check", _FLAG, "whether the broker had checked the state of the transaction"),
+    column("is_from_check", _FLAG, "whether the producer ended the transaction because the broker checked its state"),
     column("error", _TEXT, "name of the first missing or invalid field, which is then NULL"),
 ))  # fmt: skip
 _KINDS = pa.array([kind.value for kind in TraceKind])

@@ -62,7 +62,7 @@ class Workers:
 
     async def answer(self, question: PageRequest, seconds: float) -> PageReply:
         """
-        Return the answer to a request; raise `TimeoutError` after so many seconds.
+        Return the answer to a request; raise `TimeoutError` after *seconds*.
 
         Raises `ConnectionError` if the process ends without an answer. Cancelling the call ends the process.
         """

@@ -120,7 +120,7 @@ def _check_output(
         raise click.BadParameter(_not_a_lake(place, store) if is_lake and is_same else reason, ctx, param)
     kind = None if path is None else _kind_of(path)
     if type_.local_kind is not None and kind not in {type_.local_kind, None}:
-        raise click.BadParameter(f"{location}: is {kind}; pass {type_.local_kind}", ctx, param)
+        raise click.BadParameter(f"{location!r} is {kind}; pass {type_.local_kind}", ctx, param)
     if type_.local_kind is None and kind == _FILE:
         wanted = "a lake is a directory of tables" if is_lake else "pass a directory"
         raise click.BadParameter(f"{location!r} is a file; {wanted}", ctx, param)
@@ -218,7 +218,7 @@ class PlaceType(click.ParamType[Any]):
         text = os.fspath(value)
         if self.local_kind is not None:
             if not is_local(text):
-                self.fail(f"{text}: is not on this machine; pass the local path of {self.local_kind}", param, ctx)
+                self.fail(f"{text!r} is not on this machine; pass the local path of {self.local_kind}", param, ctx)
             return Path(text)
         reason = why_unsupported(text, to_write=self.is_writable or self.is_output)
         if reason is not None:

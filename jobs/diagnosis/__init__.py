@@ -263,7 +263,8 @@ def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:
             index = count_text(len(files), "index file")
-            yield f"RocketMQ {outcome.release} will delete {index} when it starts, and then reindex all of their keys"
+            broker = f"RocketMQ {outcome.release}"
+            yield f"{broker} will delete {index} when it starts, and then recreate the deleted entries"
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:

@@ -28,7 +28,7 @@ class FileFault(StrEnum):
     ZEROS = "zeros in place of other bytes"
     HEADER = "the header was overwritten"
     CUT = "cut short"
-    LONGER = "longer than it was"
+    LONGER = "extra bytes at the end"
 
 
 def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:

@@ -238,7 +238,7 @@ class StoreReport:
             steps.append((f"inspect --commitlog {folders} {store}", "read these folders as the log"))
         if damage is not None and damage.offset is not None:
             steps.append(
-                (f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "show the first damaged place")
+                (f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "show the first damaged range")
             )
         if not self.deep and self.log.segments:
             steps.append((f"inspect --deep {store}", "read every record"))

@@ -105,7 +105,7 @@ class RecordPlace(NamedTuple):
 
 
 SampledRecords = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
-"""The places of records that were looked at: the first and the last of each queue, by its topic and number."""
+"""The first and the last examined record of each queue, by topic and queue id."""
 
 
 def widen_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None:

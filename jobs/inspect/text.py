@@ -132,7 +132,7 @@ def _queues(report: StoreReport) -> Iterator[str]:
 def _index_rows(report: StoreReport) -> Iterator[str]:
     rows = report.state.rocksdb.index_rows if report.state.rocksdb is not None else 0
     if rows:
-        count = count_text(rows, "row") if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
+        count = count_text(rows, "row") if rows < MAX_INDEX_ROWS_COUNTED else f"at least {rows:,} rows"
         yield f"{count} in RocksDB{' and in files' if report.index.files else ', no files'}"
 
 

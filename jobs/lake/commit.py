@@ -260,7 +260,7 @@ def _is_committed(
     ours, there = {action.path for action in added}, file_paths(snapshot)
     if done == number and (ours == there if replacing else ours and ours <= there):
         return True
-    raise TransactionTakenError(f"{table.name} has run {done} of {app}")
+    raise TransactionTakenError(f"{table.name} already contains run {done} of {app}")
 
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> None:

@@ -165,7 +165,7 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
 def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
     """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
-        raise ValueError(f"{table.name} is in the order of the log")
+        raise ValueError(f"{table.name} has no sort column")
     column = table.sorted_by
     snapshot = open_table(lake, table.name)
     if snapshot is None or needs_spark(snapshot):  # Delta clusters it itself, or its owner does not want it

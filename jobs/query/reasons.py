@@ -93,7 +93,8 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
         text = f"the message with the key {key!r} is in {stored}, and has not been delivered to {topic} yet"
     elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
-        text = f"the key {key!r} has a half message in {stored}: its transaction has not been committed to {topic}"
+        half = f"the message with the key {key!r} is a half message in {stored}"
+        text = f"{half}: its transaction has not been committed to {topic}"
         if find_half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
             text = f"the message with the key {key!r} was rolled back; its half message is in {stored}"

@@ -216,7 +216,7 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         states={} if in_the_way else {str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
-            *(f"{path}: a folder must be here, not a file; move it out of the store" for path in in_the_way),
+            *(f"{path}: is a file, but must be a folder; move the file out of the store" for path in in_the_way),
         ),
     )
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from jobs.rebuild.queue_run import QueueRebuildSummary, RebuildQueuesRequest
 
 RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int]]]
-"""The units in a part of a queue that a run has seen to be those of their records: offset, size and tags code."""
+"""Returns the units of a part of a queue that an ingest run matched with their records: offset, size, tags code."""
 _BLOCK = 1 << 18
 _FEW = 2  # units: more than one changed record explains
 

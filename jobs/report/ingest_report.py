@@ -76,7 +76,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
     if summary.quarantined:
         yield Remedy(
             "Part of the log is damaged. Its bytes are in the table quarantine; all other records were read. "
-            "Recover the damaged messages from a replica or a backup; `inspect` shows the places:",
+            "Recover the damaged messages from a replica or a backup. To list the damaged ranges:",
             (f"{tool_command()} inspect {quote(summary.store)} --deep",),
             _damage(summary, lake),
         )

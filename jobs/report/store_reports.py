@@ -111,7 +111,7 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.damaged_bytes:
         yield Remedy(
             f"Damaged bytes of the log: {result.damaged_bytes:,}; the keys of the records that were there are missing. "
-            "`inspect` shows the places:",
+            "To list the damaged ranges:",
             (f"{tool_command()} inspect {quote(result.store)} --deep",),
         )
     if result.gaps:

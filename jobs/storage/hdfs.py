@@ -81,7 +81,7 @@ class _HdfsReader(Reader):
             return b""
         data = _ask(self._nodes, self._location, "OPEN", wanted, offset=position, length=wanted)
         if len(data) != wanted:
-            ends = f"ends at {position + len(data)} now: it was truncated while it was being read"
+            ends = f"now ends at {position + len(data)}: it was truncated while it was being read"
             raise OSError(f"{self._location}: {ends}")
         return data
 

@@ -46,7 +46,7 @@ class _Seen(NamedTuple):
 
 
 _Wish = tuple[StoredQueue, int | None, int]
-"""A queue to probe; the position after its known units; the offset before which their records are."""
+"""A queue to probe, the position after its known units, and an offset that is past the records of these units."""
 
 
 def probe_queue_ends(

@@ -243,7 +243,7 @@ def _starts_of_items(cursor: Cursor) -> Iterator[int]:
         if count < 0:
             size = cursor.zigzag()  # in bytes, so that a reader may skip the block
         if abs(count) > len(cursor.body) - cursor.at:  # no item is shorter than a byte
-            raise refused_at_byte("a block claims more items than the body has bytes", begin)
+            raise refused_at_byte("a block declares more items than the body has bytes", begin)
         first = cursor.at
         for _ in range(abs(count)):
             yield cursor.at

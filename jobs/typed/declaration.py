@@ -40,7 +40,7 @@ _EXAMPLES = {
     "schema": '; write the columns, as in schema = "id bigint, name string"',
     "schema_file": '; write schema_file = "orders.avsc", or schemas = "FOLDER" for bodies of a schema registry',
     "descriptors": '; write descriptors = "shop.desc" (docs/typed.md shows how to create it with protoc)',
-    "message": '; write the message of a body, as in message = "shop.Order"',
+    "message": '; write the name of the Protobuf message, as in message = "shop.Order"',
     "pattern": "; write a regular expression, as in pattern = '(?P<level>[A-Z]+) (?P<message>.*)'",
 }
 _SOURCES = ("tag", "property", "field")

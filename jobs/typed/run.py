@@ -367,6 +367,6 @@ def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str
     for topic in absent:
         similar = " or ".join(get_close_matches(topic, names, _SIMILAR, _SIMILARITY))
         hint = f" Did you mean {similar}?" if similar else ""
-        reason = "the topic has no message yet" if topic in known else f"the lake has no such topic.{hint}"
+        reason = "the topic has no messages yet" if topic in known else f"the lake has no such topic.{hint}"
         found[topic] = AbsentTopic(topic in known, reason)
     return found

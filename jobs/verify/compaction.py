@@ -40,7 +40,7 @@ from rmq_formats.store import FileKind
 _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
-_MADE_AGAIN = "brokers do not rebuild compacted logs; the messages are in the CommitLog until retention deletes them"
+_NOT_REBUILT = "brokers do not rebuild compacted logs; the messages are in the CommitLog until retention deletes them"
 _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of a record's fields
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }
@@ -150,7 +150,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
         alone = store.path_below_root(there and there.location), None, "file"
         cause = (
             "this file's counterpart was lost, or the broker was killed while it replaced both; the broker does not "
-            f"start in this state; {_MADE_AGAIN}"
+            f"start in this state; {_NOT_REBUILT}"
         )
         expected = f"a file of the same name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
@@ -189,7 +189,7 @@ def _of_records(file: _CompactedFile, log: QueueLog) -> Iterator[Finding]:
 
 def _as_damage(finding: Finding) -> Finding:
     """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
-    cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_MADE_AGAIN}"
+    cause = f"{finding.cause.removesuffix(MESSAGE_REJECTED)}; {_NOT_REBUILT}"
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 

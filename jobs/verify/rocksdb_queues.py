@@ -239,9 +239,9 @@ def _set_aside(store: Store) -> RecommendedStep:
 
 
 _Row = tuple[int, int, str]
-"""Physical offset and size of a record; transaction id or unique key: a property of the record."""
+"""Physical offset and size of a record, and its transaction id or unique key."""
 _Waiting = tuple[str, str, str, Iterable[_Row]]
-"""The messages that wait in one place: the kind of a finding on them, their topic, the place, and their rows."""
+"""Pending messages: the kind of their findings, their topic, where they are stored, and their rows."""
 
 
 def verify_waiting_messages(part: PartReport, store: Store) -> None:

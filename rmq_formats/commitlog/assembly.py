@@ -34,7 +34,7 @@ _NUMBERS, _WIDE_NUMBERS = fill.INT32_COLUMNS[: fill.STORE_DATE], fill.INT64_COLU
 ASSEMBLED_COLUMNS = (
     *_NUMBERS, *_WIDE_NUMBERS, "topic", "topic_raw", "born_host", "store_host", "properties", "properties_raw", "body",
 )  # fmt: skip
-"""The columns that a record is made of; all others follow from them."""
+"""The columns from which a record is rebuilt; all other columns are derived from them."""
 
 _V4_SIZE = 4
 _PORT_SIZE = 4

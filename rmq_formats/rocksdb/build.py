@@ -146,7 +146,7 @@ def _place(unit: np.void) -> UnitPlace:
 
 
 HASHED_KEY = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])
-"""A key's message, as both kinds of index name it."""
+"""The offset of a message and the hash of one of its keys: both kinds of index store these for a key."""
 
 _AT = ord("@")
 _HASH, _TAG = ord(TOPIC_SEPARATOR), ord(TAG_MARK)

@@ -33,8 +33,8 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the command name",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code, and notes with which `ingest` "
-    "quickly recognises a store without new messages (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code, and records by which `ingest` "
+    "quickly detects that a store has no new messages (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: the first of Python 3.11 to 3.14 that is "
     "found on `PATH`, then in the usual directories)",
     "RMQ_LAKE_IVY_SETTINGS": "path of an Ivy settings file, for example to download JARs from a mirror. For Python "

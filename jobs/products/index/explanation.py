@@ -185,7 +185,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
         # A broker creates a file before it writes the first entry and the header.
         with store.storage.open(files[-1].location) as file:
             if is_all_zeros(file, files[-1].size):
-                newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet")
+                newest = ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entries yet")
                 explained = (*explained[:-1], newest)
     return Explanation(store, settings, keys, explained)
 

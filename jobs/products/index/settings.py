@@ -166,8 +166,8 @@ def determine_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> K
     return Known(
         WESTERNMOST_ZONE,
         ASSUMED,
-        "no index file shows the broker's time zone; with the chosen one, the new names sort before all names that "
-        "the broker will use next. To set the broker's own zone, pass --time-zone",
+        "no index file shows the broker's time zone; this zone makes the new names sort before the names of the files "
+        "that the broker creates next. To set the broker's own zone, pass --time-zone",
     )
 
 

@@ -51,7 +51,7 @@ _TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
 
 _NOTHING_ASKED = Reason(
     ReasonKind.MQADMIN_CANNOT,
-    f"the maximum number of messages is below 1, so mqadmin finds none; pass 1 to {KEY_LIMIT}",
+    f"the maximum number of messages is below 1, so mqadmin finds none; pass a number from 1 to {KEY_LIMIT}",
 )
 
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in

@@ -107,7 +107,7 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         ({"type": "array", "items": "int"}, "02 02", ("truncated", "$.v at byte 2")),
         ({"type": "array", "items": ["null", "string"]}, "04 00 02 02 ff 00", ("invalid UTF-8", "$.v[1] at byte 4")),
         ({"type": "array", "items": ["null", "int"]}, "fe ff ff ff ff ff ff ff ff 01",
-         ("a block claims more items than the body has bytes", "$.v at byte 0")),
+         ("a block declares more items than the body has bytes", "$.v at byte 0")),
         ({"type": "map", "values": "int"}, "02 02 61 02 02 02 61 02 00",
          ("a key occurs twice in one object", "$.v at byte 5")),
         ({"type": "map", "values": "int"}, "02 02 61 80", ("truncated", "$.v.a at byte 4")),
@@ -192,7 +192,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
 @given(st.fixed_dictionaries(_VALUES).map(_encoded))
 def test_every_truncation_is_rejected(body: bytes) -> None:
     found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
-    reasons = {"truncated", "an empty body", "a block claims more items than the body has bytes"}
+    reasons = {"truncated", "an empty body", "a block declares more items than the body has bytes"}
     assert reasons >= {one.reason for one in found.values()}
     assert len(body) == len(found)
 
