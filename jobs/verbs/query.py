@@ -456,7 +456,7 @@ def mqadmin_line(
     Options of this tool come before the mqadmin command; -n and the cluster option are accepted and ignored.
     """
     from jobs.query.mqadmin import commands as mqadmin
-    from jobs.query.mqadmin.arguments import Context, parse_mqadmin_line
+    from jobs.query.mqadmin.arguments import parse_mqadmin_line
 
     try:
         if not options.place.location:
@@ -464,8 +464,8 @@ def mqadmin_line(
                 arguments, options.place.release or NEWEST
             )  # report an invalid line before a missing store
         with _opened(options) as sources:
-            line, source = mqadmin.parse_and_choose_source(arguments, sources)
             now = time.time_ns() // 1_000_000
-            return mqadmin.run(line, Context(source, options.printer, now, options.any_host))
+            call = mqadmin.choose_call(arguments, sources, options.printer, now, any_host=options.any_host)
+            return mqadmin.run(call)
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

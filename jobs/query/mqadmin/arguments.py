@@ -7,7 +7,7 @@ then the cluster.
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime
 from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
 from typing import NamedTuple
@@ -103,11 +103,15 @@ _SINCE = {
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyyy-MM-dd#HH:mm:ss:SSS
 
 
-class ParsedLine(NamedTuple):
-    """A parsed command line: the command, and its options by long name."""
+class Call(NamedTuple):
+    """A command, its options by long name, the source that answers it, and the printer."""
 
     command: str
     options: Mapping[str, str]
+    source: Source
+    printer: Printer
+    now_ms: int  # for windows that count from now
+    any_host: bool = False
 
     def integer_option(self, name: str, default: int | None = None) -> int:
         """Return an integer option."""
@@ -119,9 +123,9 @@ class ParsedLine(NamedTuple):
         except ValueError as error:
             raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}") from error
 
-    def time_option(self, name: str, default: int, zone: tzinfo | None) -> int:
-        """Return a time option in *zone*, in mqadmin's format or in that of our own queries."""
-        text = self.options.get(name)
+    def time_option(self, name: str, default: int) -> int:
+        """Return a time option in the printer's zone, in mqadmin's format or in that of our own queries."""
+        text, zone = self.options.get(name), self.printer.zone
         if text is None:
             return default
         match = _TIME.fullmatch(text)
@@ -150,15 +154,6 @@ class ParsedLine(NamedTuple):
             raise UnsupportedFormat(f"{self.command}: {error}") from error
         return text
 
-
-class Context(NamedTuple):
-    """The source and the printer of a command."""
-
-    source: Source
-    printer: Printer
-    now_ms: int | None = None  # for windows that count from now
-    any_host: bool = False
-
     @property
     def broker_name(self) -> str:
         """The broker's name as printed."""
@@ -173,8 +168,12 @@ class Context(NamedTuple):
         return self.finish(Answer(reason=reason))
 
 
-def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine:
-    """Parse a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would reject."""
+def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> tuple[str, Mapping[str, str]]:
+    """
+    Return the command and the options of a line, parsed as the mqadmin of *release* does.
+
+    `UnsupportedFormat` names the part that it would reject.
+    """
     words = list(arguments)
     # A pasted line may begin with the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, or its path.
     if words and PurePath(words[0]).name in _SHELLS:
@@ -197,7 +196,7 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine
         for *option, since, until in _LETTER.findall(f"{COMMANDS[name]} {_ALWAYS}")
         if (not since or Version.parse(since) <= version) and (not until or version < Version.parse(until))
     ]
-    return ParsedLine(name, _options(name, words, letters, release))
+    return name, _options(name, words, letters, release)
 
 
 def _has(release: Release, command: str) -> bool:

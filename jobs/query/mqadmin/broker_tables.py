@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin import OffsetRange, pad, time_text_without_ms
-from jobs.query.mqadmin.arguments import Context, ParsedLine
+from jobs.query.mqadmin.arguments import Call
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
 from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
@@ -37,8 +37,8 @@ MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # the name that clients give the broker of a static topic's queues
 
 
-def _config(context: Context) -> BrokerConfig:
-    config = context.source.config
+def _config(call: Call) -> BrokerConfig:
+    config = call.source.config
     if config is None:
         reason = (
             "this command needs --store. For a lake, query the tables broker_config and consumer_offsets "
@@ -46,24 +46,24 @@ def _config(context: Context) -> BrokerConfig:
         )
         raise UnsupportedFormat(reason)
     if config.unread is not None:
-        context.printer.note(f"not all of the broker's configuration can be read: {config.unread}")
+        call.printer.note(f"not all of the broker's configuration can be read: {config.unread}")
     return config
 
 
-def print_topic_list(line: ParsedLine, context: Context) -> ExitCode:
+def print_topic_list(call: Call) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
-    if "clusterModel" in line.options:
+    if "clusterModel" in call.options:
         raise UnsupportedFormat(
             "topicList -c needs a running broker, because a store does not record which consumer groups subscribe "
             "to a topic. Omit -c"
         )
-    topics = _config(context).topics
+    topics = _config(call).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's topic table is missing or empty")
-        return context.refuse(why)
+        return call.refuse(why)
     for topic in hash_set_order(topics):
-        context.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
-    return context.finish()
+        call.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
+    return call.finish()
 
 
 class _Row(NamedTuple):
@@ -82,25 +82,25 @@ class _Row(NamedTuple):
         return self.broker_offset - self.consumer_offset
 
 
-def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumer_progress(call: Call) -> ExitCode:
     """Print a group's progress in each queue; without -g, the total lag of each group."""
-    group = line.options.get("groupName")
+    group = call.options.get("groupName")
     if group is None:
-        return _all_groups(line, context)
-    config, printer, release = _config(context), context.printer, context.source.release
-    why = _why_no_progress(config, group, context, line.options.get("topicName"))
+        return _all_groups(call)
+    config, printer, release = _config(call), call.printer, call.source.release
+    why = _why_no_progress(config, group, call, call.options.get("topicName"))
     if why is not None:
-        return context.refuse(why)
-    rows = sorted(_rows(line, config, group, context))
+        return call.refuse(why)
+    rows = sorted(_rows(config, group, call))
     if not rows:
         text = f"the broker has no offsets of the group {group}; {_known_groups(config)}"
-        return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
+        return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:
             printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
-        return context.finish()
+        return call.finish()
     is_recent = release.version >= _SHOWS_INFLIGHT
-    client, inflight = ("#Client IP",) if line.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
+    client, inflight = ("#Client IP",) if call.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
     place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     # Releases with the column #Inflight print one blank less before the last column.
     printer.write(f"{_columns(*place, *client, '#Diff', *inflight)}{'' if is_recent else '  '}#LastTime\n")
@@ -114,12 +114,12 @@ def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     printer.write(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
     if is_recent:
         printer.write(f"Consume Inflight Total: {sum(row.pull_offset - row.consumer_offset for row in rows)}\n")
-    return context.finish()
+    return call.finish()
 
 
-def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
+def _all_groups(call: Call) -> ExitCode:
     """Print the lag of each group that has a retry topic, by which mqadmin finds groups; no consumer is connected."""
-    config, printer = _config(context), context.printer
+    config, printer = _config(call), call.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
 
     def line_of(*values: object) -> str:
@@ -129,10 +129,10 @@ def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in hash_set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
-        behind = sum(row.behind for row in _rows(line, config, group, context))
+        behind = sum(row.behind for row in _rows(config, group, call))
         shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
         printer.print_row("group", {"consumer_group": group, "behind": behind}, shown)
-    return context.finish()
+    return call.finish()
 
 
 def _columns(*values: object) -> str:
@@ -142,7 +142,7 @@ def _columns(*values: object) -> str:
     return f"{first}  {' '.join(pad(value, 20) for value in values[len(widths) :])}"
 
 
-def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: str | None) -> Reason | None:
+def _why_no_progress(config: BrokerConfig, group: str, call: Call, topic: str | None) -> Reason | None:
     """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
     retries = f"{RETRY_PREFIX}{group}"
     if retries in config.topics or topic in config.topics:
@@ -151,7 +151,7 @@ def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: 
         return Reason(
             ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(config)}"
         )
-    release = context.source.release
+    release = call.source.release
     text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on, pass -t TOPIC"
     return Reason(ReasonKind.NO_ROUTE, text)
 
@@ -161,14 +161,14 @@ def _known_groups(config: BrokerConfig) -> str:
     return f"groups with offsets: {', '.join(groups) or 'none'}"
 
 
-def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) -> Iterator[_Row]:
-    source = context.source
+def _rows(config: BrokerConfig, group: str, call: Call) -> Iterator[_Row]:
+    source = call.source
     offsets = {
         (reader.kind, reader.topic, reader.queue_id): reader.next_offset
         for reader in config.progress
         if reader.consumer_group == group
     }
-    wanted = line.options.get("topicName")
+    wanted = call.options.get("topicName")
     topics = [wanted] if wanted else {topic for kind, topic, _ in offsets if kind is ReaderKind.CONSUMER}
     for topic in topics:
         queues = config.topics.get(topic, {}).get("readQueueNums")
@@ -180,29 +180,29 @@ def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) 
             end = (source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)).maximum
             newest = source.by_queue_offset(topic, queue_id, consumed - 1) if consumed > 0 else None
             time = newest.record.store_timestamp if newest else 0
-            yield _Row(topic, context.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
+            yield _Row(topic, call.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 
 
-def print_consumer_config(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumer_config(call: Call) -> ExitCode:
     """Print the settings of a group, field by field."""
-    config, printer, source = _config(context), context.printer, context.source
-    group = line.options["groupName"]
+    config, printer, source = _config(call), call.printer, call.source
+    group = call.options["groupName"]
     settings = config.groups.get(group)
     if settings is None:
         known = ", ".join(sorted(config.groups))
         text = f"the broker has no settings for the group {group!r}. Groups with settings: {known}"
-        return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
+        return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         printer.print_object("group", {"consumer_group": group, "settings": settings})
-        return context.finish()
+        return call.finish()
     # The broker's own topics name its cluster.
     names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
     cluster = next((name for name in names if name in config.topics), "cluster")
-    printer.write(f"{'=' * 29}{cluster}:{context.broker_name}{'=' * 29}\n")
+    printer.write(f"{'=' * 29}{cluster}:{call.broker_name}{'=' * 29}\n")
     for name, _, since in (field.partition("@") for field in _FIELDS.split()):
         if not since or source.release.version >= Version.parse(since):
             printer.write(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
-    return context.finish()
+    return call.finish()
 
 
 def _java_text(name: str, value: object) -> str:

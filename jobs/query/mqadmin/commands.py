@@ -23,7 +23,7 @@ from jobs.query.mqadmin import (
     topic_status_row,
     unit_text,
 )
-from jobs.query.mqadmin.arguments import Context, ParsedLine, parse_mqadmin_line
+from jobs.query.mqadmin.arguments import Call, parse_mqadmin_line
 from jobs.query.mqadmin.broker_tables import (
     LOGICAL_BROKER,
     print_consumer_config,
@@ -34,6 +34,7 @@ from jobs.query.mqadmin.broker_tables import (
 )
 from jobs.query.mqadmin.java import hash_set_order
 from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic_messages
+from jobs.query.output import Printer
 from jobs.query.source import Answer, Reason, ReasonKind, Source, require_single_source
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
@@ -57,121 +58,125 @@ _NOTHING_ASKED = Reason(
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
 
 
-def parse_and_choose_source(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[ParsedLine, Source]:
+def choose_call(
+    arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, any_host: bool
+) -> Call:
     """
     Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
 
     Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
     """
-    line = parse_mqadmin_line(arguments, sources[0].release)
-    if len(sources) > 1:
-        named = [one for one in sources if line.options.get("brokerName") in {None, one.broker, one.name}]
-        able = [one for one in named or sources if _has_answer(line, one)]
-        with_topic = [one for one in named or sources if one.has_topic(line.options.get("topic", ""))]
-        source = require_single_source(able) if able else [*with_topic, *named, *sources][0]
-        return parse_mqadmin_line(arguments, source.release), source
-    return line, sources[0]
+
+    def parsed(source: Source) -> Call:
+        return Call(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, any_host)
+
+    call = parsed(sources[0])
+    if len(sources) == 1:
+        return call
+    named = [one for one in sources if call.options.get("brokerName") in {None, one.broker, one.name}] or sources
+    able = [one for one in named if _has_answer(call._replace(source=one))]
+    with_topic = [one for one in named if one.has_topic(call.options.get("topic", ""))]
+    return parsed(require_single_source(able) if able else [*with_topic, *named][0])
 
 
-def _has_answer(line: ParsedLine, source: Source) -> bool:
-    options = line.options
+def _has_answer(call: Call) -> bool:
+    options, source = call.options, call.source
     text = options.get("msgKey", options.get("msgId", ""))
-    if line.command == "queryMsgById":
+    if call.command == "queryMsgById":
         ids = [part.strip() for part in text.split(",")]
         return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
     if "msgKey" not in options and "msgId" not in options:
         return "topic" not in options or source.has_topic(options["topic"])
-    topic = _parent_of_lmq(line) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
+    topic = _parent_of_lmq(call) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
     kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
-    wanted = KeyQuery(KeyKind.UNIQUE if line.command == "queryMsgByUniqueKey" else kind, topic, text)
+    wanted = KeyQuery(KeyKind.UNIQUE if call.command == "queryMsgByUniqueKey" else kind, topic, text)
     return next(source.by_key(wanted), None) is not None
 
 
-def run(line: ParsedLine, context: Context) -> ExitCode:
+def run(call: Call) -> ExitCode:
     """Run one line."""
     for name in ("consumerGroup", "sendMessage"):
-        if line.command not in _GROUP_MATTERS_NOT and name in line.options:
+        if call.command not in _GROUP_MATTERS_NOT and name in call.options:
             reason = (
-                f"{line.command} with {name} would make the broker send or deliver a message, and this tool is "
+                f"{call.command} with {name} would make the broker send or deliver a message, and this tool is "
                 f"read-only. Omit {name}"
             )
             raise UnsupportedFormat(reason)
-    return _COMMANDS[line.command](line, context)
+    return _COMMANDS[call.command](call)
 
 
 # messages under a key or an id
 
 
-def _limit(line: ParsedLine) -> int:
-    return max(min(line.integer_option("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
+def _limit(call: Call) -> int:
+    return max(min(call.integer_option("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
 
 
-def _by_key(line: ParsedLine, context: Context) -> ExitCode:
-    source = context.source
-    topic, key = _parent_of_lmq(line), line.options["msgKey"]
-    key_type = line.options.get("keyType", "K")
+def _by_key(call: Call) -> ExitCode:
+    source = call.source
+    topic, key = _parent_of_lmq(call), call.options["msgKey"]
+    key_type = call.options.get("keyType", "K")
     if key_type not in _KEY_KINDS:
-        context.printer.write("index type error, just support K for keys or T for tags")
+        call.printer.write("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
-    zone = context.printer.zone
-    window = TimeWindow(line.time_option("beginTimestamp", 0, zone), line.time_option("endTimestamp", MAX_TIME, zone))
-    limit = _limit(line)
+    window = TimeWindow(call.time_option("beginTimestamp", 0), call.time_option("endTimestamp", MAX_TIME))
+    limit = _limit(call)
     if limit == 0:
-        return context.refuse(_NOTHING_ASKED)
+        return call.refuse(_NOTHING_ASKED)
     if _KEY_KINDS[key_type] is KeyKind.KEY:
         answer = lookups.by_key_like_mqadmin(source, topic, key, window, limit)
     else:
         answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
-    answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
+    answer = _with_route(answer, topic, call, f"query by-key -t {topic} -k {key}")
     has_index_key = source.release.prints_index_key
-    context.printer.print_rows(answer, topic, key_type, key, has_index_key=has_index_key, writes_bodies=False)
-    return context.finish(answer)
+    call.printer.print_rows(answer, topic, key_type, key, has_index_key=has_index_key, writes_bodies=False)
+    return call.finish(answer)
 
 
-def _parent_of_lmq(line: ParsedLine) -> str:
+def _parent_of_lmq(call: Call) -> str:
     """Return the requested topic: for a light queue, its parent, which `-c` names."""
-    topic, parent = line.options["topic"], line.options.get("cluster")
+    topic, parent = call.options["topic"], call.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
-def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> Answer:
+def _with_route(answer: Answer, topic: str, call: Call, instead: str) -> Answer:
     """Return the answer of mqadmin, which must find a route to the topic before it asks a broker."""
-    release = context.source.release
+    release = call.source.release
     if has_route(topic, release) or not answer.messages:
         return answer
     text = f"mqadmin of RocketMQ {release} has no route to {topic} and finds nothing; `{instead}` finds the message"
     return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
 
 
-def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
-    topic, unique_key = _parent_of_lmq(line), line.options["msgId"]
-    answer = lookups.by_unique_key(context.source, topic, unique_key, show_all="showAll" in line.options)
-    answer = _with_route(answer, topic, context, f"query by-unique-key -t {topic} -i {unique_key}")
-    release, zone = context.source.release, context.printer.zone
-    if answer.messages and release.unique_key_window_is_recent and context.now_ms is not None:
+def _by_unique_key(call: Call) -> ExitCode:
+    topic, unique_key = _parent_of_lmq(call), call.options["msgId"]
+    answer = lookups.by_unique_key(call.source, topic, unique_key, show_all="showAll" in call.options)
+    answer = _with_route(answer, topic, call, f"query by-unique-key -t {topic} -i {unique_key}")
+    release, zone = call.source.release, call.printer.zone
+    if answer.messages and release.unique_key_window_is_recent:
         # mqadmin's window counts from the moment of the call.
-        begin = line.integer_option("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
-        end = line.integer_option("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
+        begin = call.integer_option("startTime", call.now_ms - _DAY_AND_A_HALF_MS)
+        end = call.integer_option("endTime", call.now_ms + _DAY_AND_A_HALF_MS)
         if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
             answer.notes.append(
                 f"mqadmin of RocketMQ {release} searches only from {time_text(begin, zone)} to {time_text(end, zone)}, "
                 "and would have found nothing"
             )
-    context.printer.print_details(answer, has_offset_id=False)
-    return context.finish(answer)
+    call.printer.print_details(answer, has_offset_id=False)
+    return call.finish(answer)
 
 
-def _by_id(line: ParsedLine, context: Context) -> ExitCode:
-    source, printer, topic = context.source, context.printer, line.options.get("topic")
-    printer.charset = line.charset_option("bodyFormat", printer.charset)
-    for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
+def _by_id(call: Call) -> ExitCode:
+    source, printer, topic = call.source, call.printer, call.options.get("topic")
+    printer.charset = call.charset_option("bodyFormat", printer.charset)
+    for text in filter(None, (part.strip() for part in call.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
-            answer = lookups.by_any_id(source, text, topic, any_host=context.any_host)
+            answer = lookups.by_any_id(source, text, topic, any_host=call.any_host)
             answer = _of_topic(answer, topic, text, source.release)
         else:
-            answer = _offset_id_only(text, context)
+            answer = _offset_id_only(text, call)
         printer.print_details(answer)
-        code = context.finish(answer)
+        code = call.finish(answer)
         if code is ExitCode.NOT_FOUND:
             return code  # mqadmin also stops at the first failure
     return ExitCode.DAMAGE if printer.has_damage or source.lacking else ExitCode.CLEAN
@@ -191,44 +196,44 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
     return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
 
 
-def _offset_id_only(text: str, context: Context) -> Answer:
-    answer = lookups.by_offset_id(context.source, text, any_host=context.any_host)
+def _offset_id_only(text: str, call: Call) -> Answer:
+    answer = lookups.by_offset_id(call.source, text, any_host=call.any_host)
     if answer.messages or reasons.confirms_offset_id(answer.reason):
         return answer
-    if lookups.by_any_id(context.source, text, None).messages:
+    if lookups.by_any_id(call.source, text, None).messages:
         sentence = (
-            f"{text} is a unique key; mqadmin queryMsgById of RocketMQ {context.source.release} accepts only offset "
+            f"{text} is a unique key; mqadmin queryMsgById of RocketMQ {call.source.release} accepts only offset "
             f"ids; `query message -i {text}` finds it"
         )
         return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
     return answer
 
 
-def _by_offset(line: ParsedLine, context: Context) -> ExitCode:
-    printer, source = context.printer, context.source
-    printer.charset = line.charset_option("bodyFormat", printer.charset)
-    place = line.options["topic"], line.integer_option("queueId"), line.integer_option("offset")
-    answer = lookups.by_offset(source, *place, broker=line.options["brokerName"])
+def _by_offset(call: Call) -> ExitCode:
+    printer, source = call.printer, call.source
+    printer.charset = call.charset_option("bodyFormat", printer.charset)
+    place = call.options["topic"], call.integer_option("queueId"), call.integer_option("offset")
+    answer = lookups.by_offset(source, *place, broker=call.options["brokerName"])
     printer.print_details(answer)
-    return context.finish(answer)
+    return call.finish(answer)
 
 
 # the traces of a message
 
 
-def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
-    source, printer = context.source, context.printer
-    topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
-    window = TimeWindow(line.integer_option("beginTimestamp", 0), line.integer_option("endTimestamp", MAX_TIME))
+def _message_traces(call: Call) -> ExitCode:
+    source, printer = call.source, call.printer
+    topic, message_id = call.options.get("traceTopic", TRACE_TOPIC), call.options["msgId"]
+    window = TimeWindow(call.integer_option("beginTimestamp", 0), call.integer_option("endTimestamp", MAX_TIME))
     for name, moment in zip(("beginTimestamp", "endTimestamp"), window, strict=True):
         if not MIN_LONG <= moment <= MAX_LONG:
-            raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
-    limit = _limit(line)
+            raise UnsupportedFormat(f"{call.command}: {name} must be a time in milliseconds, not {moment}")
+    limit = _limit(call)
     if limit == 0:
-        return context.refuse(_NOTHING_ASKED)
+        return call.refuse(_NOTHING_ASKED)
     answer = lookups.by_key_like_mqadmin(source, topic, message_id, window, limit)
     if answer.reason:
-        return context.finish(answer)
+        return call.finish(answer)
     reported = [
         (trace, message)
         for message in map(printer.printable_message, answer.messages)
@@ -240,12 +245,12 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
             place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
             address = address_text(message.record.born_host)
             printer.print_object("trace", {**place, "client_address": address, **trace._asdict()})
-        return context.finish(answer)
+        return call.finish(answer)
     answer.reason = _why_no_trace(answer.messages, reported, {trace.kind for trace, _ in of_message}, message_id)
     if answer.reason is None:
-        for text in _trace_lines(of_message, context):
+        for text in _trace_lines(of_message, call):
             printer.write(text)
-    return context.finish(answer)
+    return call.finish(answer)
 
 
 def _why_no_trace(
@@ -273,31 +278,31 @@ def _why_no_trace(
     return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
 
 
-def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[str]:
+def _trace_lines(reported: Sequence[_Reported], call: Call) -> Iterator[str]:
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one[0].kind is TraceKind.SENT:
             yield _trace_columns("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status")
-            yield f"{_trace_line('Pub', one, context)}\n"
+            yield f"{_trace_line('Pub', one, call)}\n"
         elif one[0].kind is TraceKind.CONSUMED:
             groups.setdefault(one[0].client_group or "", []).append(one)
     for group in hash_set_order(groups):
         yield _trace_columns("#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
         for one in groups[group]:
-            yield _trace_line("Sub", one, context)
+            yield _trace_line("Sub", one, call)
         yield "\n"
 
 
-def _trace_line(name: str, reported: _Reported, context: Context) -> str:
+def _trace_line(name: str, reported: _Reported, call: Call) -> str:
     trace, message = reported
     timestamp = trace.event_timestamp
     if timestamp is None:
         # Such a line is as old as its decoder's object.
-        timestamp = context.now_ms or 0
-        context.printer.note("a trace has no time; like mqadmin, this command prints its own start time instead")
+        timestamp = call.now_ms
+        call.printer.note("a trace has no time; like mqadmin, this command prints its own start time instead")
     group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)
     status = "failed" if trace.is_success is False else "success"
-    time = time_text_without_ms(timestamp, context.printer.zone)
+    time = time_text_without_ms(timestamp, call.printer.zone)
     return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)
 
 
@@ -308,10 +313,10 @@ def _trace_columns(*values: str) -> str:
 # queues
 
 
-def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
-    source, printer = context.source, context.printer
-    topic, queue_id = line.options["topic"], line.integer_option("queue")
-    first, count = line.integer_option("index"), line.integer_option("count", _DEFAULT_UNITS)
+def _query_cq(call: Call) -> ExitCode:
+    source, printer = call.source, call.printer
+    topic, queue_id = call.options["topic"], call.integer_option("queue")
+    first, count = call.integer_option("index"), call.integer_option("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is not None and not source.release.prints_queue_units:
         printer.write(queue_header(OffsetRange(0, 0)))
@@ -319,22 +324,22 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
             f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 also prints the units "
             f"({offsets.minimum:,} to {offsets.maximum - 1:,})"
         )
-        return context.finish()
+        return call.finish()
     end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
     if offsets is None or end <= first:
-        return context.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, first, offsets))
+        return call.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, first, offsets))
     printer.print_mqadmin_line(queue_header(offsets))
     for index in range(first, end):
         unit = source.read_unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
             printer.print_row("unit", {**place, **unit._asdict()}, unit_text(index, unit))
-    return context.finish()
+    return call.finish()
 
 
-def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, OffsetRange, int]]:
+def _status_rows(topic: str, call: Call) -> Iterator[tuple[str, int, OffsetRange, int]]:
     """Yield broker, id, offsets and newest time (0 without one) of a topic's queues, and of static ones with them."""
-    source, broker = context.source, context.broker_name
+    source, broker = call.source, call.broker_name
     source.complete_queues(topic)
     queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
@@ -345,18 +350,18 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
     for static_id, parts in read_static_queues(source, topic).items():
         first, last = (queues.get(part.queue_id) if part.broker == broker else None for part in parts)
         if first is None or last is None:
-            context.printer.note(f"queue {static_id} of {topic} is omitted, because it is partly on another broker")
+            call.printer.note(f"queue {static_id} of {topic} is omitted, because it is partly on another broker")
         else:
             yield LOGICAL_BROKER, static_id, static_queue_offsets(*parts, first[0], last[0]), last[1]
 
 
-def _topic_status(line: ParsedLine, context: Context) -> ExitCode:
-    source, printer = context.source, context.printer
-    topic = line.options["topic"]
+def _topic_status(call: Call) -> ExitCode:
+    source, printer = call.source, call.printer
+    topic = call.options["topic"]
     if not source.has_topic(topic):
-        return context.refuse(reasons.explain_unknown_topic(source, topic))
+        return call.refuse(reasons.explain_unknown_topic(source, topic))
     printer.print_mqadmin_line(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
-    for broker, queue_id, offsets, stored in sorted(_status_rows(topic, context)):
+    for broker, queue_id, offsets, stored in sorted(_status_rows(topic, call)):
         queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
         limits = {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
         updated = time_text(stored, printer.zone) if stored > 0 else ""
@@ -364,10 +369,10 @@ def _topic_status(line: ParsedLine, context: Context) -> ExitCode:
         printer.print_row("queue", {**queue, **limits, "updated": stored}, shown)
     if source.release.prints_put_tps:
         printer.print_mqadmin_line("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
-    return context.finish()
+    return call.finish()
 
 
-_COMMANDS: dict[str, Callable[[ParsedLine, Context], ExitCode]] = {
+_COMMANDS: dict[str, Callable[[Call], ExitCode]] = {
     "queryMsgByKey": _by_key,
     "queryMsgById": _by_id,
     "queryMsgByUniqueKey": _by_unique_key,

@@ -16,9 +16,9 @@ from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import MAX_TIME, Message, reasons
 from jobs.query.mqadmin import OffsetRange, message_line, pad
-from jobs.query.mqadmin.arguments import Context, ParsedLine
+from jobs.query.mqadmin.arguments import Call
 from jobs.query.mqadmin.java import hash_order, hash_set_order
-from jobs.query.source import Answer, Reason, ReasonKind, Source
+from jobs.query.source import Answer, Reason, ReasonKind
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import java_hash
@@ -40,26 +40,30 @@ _Pull = tuple[str, list[Message], int]  # messages, perhaps none although the br
 class PulledQueue(NamedTuple):
     """A queue as a client pulls it."""
 
-    source: Source
-    topic: str
+    call: Call
     broker: str
     queue_id: int
     offsets: OffsetRange
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.call.options["topic"]
 
     @property
     def name(self) -> str:
         """Return `MessageQueue.toString()`."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
-    def requested_offsets(self, line: ParsedLine, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
+    def requested_offsets(self, earliest: int = -MAX_TIME) -> OffsetRange:
         """Return the requested range by store time; a time before the *earliest* message is ignored."""
 
         def limit(name: str, otherwise: int) -> int:
-            time = line.time_option(name, -MAX_TIME - 1, context.printer.zone)
+            time = self.call.time_option(name, -MAX_TIME - 1)
             if time < earliest:
                 return otherwise
-            if self.source.release.time_search_takes_nearest:
-                part = self.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time)
+            if self.call.source.release.time_search_takes_nearest:
+                part = self.call.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time)
                 return self._nearest(part, time)
 
             def stored(offset: int) -> int:
@@ -92,7 +96,7 @@ class PulledQueue(NamedTuple):
         return after[1] if time - before[0] > after[0] - time else before[1]
 
     def _stored(self, offset: int) -> int | None:
-        message = self.source.by_queue_offset(self.topic, self.queue_id, offset)
+        message = self.call.source.by_queue_offset(self.topic, self.queue_id, offset)
         return message.record.store_timestamp if message else None
 
     def pull(self, offset: int, tags: _Tags = None, count: int = _PULL_COUNT) -> _Pull:
@@ -102,13 +106,13 @@ class PulledQueue(NamedTuple):
             return _NO_NEW, [], offset
         if not first <= offset < next_one:
             return _ILLEGAL, [], first if offset < first or first == 0 else next_one
-        pull_end = self.source.pull_end(self.topic, self.queue_id, offset)
+        pull_end = self.call.source.pull_end(self.topic, self.queue_id, offset)
         end = min(next_one, offset + _UNITS_FILTERED, pull_end)
         hashes = None if tags is None else {java_hash(tag) for tag in tags}
         found: list[Message] = []
         size = 0
         is_hole = True
-        for message in self.source.by_queue(self.topic, self.queue_id, offset, end):
+        for message in self.call.source.by_queue(self.topic, self.queue_id, offset, end):
             is_full = len(found) == min(count, _PULL_COUNT)
             if found and (is_full or (message and size + message.record.total_size > _PULL_BYTES)):
                 break
@@ -118,66 +122,66 @@ class PulledQueue(NamedTuple):
                 found.append(message)
                 size += message.record.total_size
         if is_hole:  # many messages may be lost, and a damaged queue offset may be any number
-            offset = max(offset, self.source.next_queue_offset(self.topic, self.queue_id, offset))
+            offset = max(offset, self.call.source.next_queue_offset(self.topic, self.queue_id, offset))
         status = _FOUND if found else _NO_MATCHED
         return status, [one for one in found if tags is None or one.tags in tags], offset
 
+    def print(self, messages: list[Message], charset: str | None) -> None:
+        """Print pulled messages, with bodies in a charset, or without bodies (None)."""
+        printer = self.call.printer
+        if printer.prints_rows:
+            printer.print_details(Answer(messages, offsets=self.offsets))
+            return
+        for message in messages:
+            shown = printer.printable_message(message)
+            printer.write(message_line(shown, self.offsets, self.call.broker_name, charset))
 
-def _wanted_tags(line: ParsedLine) -> _Tags:
-    expression = line.options.get("subExpression", "*")
+
+def _wanted_tags(call: Call) -> _Tags:
+    expression = call.options.get("subExpression", "*")
     if expression.strip() in ("", "*"):
         return None
     return frozenset(part.strip() for part in expression.split("||") if part.strip())
 
 
-def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
-    """Print pulled messages, with bodies in a charset, or without bodies (None)."""
-    printer = context.printer
-    if printer.prints_rows:
-        printer.print_details(Answer(messages, offsets=queue.offsets))
-        return
-    for message in messages:
-        printer.write(message_line(printer.printable_message(message), queue.offsets, context.broker_name, charset))
+def _charset(call: Call, prints_body: str = "true") -> str | None:
+    charset = call.charset_option("charsetName", "UTF-8")
+    return charset if call.is_true("printBody", prints_body) else None
 
 
-def _charset(line: ParsedLine, prints_body: str = "true") -> str | None:
-    charset = line.charset_option("charsetName", "UTF-8")
-    return charset if line.is_true("printBody", prints_body) else None
-
-
-def print_topic_messages(line: ParsedLine, context: Context) -> ExitCode:
+def print_topic_messages(call: Call) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
-    source, printer, topic = context.source, context.printer, line.options["topic"]
+    source, printer, topic = call.source, call.printer, call.options["topic"]
     if not source.has_topic(topic):
-        return context.refuse(reasons.explain_unknown_topic(source, topic))
-    charset, tags = _charset(line), _wanted_tags(line)
+        return call.refuse(reasons.explain_unknown_topic(source, topic))
+    charset, tags = _charset(call), _wanted_tags(call)
     newline = "\n" if source.release.print_msg_ends_lines else ""
-    for queue in _queues(topic, context):
-        asked = queue.requested_offsets(line, context)
+    for queue in _queues(call):
+        asked = queue.requested_offsets()
         printer.print_mqadmin_line(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
         while offset < asked.maximum:
             status, messages, offset = queue.pull(offset, tags)
-            _print(messages, queue, context, charset)
+            queue.print(messages, charset)
             if status == _NO_MATCHED:
                 printer.print_mqadmin_line(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
             elif status != _FOUND:
                 break
         if newline:
             printer.print_mqadmin_line(_LINE)
-    return context.finish()
+    return call.finish()
 
 
-def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
+def print_messages_of_queue(call: Call) -> ExitCode:
     """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
-    queue = _named_queue(line, context)
+    queue = _named_queue(call)
     if not isinstance(queue, PulledQueue):
         return queue
-    charset, tags = _charset(line, "false"), _wanted_tags(line)
-    prints_messages = line.is_true("printMsg") or context.printer.prints_rows
+    charset, tags = _charset(call, "false"), _wanted_tags(call)
+    prints_messages = call.is_true("printMsg") or call.printer.prints_rows
     counted: Counter[str] = Counter()
     found = 0
-    asked = queue.requested_offsets(line, context)
+    asked = queue.requested_offsets()
     offset = asked.minimum
     while offset < asked.maximum:
         status, messages, offset = queue.pull(offset, tags)
@@ -186,122 +190,121 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
         found += len(messages)
         counted.update(message.tags for message in messages if message.tags and not message.tags.isspace())
         if prints_messages:
-            _print(messages, queue, context, charset)
-    if line.is_true("calculate"):
+            queue.print(messages, charset)
+    if call.is_true("calculate"):
         for tag in sorted(hash_set_order(counted), key=lambda tag: -counted[tag]):
-            context.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
+            call.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         text = (
             f"no message of queue {queue.queue_id} of {queue.topic} from offset {asked.minimum} (inclusive) to "
             f"{asked.maximum} (exclusive) matches. Like mqadmin, the search stops at the first pull that finds no match"
         )
-        return context.refuse(Reason(ReasonKind.NOT_ON_DISK, text))
-    if not prints_messages and not line.is_true("calculate"):
-        context.printer.note(
+        return call.refuse(Reason(ReasonKind.NOT_ON_DISK, text))
+    if not prints_messages and not call.is_true("calculate"):
+        call.printer.note(
             f"pulled {count_text(found, 'message')}: -p true prints the messages, -f true counts their tags"
         )
-    return context.finish()
+    return call.finish()
 
 
-def print_consumed_messages(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumed_messages(call: Call) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
-    refused = _why_not(line, context)
-    if refused and context.printer.prints_rows:
+    refused = _why_not(call)
+    if refused and call.printer.prints_rows:
         raise UnsupportedFormat(refused)
     if refused:
-        context.printer.write(refused)
+        call.printer.write(refused)
         return ExitCode.USAGE
-    charset, left = _charset(line), line.integer_option("messageNumber", _MESSAGES)
-    if "queueId" in line.options:
-        queue = _named_queue(line, context)
+    charset, left = _charset(call), call.integer_option("messageNumber", _MESSAGES)
+    if "queueId" in call.options:
+        queue = _named_queue(call)
         if not isinstance(queue, PulledQueue):
             return queue
-        first, last = queue.requested_offsets(line, context, earliest=1)
-        offset = line.integer_option("offset", 0)
+        first, last = queue.requested_offsets(earliest=1)
+        offset = call.integer_option("offset", 0)
         if offset > last:
-            context.printer.print_mqadmin_line(f"{queue.name} no matched msg, offset={offset}\n")
-            return context.finish()
+            call.printer.print_mqadmin_line(f"{queue.name} no matched msg, offset={offset}\n")
+            return call.finish()
         first = max(first, offset)
         if last - first > left:
-            context.printer.print_mqadmin_line(f"The oldler {left} message will be provided\n")
+            call.printer.print_mqadmin_line(f"The oldler {left} message will be provided\n")
             last = first + left - 1
-        _consume(queue, first, last, context, charset)
-        return context.finish()
-    topic = line.options["topic"]
-    if not context.source.has_topic(topic):
-        return context.refuse(reasons.explain_unknown_topic(context.source, topic))
-    _consume_queues(topic, left, line, context)
-    return context.finish()
+        _consume(queue, first, last, charset)
+        return call.finish()
+    topic = call.options["topic"]
+    if not call.source.has_topic(topic):
+        return call.refuse(reasons.explain_unknown_topic(call.source, topic))
+    _consume_queues(left, charset, call)
+    return call.finish()
 
 
-def _consume_queues(topic: str, left: int, line: ParsedLine, context: Context) -> None:
-    charset = _charset(line)
-    for queue in _queues(topic, context):
+def _consume_queues(left: int, charset: str | None, call: Call) -> None:
+    for queue in _queues(call):
         if left == 0:
             return
         # The last offset is included, which is that of the next message as a rule.
-        first, last = queue.requested_offsets(line, context, earliest=1)
+        first, last = queue.requested_offsets(earliest=1)
         if last - first > left:
-            context.printer.print_mqadmin_line(
+            call.printer.print_mqadmin_line(
                 f"The older {left} message of the {queue.queue_id} queue will be provided\n"
             )
             last, left = first + left - 1, 0
         else:
             # One too many: the rest may be -1, with which the next queue begins.
             left -= last - first + 1
-        _consume(queue, first, last, context, charset)
+        _consume(queue, first, last, charset)
 
 
-def _why_not(line: ParsedLine, context: Context) -> str | None:
-    options, now = line.options, context.now_ms
-    if line.integer_option("messageNumber", _MESSAGES) <= 0:
+def _why_not(call: Call) -> str | None:
+    options = call.options
+    if call.integer_option("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"
     if "queueId" in options and "brokerName" not in options:
         return "Please set the brokerName before queueId!"
     if "offset" in options and "queueId" not in options:
         return "Please set queueId before offset!"
-    begin, end = (line.time_option(name, 0, context.printer.zone) for name in ("beginTimestamp", "endTimestamp"))
+    begin, end = (call.time_option(name, 0) for name in ("beginTimestamp", "endTimestamp"))
     for name, time in (("beginTimestamp", begin), ("endTimestamp", end)):
-        if now is not None and time > now:
+        if time > call.now_ms:
             return f"Please set the {name} before now!"
     if "endTimestamp" in options and begin > end:
         return "Please make sure that the beginTimestamp is less than or equal to the endTimestamp"
     return None
 
 
-def _consume(queue: PulledQueue, first: int, last: int, context: Context, charset: str | None) -> None:
-    offset = first
+def _consume(queue: PulledQueue, first: int, last: int, charset: str | None) -> None:
+    printer, offset = queue.call.printer, first
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
         if status == _FOUND:
-            context.printer.print_mqadmin_line("Consume ok\n")
-            _print(messages, queue, context, charset)
+            printer.print_mqadmin_line("Consume ok\n")
+            queue.print(messages, charset)
             continue
         ended = "no matched msg." if status == _NO_MATCHED else "print msg finished."
-        context.printer.print_mqadmin_line(f"{queue.name} {ended} status={status}, offset={offset}\n")
+        printer.print_mqadmin_line(f"{queue.name} {ended} status={status}, offset={offset}\n")
         if status != _NO_MATCHED:
             return
 
 
-def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
+def _queues(call: Call) -> Iterator[PulledQueue]:
     """Yield a topic's queues in the iteration order of the client's set."""
-    source, broker = context.source, context.broker_name
+    source, broker, topic = call.source, call.broker_name, call.options["topic"]
     source.complete_queues(topic)
     # MessageQueue#hashCode
     of_broker = 31 * (31 + java_hash(broker))
     hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
     for queue_id in hash_order(hashes):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        yield PulledQueue(source, topic, broker, queue_id, offsets)
+        yield PulledQueue(call, broker, queue_id, offsets)
 
 
-def _named_queue(line: ParsedLine, context: Context) -> PulledQueue | ExitCode:
-    source, named = context.source, line.options["brokerName"]
-    topic, queue_id = line.options["topic"], line.integer_option("queueId")
+def _named_queue(call: Call) -> PulledQueue | ExitCode:
+    source, named = call.source, call.options["brokerName"]
+    topic, queue_id = call.options["topic"], call.integer_option("queueId")
     if source.broker not in {None, named}:
-        return context.printer.print_reason(reasons.explain_other_broker_name(str(source.broker), named))
+        return call.printer.print_reason(reasons.explain_other_broker_name(str(source.broker), named))
     source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        return context.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, 0, offsets))
-    return PulledQueue(source, topic, named, queue_id, offsets)
+        return call.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, 0, offsets))
+    return PulledQueue(call, named, queue_id, offsets)
