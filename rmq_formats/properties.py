@@ -23,7 +23,7 @@ MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 # Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java. Repeats are
 # possessive: matching a body of millions of zeros and a letter takes one pass.
-_INTEGER = re.compile(r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)")
+_INTEGER = r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)"
 
 
 def java_text(raw: bytes) -> str:
@@ -38,7 +38,7 @@ def wrap_to_java_long(value: int) -> int:
 
 def java_integer(text: str | None, bits: int = 64) -> int | None:
     """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) returns; None if it throws."""
-    match = _INTEGER.fullmatch(text or "")
+    match = re.fullmatch(_INTEGER, text or "")
     number = int(f"{match[1]}0{match[2]}") if match else 1 << 63
     return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
 

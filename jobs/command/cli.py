@@ -66,7 +66,7 @@ _SYNTAX = (
     *(click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage),
     *(click.BadArgumentUsage, click.exceptions.NoArgsIsHelpError),
 )
-_OF_MQADMIN = re.compile(r"mqadmin|[a-z]+[A-Z]\w*")  # no word of ours has a capital
+_OF_MQADMIN = r"mqadmin|[a-z]+[A-Z]\w*"  # no word of ours has a capital
 
 
 class _AsTyped(click.HelpFormatter):
@@ -266,7 +266,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
     text = ""
-    if isinstance(error, click.exceptions.NoSuchCommand) and _OF_MQADMIN.fullmatch(error.command_name):
+    if isinstance(error, click.exceptions.NoSuchCommand) and re.fullmatch(_OF_MQADMIN, error.command_name):
         line = shlex.join(words[words.index(error.command_name) :])
         text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":

@@ -28,7 +28,7 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG
 _CONFIG_FILE = f"{__name__}.file"  # key in click's context: the configuration file that was read
 _MOST = 1 << 20  # bytes of a configuration file
 # The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
-_OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+_OF_SERVICE = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 _OF_A_VERB = "lake"  # its role differs from verb to verb, so this key is not shared by all verbs
 # Keys that may be before the first table, although not every verb has the option.
 _SHARED = frozenset(
@@ -270,7 +270,7 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
 
 def _is_of_service(variable: str) -> bool:
     """Return whether Kubernetes, not the user, set a variable."""
-    return _OF_SERVICE.search(variable) is not None or (
+    return re.search(_OF_SERVICE, variable) is not None or (
         variable.endswith("_PORT") and os.environ.get(variable, "").startswith(("tcp://", "udp://", "sctp://"))
     )
 

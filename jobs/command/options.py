@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jobs.products.index.settings import GivenSettings
 
 _Value = TypeVar("_Value")
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
+_DURATION = r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?"
 
 
 class _NeededByVerb(click.Parameter):
@@ -162,7 +162,7 @@ def parse_offset_or_time(text: str) -> int | TimeArgument:
 
 def parse_seconds(text: str) -> float:
     """Parse a duration like `5s` or `2h` into seconds; plain digits are seconds."""
-    found = _DURATION.fullmatch(text.strip())
+    found = re.fullmatch(_DURATION, text.strip())
     if found is None:
         raise ValueError(f"{text.strip()!r} is not a valid duration (examples: 500ms, 5s, 2h)")
     return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
@@ -179,7 +179,7 @@ def seconds_until(text: str) -> float:
     text = text.strip()
     if text.startswith("+"):
         return parse_seconds(text[1:])
-    if _DURATION.fullmatch(text):
+    if re.fullmatch(_DURATION, text):
         raise ValueError(f"{text} means {text} ago, as in all commands; write +{text} for {text} from now")
     try:
         return parse_time(text) / 1000 - time.time()

@@ -70,15 +70,15 @@ def is_or_are(number: int) -> str:
 
 
 _MS = 1000
-_DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
-_AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)", re.ASCII)
+_DIGITS = r"(?a)[+-]?\d+"
+_AGO = r"(?a)(\d+)\s*(s|m|h|d|w)"
 UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 TIME_EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> int:
     """Parse a time into ms since 1970; *zone* (default: this machine's) is that of a text without one."""
-    ago = _AGO.fullmatch(text.strip())
+    ago = re.fullmatch(_AGO, text.strip())
     if ago is not None:
         return time.time_ns() // 1_000_000 - round(int(ago[1]) * UNIT_SECONDS[ago[2]] * _MS)
     moment = datetime.fromisoformat(text.strip())
@@ -112,11 +112,11 @@ class TimeArgument:
 
     def milliseconds(self, zone: tzinfo | None = None) -> int:
         """Return milliseconds since 1970; *zone* applies to a text without one (default: this machine's)."""
-        return int(self.text) if _DIGITS.fullmatch(self.text) else parse_time(self.text, zone=zone)
+        return int(self.text) if re.fullmatch(_DIGITS, self.text) else parse_time(self.text, zone=zone)
 
     def interpretation(self, zone: tzinfo | None = None) -> str | None:
         """Return a sentence on the time zone that was assumed; None if the text states it."""
-        needs_no_zone = _DIGITS.fullmatch(self.text) or _AGO.fullmatch(self.text)
+        needs_no_zone = re.fullmatch(_DIGITS, self.text) or re.fullmatch(_AGO, self.text)
         if needs_no_zone or datetime.fromisoformat(self.text).tzinfo is not None:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"

@@ -14,17 +14,13 @@ from typing import TextIO
 
 import click
 
-_HEAD = re.compile(r" *\S+ {2,}|\s*")  # a label and its gap, or the indent
-_GAP = re.compile(
-    r"( ++)(?!(?<=\d )(?:bytes?|[KMGTP]iB|s|min|h)\b)"
-)  # between words; not between a number and its unit
+_HEAD = r" *\S+ {2,}|\s*"  # a label and its gap, or the indent
+_GAP = r"( ++)(?!(?<=\d )(?:bytes?|[KMGTP]iB|s|min|h)\b)"  # between words; not between a number and its unit
 _WIDEST_HEAD = 16
 _ALIKE = 12
 _NARROWEST = 40  # columns; lines are not wrapped for a narrower terminal
-_COMMAND = re.compile(
-    r"( *)((?:(?:\S*/)?(?:spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) .*)"
-)
-_COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
+_COMMAND = r"( *)((?:(?:\S*/)?(?:spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) .*)"
+_COMMENT = r"( *(?:NEXT +)?)# "
 
 PLAN_HEADING = "PLAN (nothing has been changed yet)"
 
@@ -55,15 +51,15 @@ def wrap_line(line: str, width: int | None) -> Iterator[str]:
     if width is None or len(plain) <= width or width < _NARROWEST:
         yield line
         return
-    found = _COMMAND.fullmatch(plain)
+    found = re.fullmatch(_COMMAND, plain)
     if found:
         yield from _command(*found.groups(), width=width)
         return
-    comment = _COMMENT.match(plain)
+    comment = re.match(_COMMENT, plain)
     if comment:
         yield from _broken(line, width, " " * len(comment[1]) + "# ")
         return
-    head = _HEAD.match(plain)
+    head = re.match(_HEAD, plain)
     indent = len(head[0]) if head else 0
     if indent > _WIDEST_HEAD or indent == len(plain) - len(plain.lstrip()):
         indent = min(len(plain) - len(plain.lstrip()), _WIDEST_HEAD) + 2
@@ -71,7 +67,7 @@ def wrap_line(line: str, width: int | None) -> Iterator[str]:
 
 
 def _broken(line: str, width: int, indent: str) -> Iterator[str]:
-    first, *others = _GAP.split(line)
+    first, *others = re.split(_GAP, line)
     pairs = list(zip(others[::2], others[1::2], strict=True))
     started, column = first, len(click.unstyle(first))
     # A word stays in this line if its whole column fits, which begins at a wide gap. A column that is wider than a line

@@ -18,7 +18,7 @@ from typing import TextIO
 from jobs.console.lines import line_width_limit, printable_lines, wrap_line
 
 _NAME = r"(?:secret|passw(?:or)?d|token|credential|access[._-]?key|account[._-]?key)"
-_SETTING = re.compile(rf"(?i)({_NAME}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+")
+_SETTING = rf"(?i)({_NAME}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+"
 # `://KEY:SECRET@`, where a secret may have slashes; not `://HOST:PORT/…@`
 _IN_URI = re.compile(r"(://)(?![^/\s@:\"']*:\d+/)[^/\s@:\"']+:[^\s@\"']+@")
 _HIDDEN = "***"
@@ -51,7 +51,7 @@ def mask_program_output(text: str) -> str:
 
     Our own messages are not passed here: a user must be able to paste a path like `/data/token=7/store`.
     """
-    return _SETTING.sub(rf"\g<1>{_HIDDEN}", mask_secrets(text))
+    return re.sub(_SETTING, rf"\g<1>{_HIDDEN}", mask_secrets(text))
 
 
 def mask_settings(words: list[str]) -> list[str]:

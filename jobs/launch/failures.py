@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,10 @@ from rmq_formats.errors import FormatError
 
 # Spark's text about a Python process that has ended, and Python's text about a file.
 _DEAD_WORKER = "Python worker exited unexpectedly"
-_WORKER = re.compile(r"\(TID \d+\) \((\S+) executor")
-_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
-_CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # `deltalake` replaces each colon of an error by this
-_FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
+_WORKER = r"\(TID \d+\) \((\S+) executor"
+_NO_PYTHON = r'Cannot run program "([^"]+)"'
+_CAUSE = r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*"  # `deltalake` replaces each colon of an error by this
+_FILE_ERROR = r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'"
 
 
 def expected_error_types() -> tuple[type[BaseException], ...]:
@@ -67,7 +66,9 @@ def one_line_message(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory: {str(error) or 'the system refused an allocation'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
-    first, *causes = _CAUSE.split(" ".join(lines))  # of `deltalake`, whose last cause is the one that a reader needs
+    first, *causes = re.split(
+        _CAUSE, " ".join(lines)
+    )  # of `deltalake`, whose last cause is the one that a reader needs
     return (
         _of_worker_process(lines)
         or _raised_on_a_worker(lines)
@@ -84,6 +85,8 @@ def _is_lost_connection(error: BaseException) -> bool:
     if py4j is None:
         return False
     if isinstance(error, ConnectionError):
+        import traceback
+
         return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
     return isinstance(error, py4j.Py4JNetworkError) or "Answer from Java side is empty" in str(error)
 
@@ -91,14 +94,14 @@ def _is_lost_connection(error: BaseException) -> bool:
 def _of_worker_process(lines: Sequence[str]) -> str | None:
     if any(_DEAD_WORKER in line for line in lines):
         return "a worker process died: it was killed by another process, or memory ran out; see the system log"
-    missing = next((found[1] for line in lines if (found := _NO_PYTHON.search(line))), None)
+    missing = next((found[1] for line in lines if (found := re.search(_NO_PYTHON, line))), None)
     if missing is None:
         return None
     return f"worker {_host(lines)}: {missing} does not exist (set by spark.pyspark.python, or the default)"
 
 
 def _host(lines: Sequence[str]) -> str:
-    return next((found[1] for line in lines if (found := _WORKER.search(line))), "of the cluster")
+    return next((found[1] for line in lines if (found := re.search(_WORKER, line))), "of the cluster")
 
 
 def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
@@ -108,7 +111,7 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
         return None
     # The last one of a chain was raised; the others are its causes.
     raised = next((line for line in lines[begun[-1] + 1 :] if not line.startswith((" ", "\t"))), "")
-    of_file = _FILE_ERROR.fullmatch(raised)
+    of_file = re.fullmatch(_FILE_ERROR, raised)
     if of_file:
         return f"{of_file['file']}: {of_file['reason']}"
     name, _, text = raised.partition(": ")

@@ -8,7 +8,7 @@ LOCAL_SCHEME = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
 HDFS_SCHEME = "hdfs"
-_HAS_CREDENTIALS = re.compile(r"\w+://([^/]*@|[^/]*:.*@)")  # a secret may have slashes
+_HAS_CREDENTIALS = r"\w+://([^/]*@|[^/]*:.*@)"  # a secret may have slashes
 _WRITTEN = "Lakes and output must be on local paths, s3a:// or abfss://"
 
 
@@ -48,7 +48,7 @@ def join_location(location: str, *names: str) -> str:
 def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
     """Return why *location* cannot be read, or written; None if its kind is supported."""
     scheme = scheme_of(location)
-    if scheme in S3_SCHEMES and _HAS_CREDENTIALS.match(location):
+    if scheme in S3_SCHEMES and re.match(_HAS_CREDENTIALS, location):
         return (
             f"{scheme}://***: credentials in a location are not supported; set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or --conf spark.hadoop.fs.s3a.access.key=… and fs.s3a.secret.key"

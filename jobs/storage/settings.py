@@ -108,7 +108,7 @@ def find_s3_settings(options: Mapping[str, str]) -> list[tuple[S3Names, str]]:
 
 
 _KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
-_BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)")
+_BASE64 = r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)"
 _AZURITE = "devstoreaccount1"  # the account of Azurite, Microsoft's test server
 _OF_AZURE = {
     _KEY: ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
@@ -131,7 +131,7 @@ class AzureSettings(NamedTuple):
         host = urlsplit(location).hostname or ""
         key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
         account, endpoint = host.partition(".")[0], options.get(_ENDPOINT)
-        if key and not _BASE64.fullmatch(key):
+        if key and not re.fullmatch(_BASE64, key):
             raise OSError(f"{location}: {_KEY} is not a valid key of {account}: it is not base64")
         if not (key or signature) and endpoint and endpoint.startswith("http://"):  # Azure's client would abort
             raise OSError(f"{location}: {_ENDPOINT} has no TLS, so a token cannot be sent: set {_KEY}")

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import NamedTuple, Self
 
 from jobs.storage.model import Reader
@@ -31,6 +30,12 @@ _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
 )
 
 
+def _sha256(data: Buffer) -> str:
+    from hashlib import sha256  # lazy import: it loads OpenSSL
+
+    return sha256(data).hexdigest()
+
+
 class Fingerprint(NamedTuple):
     """The digest of bytes at an offset; it identifies a store regardless of its path."""
 
@@ -41,7 +46,7 @@ class Fingerprint(NamedTuple):
     @classmethod
     def from_bytes(cls, offset: int, data: Buffer) -> Self:
         """Return the fingerprint of bytes."""
-        return cls(offset, len(data), sha256(data).hexdigest())
+        return cls(offset, len(data), _sha256(data))
 
     @property
     def end(self) -> int:
@@ -50,7 +55,7 @@ class Fingerprint(NamedTuple):
 
     def matches(self, data: bytes) -> bool:
         """Return whether *data* are the bytes of the fingerprint."""
-        return sha256(data).hexdigest() == self.sha256
+        return _sha256(data) == self.sha256
 
 
 def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.storage.local import explaining_full_disk
@@ -127,6 +126,8 @@ def rocksdb_errors_as_oserror(location: str) -> Iterator[None]:
 def open_database(location: str, storage: Storage) -> Iterator[Database]:
     """Open a database for reading; `UnsupportedFormat` without rocksdict, `CorruptData` if it is not sound."""
     check_rocksdict_installed(location, "read")
+    from tempfile import TemporaryDirectory
+
     import rocksdict
 
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
