@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
@@ -173,6 +172,8 @@ class Printer:
         # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
+            from hashlib import sha256  # lazy import: it loads OpenSSL
+
             name = f"{name[: _LONGEST_NAME - 65]}-{sha256(name.encode()).hexdigest()}"
         same = self._named.setdefault(name, [])  # several messages may have one id
         if message.record.physical_offset not in same:
