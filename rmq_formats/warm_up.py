@@ -57,7 +57,7 @@ def compile_queues_and_index() -> None:
     records = _records()
     numbers = np.empty(1, np.int64)
     kernels.count_settled_records(records.buffer, records.positions, 0, 0)
-    kernels.store_timestamps(records.buffer, records.positions, numbers)
+    kernels.read_store_timestamps(records.buffer, records.positions, numbers)
     kernels.has_right_crc(records.buffer, records.positions[0])
     kernels.find_changed_records(records.buffer, records.positions, numbers, numbers.copy())
     rules = QueueRules()

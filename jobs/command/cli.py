@@ -30,7 +30,7 @@ from jobs.console.lines import line_width_limit, wrap_line
 from jobs.console.log import JsonLines, log_as_json, log_message
 from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import option_value, split_arguments
+from jobs.launch.arguments import find_option_value, split_arguments
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
 from jobs.launch.failures import expected_error_types, is_caused_by_interrupt, one_line_message
 
@@ -293,7 +293,7 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
 def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None:
     """Replace this process by the spark-submit that starts the driver on the cluster, if that is requested."""
     verb = _verb_of(own)
-    if option_value("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
+    if find_option_value("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
         return
     from jobs.launch.spark import submit_to_cluster
 

@@ -119,7 +119,7 @@ class RangeCheck:
                 self._note(item.offset, item.offset)
             return
         times = np.empty(item.positions.size, np.int64)
-        kernels.store_timestamps(item.buffer, item.positions, times)
+        kernels.read_store_timestamps(item.buffer, item.positions, times)
         self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
         self.times.add(item, times)
         self._check_records(item)

@@ -64,10 +64,12 @@ class DumpRequest(NamedTuple):
     hash_slots: int | None = None
     index_num: int | None = None
 
-    def make_item(self, layout: Layout, unit: Sequence[int], place: tuple[int, str, str], /, **values: object) -> Item:
-        """Return the item for a unit of a layout: its offset, its kind, and a text."""
-        offset, kind, text = place
-        fields = layout_fields(layout, unit, offset) if self.with_fields else ()
+    def make_item(
+        self, layout: Layout, field_values: Sequence[int], heading: tuple[int, str, str], /, **values: object
+    ) -> Item:
+        """Return the item for the bytes of a layout; the *heading* is its offset, its kind, and a text."""
+        offset, kind, text = heading
+        fields = layout_fields(layout, field_values, offset) if self.with_fields else ()
         return Item(offset, layout.size, kind, text, values, fields)
 
 

@@ -53,7 +53,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
     return tuple(spark), tuple(own)
 
 
-def option_value(option: str, spark_options: Sequence[str]) -> str | None:
+def find_option_value(option: str, spark_options: Sequence[str]) -> str | None:
     """Return the value of *option* in normalised Spark options."""
     values = [value for name, value in pairwise(spark_options) if name == option]
     return values[-1] if values else None
@@ -67,7 +67,7 @@ def conf_settings(spark_options: Sequence[str]) -> dict[str, str]:
 
 def effective_spark_settings(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--properties-file`, overridden by those of `--conf`."""
-    properties = option_value("--properties-file", spark_options)
+    properties = find_option_value("--properties-file", spark_options)
     return {
         **(parse_properties_file(Path(properties)) if properties is not None else {}),
         **conf_settings(spark_options),

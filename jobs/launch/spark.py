@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch.arguments import conf_settings, effective_spark_settings, option_value
+from jobs.launch.arguments import conf_settings, effective_spark_settings, find_option_value
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
@@ -68,7 +68,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Sub
     }
     local = is_local(spark_options)
     defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
-    if option_value("--properties-file", spark_options) is None:
+    if find_option_value("--properties-file", spark_options) is None:
         defaults += ["--properties-file", str(CONF_DIRECTORY / "spark-defaults.conf")]
     else:
         defaults += [word for setting in _DELTA for word in ("--conf", setting)]
@@ -141,11 +141,11 @@ def check_master(spark_options: Sequence[str]) -> None:
 
 
 def _master(spark_options: Sequence[str]) -> str | None:
-    return option_value("--master", spark_options) or effective_spark_settings(spark_options).get("spark.master")
+    return find_option_value("--master", spark_options) or effective_spark_settings(spark_options).get("spark.master")
 
 
 def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
-    given = option_value(name, options)
+    given = find_option_value(name, options)
     return [*options, name, ",".join([*files, given] if given else files)]
 
 

@@ -181,24 +181,25 @@ class Page(NamedTuple):
 
 
 def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
-    source: Source, wanted: ListConditions, before: int | None, limit: int, seconds: float, room: float = math.inf
+    source: Source, wanted: ListConditions, before: int | None, limit: int, seconds: float, max_bytes: float = math.inf
 ) -> Page:
     """
     Return at most *limit* messages stored before an offset of the log, newest first.
 
-    The search stops after so many *seconds*. The last message begins within the first *room* bytes of the records.
+    The search stops after *seconds*. The last message begins within the first *max_bytes* bytes of the records.
     """
     end = MAX_TIME if before is None else before
     last_moment = time.monotonic() + seconds
     found: list[Message] = []
     page = Page(found, None)
+    bytes_left = max_bytes
     for offset, message in source.by_time(wanted, end, limit):
         if message is not None and wanted.matches_except_topic(message):
-            if len(found) == limit or room <= 0:
+            if len(found) == limit or bytes_left <= 0:
                 page = Page(found, found[-1].record.physical_offset)
                 break
             found.append(message)
-            room -= message.record.total_size
+            bytes_left -= message.record.total_size
         if time.monotonic() > last_moment:
             page = Page(found, offset, was_cut_short=True)
             break

@@ -40,7 +40,7 @@ from jobs.products.index.survivors import has_keys_of_log, list_index_files
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import ListedLog, read_ranges_not_deleted
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
@@ -154,7 +154,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     store, files, settings = list_and_determine_settings(request, options, workers.processes)
     directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
-    with scratch_for(request.scratch or directory, options) as scratch:
+    with open_scratch(request.scratch or directory, options) as scratch:
         collector, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
         read_ranges_not_deleted(workers, log, collectors=[collector, check] if request.lost_only else [collector])
         if request.lost_only:

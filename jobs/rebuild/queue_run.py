@@ -15,12 +15,17 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, collect_topic_evidence_with_queues, compare_queues
-from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, RecordedQueueFormats, determine_queue_settings
+from jobs.products.queues.settings import (
+    NOTHING_RECORDED,
+    QueueSettings,
+    RecordedQueueFormats,
+    determine_queue_settings,
+)
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.ranges import find_holes
@@ -54,7 +59,7 @@ class RebuildQueuesRequest(StoreRequest):
     recorded_units: RecordedUnits | None = None  # of the lake, which decides as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
-    recorded_formats: RecordedQueueFormats = NOTHING_SEEN
+    recorded_formats: RecordedQueueFormats = NOTHING_RECORDED
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
@@ -125,7 +130,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
     every: Sequence[BuiltQueue | BuiltQueueRows]
     needed: Sequence[BuiltQueue | BuiltQueueRows]
-    with scratch_for(request.scratch or str(out), {}) as scratch:
+    with open_scratch(request.scratch or str(out), {}) as scratch:
         rules = replace(settings.rules, in_rocksdb=is_database)
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
         topics = (

@@ -41,7 +41,7 @@ from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
-from jobs.products.queues.settings import NOTHING_SEEN
+from jobs.products.queues.settings import NOTHING_RECORDED
 from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
@@ -519,7 +519,7 @@ class _Repair:
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted,
             commitlog=self.log, read_limits=request.read_limits,
-            recorded_formats=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
+            recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip

@@ -94,7 +94,7 @@ def scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Sc
 
 
 @contextmanager
-def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> Iterator[Scratch]:
+def open_scratch(location: str | Scratch | None, options: Mapping[str, str]) -> Iterator[Scratch]:
     """Create a directory for a run, below *location* or in the temporary directory; the caller's `Scratch` is kept."""
     if isinstance(location, Scratch):
         yield location

@@ -180,6 +180,6 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     return right if is_proven and has_right_body_crc(first) else None
 
 
-def wrong_name_text(right: int) -> str:
-    """Return the finding for a segment whose name should be *right*, as text."""
-    return f"the file has the wrong name: its records belong to {file_name_of_offset(right)}, which is missing"
+def wrong_name_text(right_offset: int) -> str:
+    """Return the finding for a segment whose name should be *right_offset*, as text."""
+    return f"the file has the wrong name: its records belong to {file_name_of_offset(right_offset)}, which is missing"

@@ -234,11 +234,13 @@ def detect_store_eras(
     return marks.eras()
 
 
-def determine_next_start_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
+def determine_next_start_writers(
+    store: Store, given: str | None, excluded_files: Container[str] = ()
+) -> Known[Writers]:
     """
     Return the releases that may start on a store next; its index files are evidence as well, as for `inspect`.
 
-    *wrong*: paths (below the root) of index files that do not count as evidence.
+    *excluded_files*: paths (below the root) of index files that do not count as evidence.
     """
     if given is not None:
         return determine_writers(store, given, ())
@@ -247,7 +249,7 @@ def determine_next_start_writers(store: Store, given: str | None, wrong: Contain
         stated = geometry_stated_by_index_files(store)
     own = MarkCollector()
     for file in store.index_files if stated is not None else ():
-        if file.about.path not in wrong:
+        if file.about.path not in excluded_files:
             with skip_lost_file():  # its comparison reports it
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:

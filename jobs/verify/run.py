@@ -37,7 +37,7 @@ from jobs.lake.findings import (
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
@@ -91,7 +91,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
-    with scratch_for(request.scratch, workers.options) as scratch:
+    with open_scratch(request.scratch, workers.options) as scratch:
         check, indexing, queues = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
         store = indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))

@@ -268,11 +268,11 @@ _OPEN = (
 )
 
 
-def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[AdvisedStep]:
+def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> list[AdvisedStep]:
     """
     Return the steps in the order of execution, each with the findings that it corrects.
 
-    *left_out* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
+    *omitted_commands* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
     """
     groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
     words = {
@@ -286,7 +286,7 @@ def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[Adv
         remedies = () if part != QUEUES and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for kinds, text, commands in remedies:
             those = _of(groups, part, kinds)
-            wanted = tuple(one for one in commands if one not in left_out)
+            wanted = tuple(one for one in commands if one not in omitted_commands)
             found.append((RecommendedStep(text, _commands(wanted, those, words)), those))
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
@@ -297,7 +297,7 @@ def recommend_steps(verdict: Verdict, left_out: Container[str] = ()) -> list[Adv
     )
     open_ones = tuple(one for one in made if one[0].is_undecided)
     others = tuple(one for one in made if one not in open_ones or one[0].kind != WRONG_FILE_SIZE)
-    repair = () if REPAIR in left_out else (REPAIR.format(**words),)
+    repair = () if REPAIR in omitted_commands else (REPAIR.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
     if INDEX in parts and parts[INDEX].unverified:

@@ -354,7 +354,7 @@ def find_differing_copies(
 
 
 @compiled
-def store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> None:
+def read_store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> None:
     """Fill *times* with the store times of the records at *positions*."""
     for number in range(positions.size):
         times[number] = store_timestamp(buffer, positions[number])

@@ -238,7 +238,7 @@ class _Walker:
     def _hold(self, records: RawRecords) -> Iterator[RawRecords]:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
-        self.tail.newest = int(kernels.store_timestamp(records.buffer, last))
+        self.tail.newest_timestamp = int(kernels.store_timestamp(records.buffer, last))
         if self.term != NO_TERM:
             self.term = kernels.entry_term(records.buffer, last)
         if not self.tail.final and not kernels.is_written(records.buffer, last):

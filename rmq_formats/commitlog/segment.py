@@ -168,7 +168,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         if held:
             yield held
         record = found
-        tail.newest = record.store_timestamp
+        tail.newest_timestamp = record.store_timestamp
         end = position + log.framing.header_size + record.total_size
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
@@ -191,7 +191,7 @@ class OpenTail:
 
     file: "SegmentBytes"  # each access reads the file again
     find_record: Callable[[int], int | None]
-    newest: int | None  # store time of the last record that is part of the log
+    newest_timestamp: int | None  # store time of the last record that is part of the log
     why_left_over: LeftoverCheck
     final: bool  # no broker writes here any more, and nothing is left over
     stale: str = ""  # why the record that the last search met is left over
@@ -202,14 +202,14 @@ class OpenTail:
         """Return the position of the next record after *position*, if it is part of the log."""
         self.stale = ""
         found = self.find_record(position + 1)
-        if found is None or self.newest is None or self.final:
+        if found is None or self.newest_timestamp is None or self.final:
             return found
         try:
             record = self.file.record_at(found)
         except FormatError:  # a broker cut the file, or overwrites leftovers
             return None
         gap = self.file.base_offset + position + self.file.framing.header_size
-        self.stale = self.why_left_over(gap, record) if record.store_timestamp < self.newest else ""
+        self.stale = self.why_left_over(gap, record) if record.store_timestamp < self.newest_timestamp else ""
         return None if self.stale else found
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:

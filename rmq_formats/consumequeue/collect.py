@@ -163,7 +163,7 @@ class UnitCollector:
         names = self._queues.names
         counts = np.zeros(len(names), np.int64)
         for block in blocks:
-            counts += np.bincount(block[kernels.QUEUE], minlength=len(names))
+            counts += np.bincount(block[kernels.UNIT_QUEUE], minlength=len(names))
         present = sorted(np.flatnonzero(counts).tolist(), key=names.__getitem__)
         ranks = np.zeros(len(names), np.int64)
         ranks[present] = np.arange(len(present))

@@ -22,11 +22,21 @@ if TYPE_CHECKING:
     from rmq_formats.commitlog.scan import RawRecords
 
 # The fields of a unit: the rows of a matrix with one column per unit.
-QUEUE, QUEUE_OFFSET, PHYSICAL_OFFSET, TAGS_CODE, STORE_TIMESTAMP, SIZE, BATCH_COUNT, DISPATCHED, TAG = range(9)
+(
+    UNIT_QUEUE,
+    UNIT_QUEUE_OFFSET,
+    UNIT_PHYSICAL_OFFSET,
+    UNIT_TAGS_CODE,
+    UNIT_STORE_TIMESTAMP,
+    UNIT_SIZE,
+    UNIT_BATCH_COUNT,
+    UNIT_DISPATCHED,
+    UNIT_TAG,
+) = range(9)
 UNIT_ROWS = 9
 
 # The fields of a queue: the columns of `QueueTable.keys`.
-NUMBER, QUEUE_ID, NAME, NAME_END, READING, LEFT_OUT = range(6)
+KEY_NUMBER, KEY_QUEUE_ID, KEY_NAME, KEY_NAME_END, KEY_READING, KEY_LEFT_OUT = range(6)
 KEY_COLUMNS = 6
 
 # How the records of a queue are read.
@@ -88,8 +98,8 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
     slot = table_hash(buffer, start, end, (queue_id * _SPREAD) & _LOW_32) & (slots.size - 1)
     while slots[slot] >= 0:
         row = slots[slot]
-        name, name_end = keys[row, NAME], keys[row, NAME_END]
-        if keys[row, QUEUE_ID] == queue_id and same_bytes(buffer, start, end, names, name, name_end):
+        name, name_end = keys[row, KEY_NAME], keys[row, KEY_NAME_END]
+        if keys[row, KEY_QUEUE_ID] == queue_id and same_bytes(buffer, start, end, names, name, name_end):
             return row, slot
         slot = (slot + 1) & (slots.size - 1)
     return -1, slot
@@ -133,7 +143,7 @@ def _further_queue(
     if lmq and end - start >= _LMQ.size and same_bytes(buffer, start, start + _LMQ.size, _LMQ, 0, _LMQ.size):
         queue_id = 0
     row, _ = find_queue(buffer, start, end, queue_id, queues)
-    return row if row >= 0 and queues.keys[row, READING] != BATCHED else -1
+    return row if row >= 0 and queues.keys[row, KEY_READING] != BATCHED else -1
 
 
 @helper
@@ -159,9 +169,9 @@ def _dispatch(
             return -2
         for field in range(UNIT_ROWS):
             units[field, count] = units[field, first]
-        units[QUEUE, count] = queues.keys[row, NUMBER]
-        units[QUEUE_OFFSET, count] = queue_offset
-        units[DISPATCHED, count] = 1
+        units[UNIT_QUEUE, count] = queues.keys[row, KEY_NUMBER]
+        units[UNIT_QUEUE_OFFSET, count] = queue_offset
+        units[UNIT_DISPATCHED, count] = 1
         count += 1
         if name_end == names_end:
             return count
@@ -206,7 +216,7 @@ def collect_units(
         row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
             return at, NEW_QUEUE, count, tag_count
-        if keys[row, READING] == BATCHED:
+        if keys[row, KEY_READING] == BATCHED:
             return at, NEEDS_SCALAR, count, tag_count
         properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
@@ -235,25 +245,25 @@ def collect_units(
                 return at, NO_TAG_ROOM, count, tag_count
             tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
         stored = store_timestamp(buffer, start)
-        if keys[row, READING] == SCHEDULED and delay_end > delay:
+        if keys[row, KEY_READING] == SCHEDULED and delay_end > delay:
             level = _small_number(buffer, delay, delay_end)
             if not 0 <= level <= MAX_INT:
                 return at, NEEDS_SCALAR, count, tag_count
             if level > 0:
                 level = min(level, reading.delays.size)
                 code = stored + (reading.delays[level - 1] if level > 0 else reading.default_delay)
-        units[QUEUE, count] = keys[row, NUMBER]
-        units[QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
-        units[PHYSICAL_OFFSET, count] = records.base_offset + start
-        units[TAGS_CODE, count] = code
-        units[STORE_TIMESTAMP, count] = stored
-        units[SIZE, count] = records.sizes[at]
-        units[BATCH_COUNT, count] = 0
-        units[DISPATCHED, count] = 0
-        units[TAG, count] = tag
+        units[UNIT_QUEUE, count] = keys[row, KEY_NUMBER]
+        units[UNIT_QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
+        units[UNIT_PHYSICAL_OFFSET, count] = records.base_offset + start
+        units[UNIT_TAGS_CODE, count] = code
+        units[UNIT_STORE_TIMESTAMP, count] = stored
+        units[UNIT_SIZE, count] = records.sizes[at]
+        units[UNIT_BATCH_COUNT, count] = 0
+        units[UNIT_DISPATCHED, count] = 0
+        units[UNIT_TAG, count] = tag
         count += 1
         has_lists = further_end > further and offsets_end > offsets
-        if reading.multi_dispatch and has_lists and not (reading.excludes_topics and keys[row, LEFT_OUT]):
+        if reading.multi_dispatch and has_lists and not (reading.excludes_topics and keys[row, KEY_LEFT_OUT]):
             queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), reading.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
@@ -272,14 +282,14 @@ def group_units(block: Integers, ranks: Integers, places: Integers, units: Integ
     five numbers, each row a `PACKED_UNIT`; *tags* may be empty.
     """
     for i in range(block.shape[1]):
-        rank = ranks[block[QUEUE, i]]
+        rank = ranks[block[UNIT_QUEUE, i]]
         at = places[rank]
         places[rank] = at + 1
-        units[at, 0] = block[QUEUE_OFFSET, i]
-        units[at, 1] = block[PHYSICAL_OFFSET, i]
-        units[at, 2] = block[TAGS_CODE, i]
-        units[at, 3] = block[STORE_TIMESTAMP, i]
-        short = (block[BATCH_COUNT, i] & 0xFFFF) | (block[DISPATCHED, i] << 16)
-        units[at, 4] = (block[SIZE, i] & 0xFFFFFFFF) | (short << 32)
+        units[at, 0] = block[UNIT_QUEUE_OFFSET, i]
+        units[at, 1] = block[UNIT_PHYSICAL_OFFSET, i]
+        units[at, 2] = block[UNIT_TAGS_CODE, i]
+        units[at, 3] = block[UNIT_STORE_TIMESTAMP, i]
+        short = (block[UNIT_BATCH_COUNT, i] & 0xFFFF) | (block[UNIT_DISPATCHED, i] << 16)
+        units[at, 4] = (block[UNIT_SIZE, i] & 0xFFFFFFFF) | (short << 32)
         if tags.size:
-            tags[at] = block[TAG, i]
+            tags[at] = block[UNIT_TAG, i]

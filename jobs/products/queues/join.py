@@ -48,7 +48,7 @@ from jobs.products.queues.unmatched import (
     list_offsets_to_resolve,
     resolve_records,
 )
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import ListedLog, LogCollector, damaged_ranges, read_ranges_not_deleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
@@ -112,7 +112,7 @@ def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and w
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
-    with scratch_for(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
+    with open_scratch(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
         log = collect_log(workers, store, rules, groups, scratch, range_size, collectors)
         return compare_queues(workers, store, rules, seen, log, topics)
 

@@ -32,9 +32,9 @@ from jobs.products.queues.unmatched import (
     Remainder,
     Resolved,
     UnmatchedUnit,
+    classify_gap_units,
     consecutive_runs,
     find_gaps_without_file,
-    sort_gap_units,
 )
 from jobs.store.units import Units, is_deleted, read_stored_units
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -65,7 +65,7 @@ class _Settling:
         self._beginning = joined.beginnings[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
-        for start, units, expired, blanks, odd in sort_gap_units(self._remainder, self._log):
+        for start, units, expired, blanks, odd in classify_gap_units(self._remainder, self._log):
             self._joined.expired += int(expired.sum())
             self._joined.blanks += int(blanks.sum())
             if self._with_rows:
@@ -360,15 +360,20 @@ def group_displaced_units(displaced: Iterable[tuple[int, int]]) -> Iterator[list
         yield [place for _, place in run]
 
 
-def classify_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
-    """Classify a run of displaced units as exchanged with each other, or shifted."""
-    if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
-        text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
+def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -> Iterator[Difference]:
+    """Classify consecutive displaced units (position, queue offset) as exchanged with each other, or shifted."""
+    if sorted(queue_offset for _, queue_offset in displaced) == [position for position, _ in displaced]:
+        text = ", ".join(str(queue_offset) for _, queue_offset in displaced[:_SHOWN])
         yield Difference(
-            DifferenceKind.OUT_OF_ORDER, queue, run[0][0], f"queue offsets {text}", "ascending", times=len(run)
+            DifferenceKind.OUT_OF_ORDER,
+            queue,
+            displaced[0][0],
+            f"queue offsets {text}",
+            "ascending",
+            times=len(displaced),
         )
         return
-    for position, queue_offset in run:
+    for position, queue_offset in displaced:
         kind = DifferenceKind.RESTARTED if queue_offset == 0 else DifferenceKind.MISPLACED
         found, expected = f"the unit of queue offset {queue_offset}", f"that of queue offset {position}"
         yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)

@@ -61,7 +61,7 @@ class RecordedQueueFormats(NamedTuple):
         }
 
 
-NOTHING_SEEN = RecordedQueueFormats()
+NOTHING_RECORDED = RecordedQueueFormats()
 
 
 class QueueSettings(NamedTuple):
@@ -103,7 +103,7 @@ def determine_queue_settings(
     store: Store,
     conf: BrokerConf,
     release: str | None = None,
-    seen: RecordedQueueFormats = NOTHING_SEEN,
+    recorded: RecordedQueueFormats = NOTHING_RECORDED,
 ) -> QueueSettings:
     """
     Determine the releases and the file sizes of these queues: given, or detected from the files.
@@ -112,7 +112,7 @@ def determine_queue_settings(
     """
     releases = determine_releases(store, release)
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
-    sizes = {**seen.sizes, **shown}
+    sizes = {**recorded.sizes, **shown}
     given = conf.consume_queue_size
     for kind, found in undecided_queue_file_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
@@ -130,7 +130,7 @@ def determine_queue_settings(
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        determine_queue_rules(store, releases.value.rules, conf, seen.batch_topics),
+        determine_queue_rules(store, releases.value.rules, conf, recorded.batch_topics),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension.value if extension else (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )

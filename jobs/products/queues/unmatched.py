@@ -245,10 +245,10 @@ class UnmatchedUnit(NamedTuple):
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
-SortedGapUnits = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
+ClassifiedGapUnits = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
 
 
-def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGapUnits]:
+def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[ClassifiedGapUnits]:
     """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
@@ -295,7 +295,7 @@ def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
 def list_offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
-    for *_, odd in sort_gap_units(remainder, log):
+    for *_, odd in classify_gap_units(remainder, log):
         for unit in odd:
             is_in_log = log.start <= unit.physical_offset < log.end
             if is_in_log and 0 < unit.size < PRE_BLANK_SIZE and unit.physical_offset not in own:

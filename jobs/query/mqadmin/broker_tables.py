@@ -262,10 +262,10 @@ def read_static_queues(source: Source, topic: str) -> dict[int, tuple[StaticQueu
 
 
 def static_queue_offsets(
-    first: StaticQueueSegment, last: StaticQueueSegment, of_first: OffsetRange, of_last: OffsetRange
+    first: StaticQueueSegment, last: StaticQueueSegment, first_offsets: OffsetRange, last_offsets: OffsetRange
 ) -> OffsetRange:
     """Return a static queue's offsets, derived from those of its first and last part."""
-    minimum = first.logical_offset(of_first.minimum)
+    minimum = first.logical_offset(first_offsets.minimum)
     if first.end_offset >= first.start_offset:
         minimum = min(minimum, first.logical_offset(first.end_offset))
-    return OffsetRange(max(minimum, 0), max(last.logical_offset(of_last.maximum), 0))
+    return OffsetRange(max(minimum, 0), max(last.logical_offset(last_offsets.maximum), 0))

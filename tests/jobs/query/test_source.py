@@ -104,10 +104,10 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("seconds", "room"), [(0.0, inf), (60.0, inf), (60.0, 900)])
+@pytest.mark.parametrize(("seconds", "max_bytes"), [(0.0, inf), (60.0, inf), (60.0, 900)])
 @pytest.mark.parametrize("case", CASES)
 def test_every_message_is_on_exactly_one_page(
-    source: Source, records: list[MessageRecord], case: str, seconds: float, room: float
+    source: Source, records: list[MessageRecord], case: str, seconds: float, max_bytes: float
 ) -> None:
     """However early a page is cut short, the next one begins where it ended; large messages fill one sooner."""
     wanted, is_wanted = CASES[case]
@@ -115,9 +115,9 @@ def test_every_message_is_on_exactly_one_page(
     found: list[int] = []
     before = None
     while True:
-        page = read_page(source, wanted, before, 7, seconds, room)
+        page = read_page(source, wanted, before, 7, seconds, max_bytes)
         assert len(page.messages) <= 7
-        assert sum(message.record.total_size for message in page.messages[:-1]) < room
+        assert sum(message.record.total_size for message in page.messages[:-1]) < max_bytes
         found += _offsets(page.messages)
         before = page.next
         if before is None:

@@ -21,7 +21,7 @@ from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage.local import LocalReader, LocalStorage
-from jobs.storage.scratch import scratch_below_output, scratch_for
+from jobs.storage.scratch import open_scratch, scratch_below_output
 from jobs.store.record_places import find_record
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -234,13 +234,13 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
 
 def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path) -> None:
     """A task may read keys where the directory is not visible, although all ranges were read where it is."""
-    with scratch_for(None, {}) as scratch:
+    with open_scratch(None, {}) as scratch:
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
             pass
     with scratch_below_output(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
         pass
-    with scratch_for(str(tmp_path), {}) as scratch:
+    with open_scratch(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
         with (
             pytest.raises(OSError, match=r"not accessible on .*: use a directory that all workers share"),

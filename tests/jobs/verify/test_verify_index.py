@@ -12,7 +12,7 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
-from jobs.storage.scratch import scratch_for
+from jobs.storage.scratch import open_scratch
 from jobs.store.chain import ListedLog, read_ranges_not_deleted
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -36,7 +36,7 @@ def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
     log, check = ListedLog(store, plan_ranges(store)), LogCheck()
-    with scratch_for(None, {}) as scratch:
+    with open_scratch(None, {}) as scratch:
         verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
         read_ranges_not_deleted(SerialWorkers(), log, collectors=[check, *verification.collectors])
         return verification.report(SerialWorkers(), log, check)
