@@ -59,9 +59,9 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     *,
     broker: str | None = None,
     broker_conf: Path | None = None,
-    commitlog: Sequence[str] = (),
-    topics: Sequence[str] = (),
-    exclude_topics: Sequence[str] = (),
+    commitlog: str | Sequence[str] = (),
+    topics: str | Sequence[str] = (),
+    exclude_topics: str | Sequence[str] = (),
     bodies: bool = True,
     release: str | None = None,
     settle_ms: int = 0,
@@ -71,11 +71,13 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     """
     Read the new messages of a store into the tables of a lake, each exactly once, and return the summary.
 
-    The arguments are the options of `rmq-lake ingest`. Raises `OtherRunActiveError` if another run is reading this
-    store.
+    The arguments are the options of `rmq-lake ingest`; a string is one topic, or one directory. Raises
+    `OtherRunActiveError` if another run is reading this store.
     """
     from jobs.ingest.run import ingest as run
 
+    _require_at_least(0, settle_ms=settle_ms)
+    _require_at_least(1, max_rate=max_rate)
     enclosing = str(store) if is_within(str(lake), str(store)) else find_enclosing_store(str(lake))
     if enclosing is not None:
         raise RequestError(f"{str(lake)!r} is inside the store {enclosing!r}. Choose a location outside the store")
@@ -85,8 +87,8 @@ def ingest(  # noqa: PLR0913 - the options of the verb
         store=str(store),
         lake=str(lake),
         broker=broker or conf.broker_name,
-        commitlog=tuple(log_directories(commitlog, conf)),
-        selection=Selection(tuple(topics), tuple(exclude_topics), bodies),
+        commitlog=tuple(log_directories(_as_tuple(commitlog), conf)),
+        selection=Selection(_as_tuple(topics), _as_tuple(exclude_topics), bodies),
         release=release,
         conf=conf,
         settle_ms=settle_ms,
@@ -99,7 +101,7 @@ def verify(  # noqa: PLR0913 - the options of the verb
     store: str | Path,
     *,
     broker_conf: Path | None = None,
-    commitlog: Sequence[str] = (),
+    commitlog: str | Sequence[str] = (),
     release: str | None = None,
     hash_slots: int | None = None,
     index_num: int | None = None,
@@ -115,12 +117,24 @@ def verify(  # noqa: PLR0913 - the options of the verb
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as run
 
+    _require_at_least(1, hash_slots=hash_slots, max_rate=max_rate)
+    _require_at_least(2, index_num=index_num)
     conf = read_broker_conf(broker_conf)
     read_limits = read_limits_beside_broker(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
-    folders = tuple(log_directories(commitlog, conf))
+    folders = tuple(log_directories(_as_tuple(commitlog), conf))
     request = VerifyRequest(str(store), wanted, commitlog=folders, read_limits=read_limits)
     return run(request, workers or _threads(read_limits))
+
+
+def _as_tuple(values: str | Sequence[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+def _require_at_least(least: int, **values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise RequestError(f"{name} is {value}, but must be at least {least}")
 
 
 def _threads(read_limits: ReadLimits | None) -> Workers:

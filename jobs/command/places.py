@@ -85,17 +85,17 @@ def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.P
 
 
 def check_places(ctx: click.Context) -> None:
-    """Refuse places to write inside a store, and missing local stores and lakes, before anything starts."""
+    """Refuse missing local stores and lakes, and places to write inside a store, before anything starts."""
     named = list(named_places(ctx))
     stores = [place for place, type_, _ in named if type_.is_guarded]
-    for place, type_, param in named:
-        if type_.is_output:
-            _check_output(place, type_, stores, param, ctx)
     for place, type_, param in named:
         if type_.lacks is not None and is_local(place):
             problem = _problem(place, type_.lacks, ctx)
             if problem is not None:
                 raise click.BadParameter(problem, ctx, param)
+    for place, type_, param in named:
+        if type_.is_output:
+            _check_output(place, type_, stores, param, ctx)
 
 
 def _check_output(

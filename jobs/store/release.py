@@ -11,12 +11,15 @@ matters, the newest one is assumed, and reported as an assumption.
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from jobs.console.log import log_message
 from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
@@ -37,7 +40,7 @@ from rmq_formats.detection import (
     slot_count_mark,
     tag_entry_mark,
 )
-from rmq_formats.errors import FormatError, skip_lost_file
+from rmq_formats.errors import FormatError, is_disk_error, skip_lost_file
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import read_in_blocks
@@ -281,13 +284,29 @@ def find_file_marks(store: Store) -> Iterator[Mark]:
     yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
-        with skip_lost_file():
+        with skip_lost_file(), _warning_of_disk_error():
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
             elif file.about.kind is FileKind.ABORT:
                 mark = abort_mark(store.read(file, 0, _ABORT_READ))
         if mark:
             yield mark
+
+
+@contextmanager
+def _warning_of_disk_error() -> Iterator[None]:
+    """Report, once in this process, a file that would be evidence of the release and that its disk cannot read."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_error(error):
+            _warn_once(f"{error.filename}: {error.strerror}; the release of the broker was detected without this file")
+        raise
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log_message(text, "warning")
 
 
 def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:

@@ -209,6 +209,18 @@ def test_files_that_make_no_store_are_refused_as_an_empty_directory_is(
     assert "not a store root: it contains no commitlog" in outcome.err
 
 
+def test_a_directory_above_a_store_is_not_called_a_store(
+    store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message was that the lake is inside the store '.'."""
+    monkeypatch.chdir(tmp_path)
+    outcome = run("ingest", ".", "--lake", "lake")
+
+    assert outcome.code is ExitCode.USAGE
+    assert f"Did you mean {store.name!r}?" in outcome.err
+    assert "is inside the store" not in outcome.err
+
+
 # What the line of a verb needs besides `--config`; the sample gives the rest.
 LINES = {
     "inspect": "",

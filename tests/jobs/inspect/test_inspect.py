@@ -160,6 +160,21 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     assert outcome.document["log"]["segments"][3]["end"] == "open"
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "abort"])
+def test_missing_evidence_of_the_release_is_reported_once(
+    name: str, store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range of releases was silently wider."""
+    (store / name).touch()
+    refuse_to_open(f"/{name}", errno.EIO, monkeypatch)
+    ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "here")
+    line = f"{store / name}: Input/output error; the release of the broker was detected without this file"
+
+    assert 1 == ingested.err.count(line)
+    assert ingested.code is ExitCode.CLEAN
+    assert line not in run("verify", store, "--engine", "here").err
+
+
 def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
