@@ -28,12 +28,13 @@ from jobs.restore import (
     Interval,
     NothingToRestoreError,
     Plan,
+    PlannedSegment,
     merge_and_find_overlaps,
     plan_log,
     unchecked_note,
     uncovered_parts,
 )
-from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
+from jobs.restore.segment import RowMask, check_crcs, read_segment_rows
 from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -153,7 +154,7 @@ class DiffSummary(RatedOutcome):
 class SegmentDiff:
     """One segment: its sources, of which one may be missing, and the result of their comparison."""
 
-    lake: SegmentWork | None
+    lake: PlannedSegment | None
     store: Range | None
     until: int  # the lake's rows end here
     choices: TopicChoices  # of the runs that wrote the lake's rows
@@ -183,7 +184,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     until = known.newest.to_offset
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     of_store = {range_.base_offset: replace(range_, store_in_use=None) for range_ in ranges}
-    of_lake = {one.base_offset: SegmentWork.from_plan(plan, one) for one in plan.segments} if plan else {}
+    of_lake = {one.base_offset: one for one in plan.segments} if plan else {}
     works = [
         SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
         for base in sorted(of_store.keys() | of_lake.keys())

@@ -22,12 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
+from jobs.rebuild.queues import BuiltFile
 from jobs.storage.local import explaining_full_disk, flush_directory, naming_file_in_errors, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
@@ -61,21 +62,12 @@ _SPARE = 64 << 20  # bytes that are left free
 BeforeStep = Callable[[str], object]  # called before each step
 
 
-class NewFile(NamedTuple):
-    """A file to be installed."""
-
-    source: Path
-    size: int
-    written: int  # zeros follow
-    sha256: str | None  # of the written bytes; None if no other process can change the file
-
-
 @dataclass(frozen=True, slots=True)
 class Installation:
     """The files to install in one folder, completely known before the first step."""
 
     folder: Path  # the target, if the store's folder is a link
-    new: Mapping[str, NewFile]  # by path below the folder
+    new: Mapping[str, BuiltFile]  # by path below the folder
     set_aside: tuple[str, ...]
     folder_stat: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode
     file_mode: int
@@ -128,7 +120,7 @@ def plan_index_installation(
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _read_manifest(source)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
-    headers = {name: read_header_as_broker(file.source) for name, file in new.items()}
+    headers = {name: read_header_as_broker(Path(file.path)) for name, file in new.items()}
     user = owner_of(root)
     with run_as_user(*user):
         index = (root / INDEX_FOLDER).resolve()
@@ -165,9 +157,9 @@ def plan_index_installation(
     return plans
 
 
-def _new_file(path: Path, sha256: str | None = None) -> NewFile:
+def _new_file(path: Path, sha256: str | None = None) -> BuiltFile:
     size = path.stat().st_size
-    return NewFile(path, size, size, sha256)
+    return BuiltFile(str(path), size, size, sha256)
 
 
 def plan_queue_installation(
@@ -180,12 +172,12 @@ def plan_queue_installation(
     """
     root = Path(local_path(store))
     manifest: dict[str, Any] = {"queues": [], "lost_only": True} if out is None else _read_manifest(out)
-    new: dict[str, dict[str, NewFile]] = {}
+    new: dict[str, dict[str, BuiltFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
         folder, path = (folder, path) if folder in _QUEUE_ROOTS else (_PLAIN, file["path"])
-        new.setdefault(folder, {})[path] = NewFile(
-            Path(str(out), file["path"]), file["size"], file["written"], file["sha256"]
+        new.setdefault(folder, {})[path] = BuiltFile(
+            f"{out}/{file['path']}", file["size"], file["written"], file["sha256"]
         )
     for name, source in (changed or {}).items():
         folder, _, path = name.partition("/")
@@ -200,7 +192,7 @@ def plan_queue_installation(
     return plans
 
 
-def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
+def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
     status = (folder if folder.is_dir() else folder.parent).stat()
     in_the_way = [folder / name for name in sorted({str(one) for name in new for one in Path(name).parents} & {*kept})]
     if folder.exists() and not folder.is_dir():
@@ -243,7 +235,7 @@ def _mode_of(directory: os.stat_result, files: Sequence[Path]) -> int:
     return files[-1].stat().st_mode & 0o777 if files else directory.st_mode & 0o666
 
 
-def _find_obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterator[str]:
+def _find_obstacles(directory: Path, user: int, new: Mapping[str, BuiltFile]) -> Iterator[str]:
     """Yield the reasons why this process cannot put files into *directory*."""
     if os.geteuid() not in {0, user}:
         yield f"{directory}: files must belong to user {user}; run as that user, or as root"
@@ -440,9 +432,10 @@ def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
     return target
 
 
-def _copy(file: NewFile, target: Path, plan: Installation) -> None:
+def _copy(file: BuiltFile, target: Path, plan: Installation) -> None:
+    source = Path(file.path)
     with acting_as_root():
-        stored = file.source.open("rb")
+        stored = source.open("rb")
     with stored, explaining_full_disk(str(target), file.size), target.open("x+b") as copy:
         descriptor = copy.fileno()
         shutil.copyfileobj(stored, copy, 1 << 20)
@@ -451,7 +444,7 @@ def _copy(file: NewFile, target: Path, plan: Installation) -> None:
             found = hash_file(lambda at, length: os.pread(descriptor, min(length, file.written - at), at))
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
             if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
-                raise OSError(f"{file.source}: does not have the size and SHA-256 that the manifest states")
+                raise OSError(f"{file.path}: does not have the size and SHA-256 that the manifest states")
         _set_owner_and_mode(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
 

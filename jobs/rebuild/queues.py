@@ -52,12 +52,12 @@ class QueueRecipe:
 
 
 class BuiltFile(NamedTuple):
-    """A written file: everything after `written` is zeros."""
+    """A file that was written, or that is to be installed: everything after `written` is zeros."""
 
-    path: str  # below the output directory
+    path: str  # below the output directory; of a file to be installed, its full path
     size: int
     written: int
-    sha256: str  # of the written bytes
+    sha256: str | None  # of the written bytes; None if no other process can change the file
 
 
 @dataclass(slots=True)

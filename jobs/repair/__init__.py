@@ -109,7 +109,7 @@ class Journal:
         made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}
         entry = JournalEntry(
             part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
-            digests={name: sha256_of(file.source) for name, file in plan.new.items()},
+            digests={name: sha256_of(Path(file.path)) for name, file in plan.new.items()},
             made_folders=sorted(map(str, made)),
             empty_folders=_list_empty_folders(folder) if plan.is_exchange else [],
         )  # fmt: skip

@@ -57,7 +57,7 @@ from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
-    RepairedSegment,
+    RepairedSegments,
     complete_cut_segments,
     link_planned_log,
     repair_segments,
@@ -308,7 +308,7 @@ class _Repair:
     asked: VerifyRequest  # of the store as it is
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
     known: KnownStore | None  # the store in the lake
-    segments: list[RepairedSegment] = field(default_factory=list)
+    segments: RepairedSegments = field(default_factory=dict)
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
@@ -326,7 +326,7 @@ class _Repair:
         if request.lake is not None and self.known is not None:
             self._make_segments(request.lake, self.known)
         store = self.store
-        self.segments += complete_cut_segments(store, {one.base_offset for one in self.segments}, self.work / "log")
+        self.segments |= complete_cut_segments(store, self.segments, self.work / "log")
         if self.segments:
             verdict = self._verify_planned_log("linked")
         if request.bridge:
@@ -389,8 +389,7 @@ class _Repair:
                 "--deliver-empty"
             )
             return verdict
-        bridged = {one.base_offset: one for one in write_bridges(log, holes, self.segments, self.work / "log")}
-        self.segments = [*(one for one in self.segments if one.base_offset not in bridged), *bridged.values()]
+        self.segments |= write_bridges(log, holes, self.segments, self.work / "log")
         self.blanks = write_blanks(log, holes, self.work / "blanks")
         covered = sum(hole.place.end - hole.place.offset for hole in holes)
         received = delivered or "nothing in their place"
@@ -439,13 +438,14 @@ class _Repair:
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
-            made = {one.base_offset for one in self.segments}
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
                 "that is restored from the lake: move it out of the folder after you have installed this "
                 f"repair. To keep all of its records instead, rename it to {one.expected}, and run `repair` again"
                 for one in known
-                if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
+                if one.kind == MISNAMED_SEGMENT
+                and one.log_offset in self.segments
+                and int(Path(one.file).name) not in self.segments
             ]
             if changed:
                 places = _some([f"{offset:,}" for offset in changed])
@@ -615,9 +615,8 @@ class _Repair:
         root = Path(local_path(self.request.store))
         with run_as_user(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
-            for one in self.segments:
-                target = Path(one.target)
-                by_folder.setdefault(target.parent, {})[target.name] = Path(one.path)
+            for path, target in self.segments.values():
+                by_folder.setdefault(Path(target).parent, {})[Path(target).name] = Path(path)
             plans = [plan_file_installation(folder, files, folder) for folder, files in sorted(by_folder.items())]
             if self.checkpoint is not None:
                 plans.append(plan_file_installation(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))

@@ -12,15 +12,15 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
 from jobs.console.result import Severity
 from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
-from jobs.restore import Interval, Plan, uncovered_parts
-from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
+from jobs.restore import Interval, Plan, PlannedSegment, uncovered_parts
+from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.model import Reader
@@ -42,12 +42,8 @@ _BLOCK = 16 << 20
 _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
 
 
-class RepairedSegment(NamedTuple):
-    """A created segment."""
-
-    base_offset: int
-    path: str
-    target: str  # where it belongs
+RepairedSegments = dict[int, tuple[str, str]]
+"""Created segments by base offset: the path of each, and where it belongs."""
 
 
 def segments_with_findings(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
@@ -103,13 +99,13 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
 
 def repair_segments(
     store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
-) -> tuple[list[RepairedSegment], list[int]]:
+) -> tuple[RepairedSegments, list[int]]:
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
     every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     ranges = {range_.base_offset: replace(range_, store_in_use=None) for range_ in every}
     works = [
-        SegmentWork.from_plan(plan, one, str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
+        replace(one, path=str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
         if one.base_offset in bases
     ]
@@ -118,17 +114,17 @@ def repair_segments(
         task = partial(repair_segment, segments=there, ranges=ranges, begun_in=begun_in)
         made = workers.map(works, task, "building segments")
     home = Path(local_path(store.segments[0].location)).parent
-    mended = []
+    made_segments: RepairedSegments = {}
     for work in works:
         segment = there.get(work.base_offset)
         target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
         if Path(work.path).exists():
-            mended.append(RepairedSegment(work.base_offset, work.path, target))
-    return mended, [offset for result in made for offset in result.changed]
+            made_segments[work.base_offset] = work.path, target
+    return made_segments, [offset for result in made for offset in result.changed]
 
 
 def repair_segment(
-    work: SegmentWork, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
+    work: PlannedSegment, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
 ) -> RestoredSegment:
     """
     Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks.
@@ -154,7 +150,7 @@ def repair_segment(
     return result._replace(changed=tuple(holes))
 
 
-def _keep_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
+def _keep_sound_parts(work: PlannedSegment, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
     """Write the parts of the store's segment that no row of the lake proves to be changed, and yield their offsets."""
     at = sound = range_.start_offset
     with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("r+b", buffering=0) as made:
@@ -186,7 +182,7 @@ def _keep_sound_parts(work: SegmentWork, range_: Range, unchecked: Sequence[Inte
             os.fsync(made.fileno())
 
 
-def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
+def _changed(work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
     """Yield the records that differ from rows that have the CRC of the record as it was read."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
     found = os.pread(made.fileno(), end - first, records.base_offset + first - work.base_offset)
@@ -203,9 +199,9 @@ def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: 
             yield offset
 
 
-def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> list[RepairedSegment]:
+def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> RepairedSegments:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
-    made = []
+    made: RepairedSegments = {}
     for segment, size in cut_short_segments(store.segments):
         if segment.base_offset not in besides:
             source = Path(local_path(segment.location))
@@ -214,7 +210,7 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
             with path.open("xb") as file:
                 file.truncate(size)
             _copy(source, path, [(0, segment.size)])
-            made.append(RepairedSegment(segment.base_offset, str(path), str(source)))
+            made[segment.base_offset] = str(path), str(source)
     return made
 
 
@@ -253,11 +249,11 @@ def _written_blocks(one: Reader, other: Reader, ranges: Sequence[Interval]) -> I
             position += size
 
 
-def link_planned_log(store: Store, mended: list[RepairedSegment], folder: Path) -> None:
+def link_planned_log(store: Store, mended: RepairedSegments, folder: Path) -> None:
     """Create a folder with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},
-        **{one.base_offset: one.path for one in mended},
+        **{base: path for base, (path, _) in mended.items()},
     }.items():
         (folder / file_name_of_offset(base)).symlink_to(path)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import count_text
 from jobs.diagnosis import DoubtfulBytes, find_truncation_places, gather_start_facts
-from jobs.repair.segments import RepairedSegment
+from jobs.repair.segments import RepairedSegments
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_of_files
@@ -94,25 +94,23 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
     return holes
 
 
-def write_bridges(
-    store: Store, holes: Sequence[Hole], made: Sequence[RepairedSegment], folder: Path
-) -> list[RepairedSegment]:
+def write_bridges(store: Store, holes: Sequence[Hole], made: RepairedSegments, folder: Path) -> RepairedSegments:
     """Write bridges over the holes, and return the segments; segments *made* already are changed in place."""
-    files = {one.base_offset: one for one in made}
-    written = {}
+    written: RepairedSegments = {}
     for hole in holes:
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
-        one = files.get(base) or RepairedSegment(base, str(folder / source.name), str(source.resolve()))
+        known = written.get(base) or made.get(base)
+        path, target = known or (str(folder / source.name), str(source.resolve()))
         patch = _build_bridge_bytes(store, hole)
-        if base not in files:
+        if known is None:
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, one.path)
-        files[base] = written[base] = one
-        with Path(one.path).open("r+b") as file:
+            shutil.copyfile(source, path)
+        written[base] = path, target
+        with Path(path).open("r+b") as file:
             file.seek(hole.place.offset - base)
             file.write(patch)
-    return list(written.values())
+    return written
 
 
 def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str, Path]:

@@ -89,12 +89,21 @@ def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
     return TableFiles(lake, table, readable, lost, lost_files)
 
 
-class PlannedSegment(NamedTuple):
-    """One file of the log, and the Parquet files that may have its rows."""
+@dataclass(frozen=True, slots=True)
+class PlannedSegment:
+    """One file of the log, and its sources in the lake."""
 
+    lake: Lake
+    store_id: str
     base_offset: int
-    files: tuple[SnapshotFile, ...]
-    path: str  # below the store's root
+    size: int  # of the file
+    path: str  # in a plan, the path below the store's root; for a task, that of the file to write
+    end: int  # the log ends here, or after this segment
+    is_last: bool
+    files: tuple[SnapshotFile, ...]  # of the table `messages` that may have its rows
+    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
+    unread: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
+    proven_only: bool = False  # leave out rows whose records do not have the CRC that they state
 
 
 class MissingCause(NamedTuple):
@@ -111,16 +120,12 @@ class MissingCause(NamedTuple):
 class Plan:
     """The segments of a log, and what the lake lacks of it."""
 
-    lake: Lake
-    known_store: KnownStore
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     start: int  # of the requested part
     end: int  # where the log ends
-    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
     lost: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
-    unread: tuple[Interval, ...] = ()  # offsets for which the disk returned an error
 
     @property
     def absent_ranges(self) -> list[Interval]:
@@ -173,19 +178,21 @@ def plan_log(
             if base in some or (low < after and high >= base):
                 yield file
 
+    unread = tuple(sorted(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR))
+    segments = (
+        PlannedSegment(
+            lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
+            is_last=base == kept[-1], files=tuple(files_of(base)), pieces=pieces.files, unread=unread,
+        )
+        for base in kept
+    )  # fmt: skip
     return Plan(
-        lake,
-        known,
-        tuple(
-            PlannedSegment(base, tuple(files_of(base)), _path(base, noted.get(base, {}).get("path"))) for base in kept
-        ),
+        tuple(segments),
         length,
         start,
         end,
-        pieces.files,
         {**messages.lost, **pieces.lost, **quarantine.lost},
         tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
-        tuple(_interval_of(row) for row in damaged if row["reason"] == IO_ERROR),
     )
 
 

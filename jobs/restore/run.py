@@ -23,14 +23,22 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import read_header_as_broker
-from jobs.restore import Interval, NothingToRestoreError, Plan, plan_log, read_last_store_timestamp, unchecked_note
+from jobs.restore import (
+    Interval,
+    NothingToRestoreError,
+    Plan,
+    PlannedSegment,
+    plan_log,
+    read_last_store_timestamp,
+    unchecked_note,
+)
 from jobs.restore.config import (
     RebuiltFileSettings,
     changed_file_error,
     create_or_accept_file,
     write_config,
 )
-from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
+from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
@@ -159,11 +167,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
     done = _read_finished_segments(unfinished, paths)
-    works = [
-        SegmentWork.from_plan(plan, one, str(paths[one.base_offset]))
-        for one in plan.segments
-        if one.base_offset not in done
-    ]
+    works = [replace(one, path=str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
     summary = _summarize(request, known, plan, results, resumed=len(done))
@@ -252,7 +256,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> Res
     return None
 
 
-def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
+def _restore_and_note(work: PlannedSegment, *, folder: str) -> RestoredSegment:
     """
     Write a segment; before it gets its name, note the result and the state of the file for `--resume`.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, usual_headers
-from jobs.restore import Interval, Plan, PlannedSegment, merge_and_find_overlaps, uncovered_parts
+from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import FileState
@@ -36,33 +35,6 @@ _COLUMNS = ("store_id", "segment", *ASSEMBLED_COLUMNS, RECORD_CRC)
 RowMask = NDArray[np.bool_]
 _HEADERS_AT_ONCE = 8192
 _BLOCK = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentWork:
-    """The sources of one segment."""
-
-    lake: Lake
-    store_id: str
-    base_offset: int
-    size: int  # of the file
-    path: str  # the file to make
-    end: int  # the log ends here, or after this segment
-    is_last: bool
-    files: tuple[SnapshotFile, ...]  # of the table `messages`
-    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
-    unread: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
-    proven_only: bool  # leave out rows whose records do not have the CRC that they state
-
-    @classmethod
-    def from_plan(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
-        """Return the sources of one segment of a plan, to be made at *path* if anywhere."""
-        return cls(
-            plan.lake, plan.known_store.store_id, segment.base_offset, plan.size.value, path, plan.end,
-            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces,
-            unread=tuple(sorted(plan.unread)),
-            proven_only=proven_only,
-        )  # fmt: skip
 
 
 class RestoredSegment(NamedTuple):
@@ -85,7 +57,7 @@ class RestoredSegment(NamedTuple):
 class _Segment:
     """A file being written."""
 
-    work: SegmentWork
+    work: PlannedSegment
     descriptor: int
     covered: list[tuple[Integers, Integers]] = field(default_factory=list)  # starts and ends
     records: int = 0
@@ -172,7 +144,7 @@ class _Segment:
 
 
 def restore_segment(
-    work: SegmentWork, begun_in: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
+    work: PlannedSegment, begun_in: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
 ) -> RestoredSegment:
     """
     Write one segment of the log durably in *begun_in*, and rename it when it is complete.
@@ -236,7 +208,7 @@ def check_crcs(batch: pa.RecordBatch, made: AssembledRecords) -> tuple[RowMask, 
     return is_changed & ~is_unchecked, is_unchecked
 
 
-def read_segment_rows(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+def read_segment_rows(work: PlannedSegment, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows, with the columns from which records are assembled."""
     for file in work.files:
         for batch in _read_readable_rows(work, MESSAGES, file, unreadable, _COLUMNS):
@@ -245,7 +217,7 @@ def read_segment_rows(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.R
 
 
 def _read_readable_rows(
-    work: SegmentWork, table: Table, file: SnapshotFile, unreadable: list[str], columns: Sequence[str] = ()
+    work: PlannedSegment, table: Table, file: SnapshotFile, unreadable: list[str], columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file; if its bytes are wrong, note the file and leave out its other rows."""
     first, last = work.base_offset, work.base_offset + work.size - 1
@@ -260,7 +232,7 @@ def _read_readable_rows(
         unreadable.append(f"{table.name}/{file.path}")
 
 
-def _find_rows_of_segment(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
+def _find_rows_of_segment(work: PlannedSegment, batch: pa.RecordBatch) -> pa.Array:
     """Return which rows are the segment's; if another engine has changed one, segment and offset may disagree."""
     is_ours = pc.equal(batch.column("store_id"), work.store_id)
     offset = batch.column("physical_offset")

@@ -175,7 +175,7 @@ def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path)
 def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, folder: str) -> None:
     lose(store, folder)
     plan = planned(store, folder)
-    damaged = max(plan.new.values()).source
+    damaged = Path(max(plan.new.values()).path)
     before = state_of(store / folder)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
         damaged.write_bytes(change)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
 from jobs.query.place import Place
 from jobs.restore import plan_log
 from jobs.restore.run import find_store
-from jobs.restore.segment import SegmentWork, restore_segment
+from jobs.restore.segment import restore_segment
 from jobs.store.record_places import find_record
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
@@ -176,7 +177,7 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
     plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
         made = out / "proven" / segment.path
-        restore_segment(SegmentWork.from_plan(plan, segment, str(made), proven_only=True), out)
+        restore_segment(replace(segment, path=str(made), proven_only=True), out)
         proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
         assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
 
