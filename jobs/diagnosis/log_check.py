@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis import DoubtfulBytes, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
-from jobs.store.chain import Outcome
+from jobs.store.chain import LogCollector, Outcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -155,12 +155,12 @@ def check_range(_range: Range, _files: ExitStack) -> RangeCheck:
     return RangeCheck()
 
 
-class LogCheck:
+class LogCheck(LogCollector[RangeCheck]):
     """A collector that finds the damage of the log during the first pass over it."""
 
     def __init__(self) -> None:
+        super().__init__(check_range)
         self.checks: list[RangeCheck] = []
-        self.new_collector = check_range
 
     @property
     def doubtful_ranges(self) -> list[tuple[int, int]]:

@@ -15,13 +15,14 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
-from jobs.products.index import KeySequence, LogKeyCollector
+from jobs.products.index import KeySequence, join_keys, new_key_collector
 from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
@@ -41,7 +42,7 @@ from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import ListedLog, read_ranges_not_deleted
+from jobs.store.chain import LogCollector, read_ranges_not_deleted
 from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
@@ -153,14 +154,15 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
     options = workers.options
     store, files, settings = list_and_determine_settings(request, options, workers.processes)
     directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
-    log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
+    ranges = plan_ranges(store, range_size=request.range_size)
     with open_scratch(request.scratch or directory, options) as scratch:
-        collector, check = LogKeyCollector(settings.rules.value.rules, scratch), LogCheck()
-        read_ranges_not_deleted(workers, log, collectors=[collector, check] if request.lost_only else [collector])
+        collected, check = new_key_collector(settings.rules.value.rules, scratch), LogCheck()
+        collectors: list[LogCollector[Any]] = [collected, check] if request.lost_only else [collected]
+        read_ranges_not_deleted(workers, store, ranges, collectors)
         if request.lost_only:
-            found = explain_files(workers, log, collector, check.doubtful_ranges, files, settings)
+            found = explain_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
         else:
-            found = Explanation(store, settings, collector.key_sequence(log))
+            found = Explanation(store, settings, join_keys(store, collected.outcomes, scratch))
         keys, explained, rebuild = found.key_sequence, found.files, IndexRebuild(request, found)
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(

@@ -51,15 +51,17 @@ NewCollector = Callable[[Range, ExitStack], RangeCollector[T]]
 Results = tuple[Any, ...]  # of one range: by each collector, in their order
 
 
-class LogCollector(Protocol):
+class LogCollector(Generic[T]):
     """Collects additional data from the pieces of a log while tasks read them for another purpose."""
 
-    @property
-    def new_collector(self) -> NewCollector[Any]:
-        """Make the collector of a range."""
+    def __init__(self, new_collector: NewCollector[T]) -> None:
+        """*new_collector* makes the collector of a range."""
+        self.new_collector = new_collector
+        self.outcomes: Sequence[Outcome[T]] = ()  # of all ranges, in order, once they are read
 
-    def add_outcomes(self, outcomes: Sequence[Outcome[Any]]) -> None:
-        """Take the results of all ranges, in order."""
+    def add_outcomes(self, outcomes: Sequence[Outcome[T]]) -> None:
+        """Take the results of all ranges."""
+        self.outcomes = outcomes
 
 
 def keep_results(_: object) -> None:
@@ -71,26 +73,21 @@ def read_chained(
     ranges: Sequence[Range],
     new_collectors: Sequence[NewCollector[Any]] = (),
     discard: Callable[[Results], object] = keep_results,
-    collectors: Sequence[LogCollector] = (),
+    collectors: Sequence[LogCollector[Any]] = (),
 ) -> list[Outcome[Results]]:
     """
-    Read the ranges of the log in one pass, and return the contiguous outcomes, with the results of *new_collectors*.
+    Read the ranges of the log in one pass, and return the contiguous outcomes: the results of *new_collectors* first.
 
-    The other *collectors* see every piece as well, and take their own results. *discard* undoes what the new collectors
+    The other *collectors* see every piece as well, and also take their own results. *discard* undoes what collectors
     wrote for a range that is not accepted.
     """
     run = partial(run_range, new_collectors=[*new_collectors, *(one.new_collector for one in collectors)])
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
     read = workers.map(ranges, run, "reading", sizes)
-    count = len(new_collectors)
-    outcomes = keep_contiguous_outcomes(
-        read,
-        lambda range_: workers.map([range_], run, "reading again")[0],
-        lambda results: discard(results[:count]),
-    )
-    for number, one in enumerate(collectors, count):
+    outcomes = keep_contiguous_outcomes(read, lambda range_: workers.map([range_], run, "reading again")[0], discard)
+    for number, one in enumerate(collectors, len(new_collectors)):
         one.add_outcomes(select_results(outcomes, number))
-    return [outcome._replace(payload=outcome.payload[:count]) for outcome in outcomes]
+    return outcomes
 
 
 def select_results(outcomes: Sequence[Outcome[Results]], number: int) -> list[Outcome[Any]]:
@@ -160,13 +157,6 @@ def damaged_ranges(outcomes: Iterable[Outcome[T]]) -> list[tuple[int, int]]:
 
 _TIMES = 3  # attempts
 _NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and does not fit the processor's cache
-
-
-class ListedLog(NamedTuple):
-    """A listed log, and the ranges in which it is read."""
-
-    store: Store
-    ranges: Sequence[Range]
 
 
 class LogTruncatedError(FileNotFoundError):
@@ -240,33 +230,33 @@ def _still_begins(newest: NewestSegment, store: Store) -> bool:
 
 def read_ranges_not_deleted(
     workers: Workers,
-    log: ListedLog,
-    new_collectors: Sequence[NewCollector[Any]] = (),
+    store: Store,
+    ranges: Sequence[Range],
+    collectors: Sequence[LogCollector[Any]],
     discard: Callable[[Results], object] = keep_results,
-    collectors: Sequence[LogCollector] = (),
 ) -> tuple[int, list[Outcome[Results]]]:
     """
-    Read the ranges of a log with collectors that keep little per record.
+    Read *ranges* of a store's log with collectors that keep little per record.
 
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
-    ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
-    outcomes = read_chained(workers, ranges, new_collectors, discard, collectors)
-    confirm_deleted(log.store, ranges_deleted_meanwhile(outcomes))
-    start, stays = drop_deleted_ranges(log, outcomes)
+    narrow = [replace(range_, window=_NARROW) for range_ in ranges]
+    outcomes = read_chained(workers, narrow, (), discard, collectors)
+    confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
+    start, stays = drop_deleted_ranges(store, outcomes)
     for outcome in outcomes[: len(outcomes) - len(stays)]:
         discard(outcome.payload)
     return start, stays
 
 
-def drop_deleted_ranges(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
+def drop_deleted_ranges(store: Store, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
     """Return where the log begins after retention, and the outcomes of its remaining ranges."""
     deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
     stays = list(outcomes[first:])
     if not first:
-        return log.store.start_offset, stays
-    return stays[0].range.start_offset if stays else max(range_.end_offset for range_ in log.ranges), stays
+        return store.start_offset, stays
+    return (stays[0].range.start_offset if stays else outcomes[-1].range.end_offset), stays
 
 
 def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:

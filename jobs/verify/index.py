@@ -8,7 +8,7 @@ Entries of messages that the log has lost are consequences of the log's damage.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.log_check import LogCheck
@@ -22,7 +22,7 @@ from jobs.lake.findings import (
     UNDECIDED,
     Finding,
 )
-from jobs.products.index import KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index import KeySequence, KeysOfLog, collect_keys, new_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
@@ -32,7 +32,7 @@ from jobs.products.index.explanation import (
 from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog
+from jobs.store.ranges import Range
 from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
@@ -81,35 +81,35 @@ class IndexVerification:
         self._files = list_index_files(store)
         self._settings: Settings | None = None
         self._undecided = ""
-        self.collectors: list[LogKeyCollector] = []
+        self.collectors: list[KeysOfLog] = []
         try:
             self._settings = determine_index_settings(store, self._files, wanted) if self._files else None
         except UndecidedError as error:
             self._undecided = str(error)
         if self._settings is not None:
-            self.collectors = [LogKeyCollector(self._settings.rules.value.rules, scratch)]
+            self.collectors = [new_key_collector(self._settings.rules.value.rules, scratch)]
 
-    def report(self, workers: Workers, log: ListedLog, check: LogCheck) -> PartReport:
+    def report(self, workers: Workers, store: Store, ranges: Sequence[Range], check: LogCheck) -> PartReport:
         """Return the findings, once *check* and the collectors have seen the log."""
         if not self._files:
-            in_rocksdb = verify_rocksdb_index(workers, log, self._wanted.release, self._scratch)
-            return in_rocksdb or self._without_files(workers, log)
+            in_rocksdb = verify_rocksdb_index(workers, store, ranges, self._wanted.release, self._scratch)
+            return in_rocksdb or self._without_files(workers, store, ranges)
         if self._settings is None:
-            missing = self._missing_before(workers, log)
+            missing = self._missing_before(workers, store, ranges)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
-        keys, doubtful = self.collectors[0], check.doubtful_ranges
-        return _report(explain_files(workers, log, keys, doubtful, self._files, self._settings))
+        collected, doubtful = self.collectors[0], check.doubtful_ranges
+        return _report(explain_files(workers, store, collected, self._scratch, doubtful, self._files, self._settings))
 
-    def _without_files(self, workers: Workers, log: ListedLog) -> PartReport:
+    def _without_files(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> PartReport:
         """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
-        conf, checkpoint = self._wanted.conf, read_checkpoint(log.store)
+        conf, checkpoint = self._wanted.conf, read_checkpoint(store)
         time = 0 if checkpoint is None else checkpoint.index_timestamp
         if time > 0:
             expected = f"files up to store time {time_text(time)}, according to the checkpoint"
         elif not conf.makes_index_files:
             return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
-        elif conf.is_given and not self._sure_keys(workers, log):
+        elif conf.is_given and not self._sure_keys(workers, store, ranges):
             return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
         elif conf.is_given:
             expected = "index files, because the broker's configuration enables them"
@@ -119,14 +119,14 @@ class IndexVerification:
         place, cause = ("index", None, "files"), "the index files were deleted or lost"
         return PartReport([Finding(INDEX, MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
 
-    def _missing_before(self, workers: Workers, log: ListedLog) -> Finding | None:
+    def _missing_before(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> Finding | None:
         """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""
         first = next((file for file in self._files if file.header.entry_count), None)
         begin = 0 if first is None else first.header.begin_physical_offset
-        ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
+        ranges = [range_ for range_ in ranges if range_.start_offset < begin]
         if first is None or not ranges:
             return None
-        keys = self._sure_keys(workers, log._replace(ranges=ranges))
+        keys = self._sure_keys(workers, store, ranges)
         count = keys.find_first_key(begin)
         if not count:
             return None
@@ -137,11 +137,11 @@ class IndexVerification:
             INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(count, 'key')}", "", cause, count, offset
         )
 
-    def _sure_keys(self, workers: Workers, log: ListedLog) -> KeySequence:
+    def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
         """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
         release = self._wanted.release
-        rules = parse_rules(release) if release else make_rules((0, detect_store_eras(log.store)[0].lowest))
-        return collect_keys(workers, log, rules, self._scratch)
+        rules = parse_rules(release) if release else make_rules((0, detect_store_eras(store)[0].lowest))
+        return collect_keys(workers, store, ranges, rules, self._scratch)
 
 
 def _report(explanation: Explanation) -> PartReport:

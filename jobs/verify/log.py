@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +31,7 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.products.queues.unit_files import QueueUnitCollector
+from jobs.products.queues.unit_files import collect_range_units, read_units
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS,
@@ -228,11 +230,13 @@ def check_log_of_queue(
     """Read and check the log of a queue, here; *others* collect more from it."""
     check, rules = LogCheck(), replace(rules, multi_dispatch=False)
     ranges = plan_ranges(log, log.start_offset, range_size)
-    collectors = [lambda *_: QueueUnitCollector(rules, *queue), *others]
+    collectors: list[NewCollector[Any]] = [partial(collect_range_units, rules, 1, None), *others]
     outcomes = read_chained(SerialWorkers(), ranges, collectors, collectors=[check])
-    units = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
+    groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
+    own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
+    units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
     end = outcomes[-1].facts.next if outcomes else 0
-    return QueueLog(log, check.checks, units, end, [outcome.payload[1:] for outcome in outcomes])
+    return QueueLog(log, check.checks, units, end, [outcome.payload[1:-1] for outcome in outcomes])
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

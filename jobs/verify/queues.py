@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from time import sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector] = (),
+    collectors: Sequence[LogCollector[Any]] = (),
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> QueueVerification:

@@ -24,8 +24,8 @@ from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog
 from jobs.store.queue_files import detect_storage_features
+from jobs.store.ranges import Range
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -46,9 +46,10 @@ _CAUSES = {
 }
 
 
-def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, scratch: Scratch) -> PartReport | None:
+def verify_rocksdb_index(
+    workers: Workers, store: Store, ranges: Sequence[Range], release: str | None, scratch: Scratch
+) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
-    store = log.store
     folder = detect_storage_features(store).rocksdbstore_folder
     if folder is None:
         return None
@@ -57,7 +58,7 @@ def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, 
             if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
                 return None
             rules = determine_releases(store, release).value.rules
-            keys = collect_keys(workers, log, rules, scratch)
+            keys = collect_keys(workers, store, ranges, rules, scratch)
             tally = compare_rows(database, keys, scratch)
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))

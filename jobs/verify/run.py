@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
+from typing import Any
 
 from jobs.console.amounts import count_text
 from jobs.diagnosis import keeps_incomplete_record, predict_store_start
@@ -38,7 +39,7 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, retry_if_expired
+from jobs.store.chain import LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
 from jobs.store.queue_files import queues_of_files
@@ -145,7 +146,7 @@ def _log_and_queues(
     request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
 ) -> tuple[LogCheck, IndexVerification, QueueVerification]:
     check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
-    collectors: list[LogCollector] = [check, *indexing.collectors]
+    collectors: list[LogCollector[Any]] = [check, *indexing.collectors]
     releases = determine_releases(store, request.wanted.release)
     rules = determine_queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = verify_queues(
@@ -165,13 +166,13 @@ def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over
     scratch: Scratch,
     store: Store,
 ) -> PartReport:
-    log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
+    ranges = plan_ranges(store, range_size=request.range_size)
     if store is not indexing.store:  # retention has deleted files since
         indexing = IndexVerification(store, request.wanted, scratch)
         if indexing.collectors:
-            read_ranges_not_deleted(workers, log, collectors=indexing.collectors)
+            read_ranges_not_deleted(workers, store, ranges, indexing.collectors)
     try:
-        return indexing.report(workers, log, check)
+        return indexing.report(workers, store, ranges, check)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})
 

@@ -71,11 +71,6 @@ class PackedUnits(NamedTuple):
         for number, name in enumerate(self.names):
             yield name, slice(int(self.starts[number]), int(self.starts[number + 1]))
 
-    def units_of_queue(self, topic: str, queue_id: int) -> NDArray[np.void]:
-        """Return the units of one queue; none if the records add none."""
-        own = [self.units[at] for name, at in self.queues() if (name.topic, name.queue_id) == (topic, queue_id)]
-        return np.concatenate([self.units[:0], *own])
-
 
 class UnitCollector:
     """Collects the units of a range; memory grows by about 80 bytes per unit."""

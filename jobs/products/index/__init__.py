@@ -23,8 +23,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, Outcome, damaged_ranges, drop_deleted_ranges, read_ranges_not_deleted
+from jobs.store.chain import LogCollector, Outcome, damaged_ranges, drop_deleted_ranges, read_ranges_not_deleted
 from jobs.store.ranges import Range, find_holes
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -197,26 +198,24 @@ def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     return [Key(*key) for key in keys[: found // PACKED_KEY.itemsize].tolist()]
 
 
-class LogKeyCollector:
-    """A collector of the keys of a log, while it is read."""
+KeysOfLog = LogCollector[RangeKeys]
 
-    def __init__(self, rules: Rules, scratch: Scratch) -> None:
-        self._scratch = scratch
-        self._outcomes: Sequence[Outcome[RangeKeys]] = ()
-        self.new_collector = partial(collect_range_keys, rules, scratch)
 
-    def add_outcomes(self, outcomes: Sequence[Outcome[RangeKeys]]) -> None:
-        """Take the keys of all ranges."""
-        self._outcomes = outcomes
+def new_key_collector(rules: Rules, scratch: Scratch) -> KeysOfLog:
+    """Return a collector of the keys of a log, while it is read."""
+    return LogCollector(partial(collect_range_keys, rules, scratch))
 
-    def key_sequence(self, log: ListedLog, from_offset: int = 0) -> KeySequence:
-        """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
-        start, outcomes = drop_deleted_ranges(log, self._outcomes)
-        start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
-        gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
-        records = sum(outcome.facts.records for outcome in outcomes)
-        keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(damaged_ranges(outcomes))
-        return KeySequence(self._scratch, keys, start, gaps, damaged, records)
+
+def join_keys(
+    store: Store, outcomes: Sequence[Outcome[RangeKeys]], scratch: Scratch, from_offset: int = 0
+) -> KeySequence:
+    """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
+    start, outcomes = drop_deleted_ranges(store, outcomes)
+    start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
+    gaps = tuple((first, last) for _, first, last in find_holes(store.segments) if first >= start)
+    records = sum(outcome.facts.records for outcome in outcomes)
+    keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(damaged_ranges(outcomes))
+    return KeySequence(scratch, keys, start, gaps, damaged, records)
 
 
 def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "KeyCollector":
@@ -224,11 +223,13 @@ def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: Exi
     return KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
 
 
-def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeySequence:
-    """Read a log and return its keys."""
-    keys = LogKeyCollector(rules, scratch)
-    read_ranges_not_deleted(workers, log, collectors=[keys])
-    return keys.key_sequence(log)
+def collect_keys(
+    workers: Workers, store: Store, ranges: Sequence[Range], rules: Rules, scratch: Scratch
+) -> KeySequence:
+    """Read *ranges* of a log and return their keys."""
+    keys = new_key_collector(rules, scratch)
+    read_ranges_not_deleted(workers, store, ranges, [keys])
+    return join_keys(store, keys.outcomes, scratch)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

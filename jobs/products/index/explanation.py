@@ -13,7 +13,7 @@ from enum import StrEnum, unique
 from itertools import pairwise
 
 from jobs.console.amounts import count_text
-from jobs.products.index import KeySequence, LogKeyCollector
+from jobs.products.index import KeySequence, KeysOfLog, join_keys
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
@@ -27,7 +27,7 @@ from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import FilePlacer, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
-from jobs.store.chain import ListedLog
+from jobs.storage.scratch import Scratch
 from jobs.store.epochs import takeover_offsets
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
@@ -149,17 +149,18 @@ class Explanation:
 
 def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
-    log: ListedLog,
-    collector: LogKeyCollector,
+    store: Store,
+    collected: KeysOfLog,
+    scratch: Scratch,
     doubtful: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
     settings: Settings,
 ) -> Explanation:
     """Recompute and classify every file that retention has left; *doubtful* are ranges of the log's changed records."""
-    store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
+    geometry, rules = settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
-    keys = replace(collector.key_sequence(log, start), doubtful=tuple(doubtful))
+    keys = replace(join_keys(store, collected.outcomes, scratch, start), doubtful=tuple(doubtful))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     keys = replace(keys, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), keys, geometry, store))

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -49,7 +50,7 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import ListedLog, LogCollector, damaged_ranges, read_ranges_not_deleted, watermark
+from jobs.store.chain import LogCollector, damaged_ranges, read_ranges_not_deleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
@@ -83,13 +84,13 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     groups: int,
     scratch: Scratch | None,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector] = (),
+    collectors: Sequence[LogCollector[Any]] = (),
 ) -> CollectedLog:
     """Read a log and collect its expected units; *collectors* see each record."""
-    log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
-    collector = partial(collect_range_units, rules, groups, scratch)
+    ranges = plan_ranges(store, store.start_offset, range_size)
+    own = LogCollector(partial(collect_range_units, rules, groups, scratch))
     start, outcomes = read_ranges_not_deleted(
-        workers, log, [collector], lambda results: discard_units(scratch, results[0]), collectors
+        workers, store, ranges, [own, *collectors], lambda results: discard_units(scratch, results[0])
     )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
@@ -103,7 +104,7 @@ def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and w
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collectors: Sequence[LogCollector] = (),
+    collectors: Sequence[LogCollector[Any]] = (),
     scratch_location: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> JoinResult:

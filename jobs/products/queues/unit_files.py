@@ -137,22 +137,6 @@ def collect_range_units(
     return RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")
 
 
-class QueueUnitCollector:
-    """Collects the units of one queue in a range, in memory."""
-
-    def __init__(self, rules: QueueRules, topic: str, queue_id: int) -> None:
-        self._collector, self._topic, self._queue_id = UnitCollector(rules), topic, queue_id
-
-    def add(self, item: RawRecords | Piece) -> None:
-        """Process the next records."""
-        if not isinstance(item, Piece):
-            self._collector.add(item)
-
-    def finish(self) -> Units:
-        """Return the units, in log order."""
-        return self._collector.finish().units_of_queue(self._topic, self._queue_id)
-
-
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
     """Delete the file of a range that is not accepted."""
     for file in units.scratch_files:

@@ -13,7 +13,7 @@ from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.storage.scratch import open_scratch
-from jobs.store.chain import ListedLog, read_ranges_not_deleted
+from jobs.store.chain import read_ranges_not_deleted
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -35,11 +35,11 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    log, check = ListedLog(store, plan_ranges(store)), LogCheck()
+    ranges, check = plan_ranges(store), LogCheck()
     with open_scratch(None, {}) as scratch:
         verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
-        read_ranges_not_deleted(SerialWorkers(), log, collectors=[check, *verification.collectors])
-        return verification.report(SerialWorkers(), log, check)
+        read_ranges_not_deleted(SerialWorkers(), store, ranges, [check, *verification.collectors])
+        return verification.report(SerialWorkers(), store, ranges, check)
 
 
 def index_file(store: Path, number: int) -> Path:
