@@ -337,7 +337,7 @@ def _why_overlap_is_unknown(store: Store) -> str:
 
 def why_segment_size_is_doubtful(store: Store, conf: BrokerConf) -> str:
     """Explain why the length of a segment may be wrong; empty if it is certain, for example from *conf*."""
-    if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
+    if not store.segments or conf.segment_size is not None or not usual_size(store.segments)[1]:
         return ""
     odd = store.segments[-1]
     path = store.path_below_root(odd.location)

@@ -120,8 +120,8 @@ class PreRunCheck:
         for segment in store.segments:
             times = Path(local_path(segment.location)).stat().st_mtime_ns
             digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
-        for config in read_config_files(store):
-            digest.update(sha256(config.data).digest())
+        for _, _, data in read_config_files(store):
+            digest.update(sha256(data).digest())
         return digest.hexdigest()
 
     def _describe_lake(self, store_id: str) -> list[Any]:

@@ -62,10 +62,10 @@ from jobs.store.chain import (
 from jobs.store.ranges import (
     NewestSegment,
     Range,
-    SettleLimits,
     describe_plan,
     find_holes,
     find_newest_segment,
+    limits_of_settled_records,
     plan_ranges,
     written_size,
 )
@@ -271,12 +271,12 @@ class _Run(NextRun):
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            SettleLimits.from_milliseconds(self.request.settle_ms),
+            limits_of_settled_records(self.request.settle_ms),
         )
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
         self.newest = find_newest_segment(store)
-        newest_offset = self.newest.segment.base_offset if self.newest else 0
+        newest_offset = self.newest[0].base_offset if self.newest else 0
         for before, start, end in find_holes(store.segments):
             # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:

@@ -38,7 +38,15 @@ from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import Outcome, watermark
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, SettleLimits, describe_plan, find_holes, plan_ranges
+from jobs.store.ranges import (
+    WHOLE_SEGMENTS,
+    Range,
+    SettleLimits,
+    describe_plan,
+    find_holes,
+    limits_of_settled_records,
+    plan_ranges,
+)
 from jobs.store.release import parse_rules
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection, TopicsError
@@ -170,7 +178,7 @@ class _TierRun(NextRun):
         ]
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        settling = SettleLimits.from_milliseconds(request.settle_ms)
+        settling = limits_of_settled_records(request.settle_ms)
         plans = self.workers.map(chunks, partial(_plan_queues, settling=settling), "reading queues")
         return [plan for some in plans for plan in some]
 

@@ -15,7 +15,7 @@ from jobs.dump import DumpFile
 from jobs.inspect import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import find_right_segment_name, wrong_name_text
-from jobs.store.ranges import cut_short_segments, find_holes, find_newest_written_offset, usual_size
+from jobs.store.ranges import cut_short_segments, find_holes, find_newest_written_offset, locate_hole, usual_size
 from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, records_from, walk_pieces
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
@@ -171,7 +171,7 @@ class LogInspector:
 
     def _check_names(self) -> None:
         segments = self.store.segments
-        usual, short = usual_size(segments).size, [segment for segment, _ in cut_short_segments(segments)]
+        usual, short = usual_size(segments)[0], [segment for segment, _ in cut_short_segments(segments)]
         for segment in segments:
             sizes = f"the segment is {count_text(segment.size, 'byte')} long, but the others are {usual:,} bytes long"
             if segment is segments[-1] and segment in short:
@@ -183,16 +183,12 @@ class LogInspector:
             if not file.has_valid_offsets:
                 text = "the name of the file is wrong: its offsets would exceed 64 bits"
             self.problems.add_damage(file.location, text)
-        for hole in find_holes(segments):
-            location, position = hole.locate(segments)
-            why = (
-                f"there is no segment {file_name_of_offset(hole.start)}"
-                if position is None
-                else "the file was truncated"
-            )
-            size = hole.end - hole.start
+        for before, start, end in find_holes(segments):
+            location, position = locate_hole(before, segments)
+            why = f"there is no segment {file_name_of_offset(start)}" if position is None else "the file was truncated"
+            size = end - start
             text = f"{count_text(size, 'byte')} of the log {is_or_are(size)} missing: {why}"
-            self.problems.add_gap(location, text, hole.start)
+            self.problems.add_gap(location, text, start)
 
     def _sum_up(self) -> None:
         report = self._report

@@ -47,16 +47,16 @@ def start_files(run: Run, state: State | None) -> StartedProduct[Any]:
     known, files = dict(state[FILES_KEY]) if state else {}, tuple(read_config_files(run.store))
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
-        digests = {file.name: sha256(file.data).hexdigest() for file in files}
+        digests = {name: sha256(data).hexdigest() for name, _, data in files}
         rows = [
             {
-                "name": file.name,
-                "modified": datetime.fromtimestamp(file.modified_ms / 1000, UTC),
-                "sha256": digests[file.name],
-                "bytes": file.data,
+                "name": name,
+                "modified": datetime.fromtimestamp(modified_ms / 1000, UTC),
+                "sha256": digests[name],
+                "bytes": data,
             }
-            for file in files
-            if known.get(file.name) != digests[file.name]
+            for name, modified_ms, data in files
+            if known.get(name) != digests[name]
         ]
         deleted = sorted(known.keys() - digests.keys())
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]

@@ -138,7 +138,7 @@ class StoreReader:
         newest = find_newest_segment(self.store)
         if newest is None:
             return self.store.end_offset
-        segment = newest.segment
+        segment, _ = newest
         file_end = segment.base_offset + segment.readable_bytes
         _, end = self.record_bounds_around(segment, file_end)
         left = min(HEAD.size, file_end - end)

@@ -259,7 +259,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def look(now: Store) -> LogPosition:
             newest = find_newest_segment(now)
-            base = newest.segment.base_offset if newest else now.start_offset
+            base = newest[0].base_offset if newest else now.start_offset
             return walk_from(LogPosition(base), now, fails_on_data_loss=False)[0]
 
         return retry_if_expired(store, look)
@@ -290,7 +290,7 @@ def _is_all_read(store: Store, offset: int) -> bool:
     newest = find_newest_segment(store)
     if newest is None:
         return True
-    segment = newest.segment
+    segment, _ = newest
     position = offset - segment.base_offset
     if position < 0:
         return False

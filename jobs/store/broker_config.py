@@ -201,17 +201,9 @@ def _items(table: object) -> Iterable[tuple[str, object]]:
     return table.items() if isinstance(table, dict) else ()
 
 
-class ConfigFile(NamedTuple):
-    """A configuration file as a broker would load it now."""
-
-    name: str
-    modified_ms: int
-    data: bytes
-
-
-def read_config_files(store: Store) -> Iterator[ConfigFile]:
+def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes]]:
     """
-    Yield the configuration files of a broker that keeps them as JSON, by name.
+    Yield the configuration files as a broker that keeps them as JSON would load them now: name, time, and content.
 
     If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file.
     """
@@ -227,7 +219,7 @@ def read_config_files(store: Store) -> Iterator[ConfigFile]:
                 with suppress(FileNotFoundError):  # the broker replaces it at this moment
                     data = store.read(file, 0, _LARGEST)
             if file is not None and data:
-                yield ConfigFile(name, file.modified_ms, data)
+                yield name, file.modified_ms, data
                 break
 
 
@@ -260,14 +252,8 @@ def unpack_offsets(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
     return zip(offsets[::2], offsets[1::2], strict=True)
 
 
-class ReaderOffsets(NamedTuple):
-    """The offsets of a reader in the queues of a topic."""
-
-    kind: ReaderKind
-    consumer_group: str | None
-    topic: str
-    offsets: QueueOffsets
-    place: str
+# The offsets of a reader in the queues of a topic: kind, consumer group, topic, offsets, and place.
+ReaderOffsets = tuple[ReaderKind, str | None, str, QueueOffsets, str]
 
 
 class BrokerConfig(NamedTuple):
@@ -298,7 +284,7 @@ class _Parts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._files = {file.name: file.data for file in read_config_files(store)}
+        self._files = {name: data for name, _, data in read_config_files(store)}
         self.unread: str | None = None
 
     def table(self, table: ConfigTable) -> tuple[_Table, str]:
@@ -321,13 +307,13 @@ class _Parts:
         levels = _items(self._json(_DELAY_FILE).get(_OFFSETS))
         queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
         checked = self._checked(((one, offset) for one, offset in queues if one >= 0), f"{place}: {SCHEDULE_TOPIC}")
-        yield ReaderOffsets(ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place)
+        yield ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place
 
     def _of_groups(self, kind: ReaderKind, table: _Table, place: str) -> Iterator[ReaderOffsets]:
         for name, offsets in table.items():
             topic, _, group = name.partition("@")
             queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
-            yield ReaderOffsets(kind, group, topic, self._checked(queues, f"{place}: {name}"), place)
+            yield kind, group, topic, self._checked(queues, f"{place}: {name}"), place
 
     def _checked(self, queues: Iterable[tuple[int, object]], reader: str) -> QueueOffsets:
         """Return the offsets that a broker could load; note a number that it could not."""

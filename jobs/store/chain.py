@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeFacts, RangeReader
 from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_beginning, written_sizes
-from jobs.store.store import Store, relist_store
+from jobs.store.store import Segment, Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -210,22 +210,23 @@ def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
     The segments before it were read as final: bytes in them that do not form a record never will. That holds only as
     long as no recovery has deleted the files after them and rewritten them.
     """
-    if newest is None or (newest.beginning is not None and _still_begins(newest, store)):
+    segment, beginning = newest or (None, None)
+    if segment is None or (beginning is not None and _still_begins(segment, beginning, store)):
         return
-    if relist_store(store).start_offset > newest.segment.base_offset:
+    if relist_store(store).start_offset > segment.base_offset:
         return
-    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was being read", newest.segment.location)
+    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was being read", segment.location)
 
 
-def _still_begins(newest: NewestSegment, store: Store) -> bool:
+def _still_begins(segment: Segment, beginning: bytes, store: Store) -> bool:
     try:
-        now = read_beginning(newest.segment, store)
+        now = read_beginning(segment, store)
     except OSError as error:
         if not is_disk_error(error):
             raise
         return True  # not disproved
     # Zeros may be bytes that the broker had not written yet.
-    return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
+    return now is not None and all(old in {0, new} for old, new in zip(beginning, now, strict=False))
 
 
 def read_ranges_not_deleted(

@@ -84,9 +84,9 @@ def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
 def _end_of_records(store: Store, newest: int) -> int | None:
     """Return the end of the newest segment's last record if no whole one is at *newest*; None otherwise."""
     last = find_newest_segment(store)
-    if last is None or newest < last.segment.base_offset or _is_whole_at(newest, store):
+    if last is None or newest < last[0].base_offset or _is_whole_at(newest, store):
         return None
-    segment = last.segment
+    segment, _ = last
     with store.open(segment) as reader:
         position = min(newest - segment.base_offset, segment.readable_bytes)
         if any(reader.read(position, min(HEAD.size, segment.readable_bytes - position))):
@@ -163,8 +163,8 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     must agree: the record, with its CRC, and the gap or the record's unit. A changed bit would contradict one of them,
     and in a segment of another log the unit contradicts the record.
     """
-    right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments).size
-    is_missing = any(hole.start == right for hole in find_holes(store.segments))
+    right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments)[0]
+    is_missing = any(start == right for _, start, _ in find_holes(store.segments))
     if not is_missing and not (right < store.start_offset and size and right % size == 0):
         return None
     try:

@@ -129,7 +129,7 @@ class RangeReader:
         settling = self._range.settling
         if settling is None or self._range.final:
             return group.positions.size
-        return int(kernels.count_settled_records(group.buffer, group.positions, settling.limit, settling.ahead))
+        return int(kernels.count_settled_records(group.buffer, group.positions, *settling))
 
     def _see(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
         seen = self._seen

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd
-from typing import NamedTuple, Self
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
@@ -38,17 +37,15 @@ _LONGEST_ZEROS = 4 << 20  # in a body, with the broker's default maxMessageSize
 MAX_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
-class SettleLimits(NamedTuple):
-    """The store times of records that are too new to be read, in ms."""
+# In ms: the newest store time that is read; the time after which a clock was wrong, because one message that is stored
+# a year ahead must not stop every run.
+SettleLimits = tuple[int, int]
 
-    limit: int  # of the newest record that is read
-    ahead: int  # later times are of a wrong clock: one message stored a year ahead must not stop every run
 
-    @classmethod
-    def from_milliseconds(cls, settle_ms: int) -> Self | None:
-        """Return the limits if records of the last *settle_ms* wait; None if none do."""
-        now = time.time_ns() // 1_000_000
-        return cls(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
+def limits_of_settled_records(settle_ms: int) -> SettleLimits | None:
+    """Return between which store times records are too new to be read, those of the last *settle_ms*; None for 0."""
+    now = time.time_ns() // 1_000_000
+    return (now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +203,13 @@ def _part(range_: Range, start: int, end: int) -> Range:
     return replace(range_, start=start, end=end, sync=True, store_timestamp=None)
 
 
-class NewestSegment(NamedTuple):
-    """The newest segment with data; all segments before it are final as long as it exists."""
-
-    segment: Segment
-    beginning: bytes | None  # its first bytes; empty if they cannot be read, None if it was deleted just now
+NewestSegment = tuple[Segment, bytes | None]
+"""A segment and its first bytes: empty if they cannot be read, None if it was deleted just now."""
 
 
 def find_newest_segment(store: Store) -> NewestSegment | None:
     """
-    Return the newest segment that has been written to.
+    Return the newest segment that has been written to; all segments before it are final as long as it exists.
 
     A broker creates the next file before it needs it, so the last one may be all zeros.
     """
@@ -225,16 +219,16 @@ def find_newest_segment(store: Store) -> NewestSegment | None:
         except OSError as error:  # the bytes cannot be read from the disk
             if not is_disk_error(error):
                 raise
-            return NewestSegment(segment, b"")
+            return segment, b""
         if beginning is None or any(beginning[: BLANK.size]):  # a segment that retention deleted had been written
-            return NewestSegment(segment, beginning)
+            return segment, beginning
     return None
 
 
 def find_newest_written_offset(store: Store) -> int | None:
     """Return the offset of the newest segment that has been written to."""
     newest = find_newest_segment(store)
-    return newest.segment.base_offset if newest else None
+    return newest[0].base_offset if newest else None
 
 
 def read_beginning(segment: Segment, store: Store) -> bytes | None:
@@ -245,37 +239,31 @@ def read_beginning(segment: Segment, store: Store) -> bytes | None:
         return None
 
 
-class Hole(NamedTuple):
-    """Offsets inside the log that no file contains: the file before them was truncated, or the next file is missing."""
+def find_holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
+    """
+    Yield the offsets inside the log that no file contains, ascending: the segment before, the start and the end.
 
-    segment_before: Segment
-    start: int
-    end: int
-
-    def locate(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
-        """Return the file that was cut short, and where it ends; or the file that is missing."""
-        if self.segment_before.size < usual_size(segments).size:
-            return self.segment_before.location, self.segment_before.size
-        return f"{self.segment_before.location.rpartition('/')[0]}/{file_name_of_offset(self.start)}", None
-
-
-def find_holes(segments: Sequence[Segment]) -> Iterator[Hole]:
-    """Yield the holes of a log, ascending."""
+    The segment before was truncated, or the next file is missing.
+    """
     for before, after in pairwise(segments):
         end = before.base_offset + before.size
         if end < after.base_offset:
-            yield Hole(before, end, after.base_offset)
+            yield before, end, after.base_offset
 
 
-class UsualSize(NamedTuple):
-    """The size that segments should have; doubtful if only the length of a possibly truncated file shows it."""
+def locate_hole(before: Segment, segments: Sequence[Segment]) -> tuple[str, int | None]:
+    """Return the file *before* a hole if it was cut short, and where it ends; or the file that is missing."""
+    if before.size < usual_size(segments)[0]:
+        return before.location, before.size
+    return f"{before.location.rpartition('/')[0]}/{file_name_of_offset(before.base_offset + before.size)}", None
 
-    size: int
-    is_doubtful: bool
 
+def usual_size(segments: Sequence[Segment]) -> tuple[int, bool]:
+    """
+    Return the size that most segments have, or that their names show; 0 without segments.
 
-def usual_size(segments: Sequence[Segment]) -> UsualSize:
-    """Return the size that most segments have, or that their names show; 0 without segments."""
+    Also return whether it is doubtful, because only the length of a possibly truncated file shows it.
+    """
     sizes = Counter(segment.size for segment in segments)
     # A broker names each segment by a multiple of its size.
     names = [one.base_offset for one in segments if one.base_offset]
@@ -290,7 +278,7 @@ def usual_size(segments: Sequence[Segment]) -> UsualSize:
         by_names = _size_by_names(segments) if is_none_right else None
         size = by_names or max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
     is_alone_and_odd = len(segments) == 1 and size % _BLOCK != 0  # not a multiple of a disk block
-    return UsualSize(size, is_alone_and_odd or (is_none_right and size in sizes))
+    return size, (is_alone_and_odd or (is_none_right and size in sizes))
 
 
 def _size_by_names(segments: Sequence[Segment]) -> int | None:

@@ -42,7 +42,7 @@ from jobs.store.log_ends import (
     wrong_name_text,
 )
 from jobs.store.queue_files import queues_of_files
-from jobs.store.ranges import cut_short_segments, find_holes, plan_ranges
+from jobs.store.ranges import cut_short_segments, find_holes, locate_hole, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.store.units import Units
@@ -143,16 +143,16 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
     pieces = [piece for check in checks for piece in check.damaged]
     findings, lost = _of_wrong_names(pieces, store)
     wrong_names = LostRanges(lost)
-    for hole in find_holes(store.segments):
-        cut = next((piece for piece in pieces if piece.end == hole.start), None)
-        location, position = hole.locate(store.segments)
+    for before, start, end in find_holes(store.segments):
+        cut = next((piece for piece in pieces if piece.end == start), None)
+        location, position = locate_hole(before, store.segments)
         cause = "the file was truncated, for example by an interrupted copy, a full disk or fsck"
         if position is None:
             cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.mark_consequence(_of_offsets(GAP, place, (hole.start, hole.end), cause))
+        finding = wrong_names.mark_consequence(_of_offsets(GAP, place, (start, end), cause))
         findings.append(finding)
-        lost.append((cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
+        lost.append((cut.offset if cut else start, end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
         place, kind = locate_offset(piece.offset, store), DAMAGED_RANGE
@@ -179,7 +179,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     """
     findings: list[Finding] = []
     lost: list[LostRange] = []
-    gaps = {hole.end: hole.start for hole in find_holes(store.segments)}
+    gaps = {end: start for _, start, end in find_holes(store.segments)}
     starts = {piece.offset for piece in pieces}
     for segment in (one for one in store.segments if one.base_offset in starts):
         with skip_lost_file(), store.open(segment) as file:

@@ -177,7 +177,7 @@ def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
     segments = [Segment(file_name_of_offset(base), base, length, base + length) for base, length in files.items()]
-    assert (usual_size(segments).size, [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)
+    assert (usual_size(segments)[0], [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)
 
 
 def _planned_bytes(store: Path) -> int:
