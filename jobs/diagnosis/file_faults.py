@@ -7,8 +7,6 @@ confirms the expected content. A changed log record looks different: units move,
 chain.
 """
 
-from enum import StrEnum, unique
-
 import numpy as np
 
 from jobs.store.record_places import find_record
@@ -20,26 +18,18 @@ from rmq_formats.properties import TAGS, PropertyParser, java_hash, parse_proper
 _AT_ONCE = 8 << 20
 
 
-@unique
-class FileFault(StrEnum):
-    """The kind of damage to a file; with each, the remaining bytes agree with the expected content."""
-
-    BIT = "one bit changed"
-    ZEROS = "zeros in place of other bytes"
-    HEADER = "the header was overwritten"
-    CUT = "cut short"
-    LONGER = "extra bytes at the end"
+ONE_BIT = "one bit changed"
 
 
-def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:
+def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> str | None:
     """
     Return the one fault that turned *right* into *stored*; None if no single fault explains all differences.
 
-    A truncated or extended file may also have one flipped bit. Differences within the first *header_size* bytes alone
-    also count as one fault.
+    With each fault, the remaining bytes agree with the expected content. A truncated or extended file may also have one
+    flipped bit. Differences within the first *header_size* bytes alone also count as one fault.
     """
     if not stored.size and right.size:
-        return FileFault.CUT
+        return "cut short"
     bits = beyond_header = 0
     all_zero = True
     size = min(stored.size, right.size)
@@ -54,14 +44,14 @@ def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> Fi
         all_zero &= not found[places].any()
         beyond_header += int((places + position >= header_size).sum())
     if bits <= 1 and stored.size != right.size:
-        return FileFault.CUT if stored.size < right.size else FileFault.LONGER
+        return "cut short" if stored.size < right.size else "extra bytes at the end"
     if stored.size != right.size or not bits:
         return None
     if bits == 1:
-        return FileFault.BIT
+        return ONE_BIT
     if all_zero:
-        return FileFault.ZEROS
-    return None if beyond_header else FileFault.HEADER
+        return "zeros in place of other bytes"
+    return None if beyond_header else "the header was overwritten"
 
 
 _MOST_PROPERTIES = 2048  # bytes of properties of which every bit is tried

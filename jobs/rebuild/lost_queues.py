@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import is_or_are
-from jobs.diagnosis.file_faults import FileFault, find_file_fault, may_record_tags_have_changed
+from jobs.diagnosis.file_faults import ONE_BIT, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
@@ -246,7 +246,7 @@ class _Comparison:
         fault = find_file_fault(
             Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content)._replace(size=file.size)
         )
-        if fault is FileFault.BIT and has_units:
+        if fault == ONE_BIT and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
             # If the comparison with the log objects to a unit, the record may be wrong: then both files have the same

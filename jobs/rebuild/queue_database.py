@@ -21,7 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -67,37 +67,6 @@ _FILTER_BITS = 16  # a key
 _Rows = tuple[Iterable[bytes], Iterable[bytes]]  # keys, and their values
 
 
-class BuiltQueueRows(NamedTuple):
-    """The rows of a queue."""
-
-    name: QueueName
-    units: int
-    first: UnitPlace
-    last: UnitPlace
-    highest: int  # number; rows above the last one are from before the queue restarted
-    overwritten: int
-    blanks: int
-    newest_ms: int  # when the newest of its records was stored
-
-    @classmethod
-    def from_builder(cls, name: QueueName, builder: RowBuilder) -> Self:
-        """Return the facts about a queue whose rows are built."""
-        if builder.first is None or builder.last is None:
-            raise AssertionError(f"{name}: a queue without a unit")
-        ends, counts = (builder.first, builder.last, builder.highest), (builder.overwritten, builder.blanks)
-        return cls(name, builder.units, *ends, *counts, builder.newest_ms)
-
-    @property
-    def last_physical_offset(self) -> int:
-        """The physical offset of its newest record."""
-        return self.last.physical_offset
-
-    @property
-    def prefix(self) -> QueuePrefix:
-        """The common prefix of its rows' keys."""
-        return QueuePrefix(self.name.topic, self.name.queue_id)
-
-
 def table_options(*, with_filter: bool = True) -> "Options":
     """Return the options for writing tables; a reader of complete tables needs no filter."""
     from rocksdict import BlockBasedOptions, DataBlockIndexType, DBCompressionType, Options
@@ -117,19 +86,21 @@ def table_options(*, with_filter: bool = True) -> "Options":
 
 def _build_tables(
     group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
-) -> tuple[list[str], list[BuiltQueueRows], int]:
+) -> tuple[list[str], list[RowBuilder], int]:
     """
     Write the tables of a group to the scratch directory; those of a failed attempt stay there, unused.
 
     Return their paths, the queues, and the end of the last record that has a unit.
     """
     folder = Path(local_path(recipe.scratch.location))
-    builders = defaultdict[QueueName, RowBuilder](partial(RowBuilder, recipe.lost, recipe.segments))
+    builders: dict[QueueName, RowBuilder] = {}
     rows = defaultdict[QueuePrefix, list[Units]](list)
     tables: list[str] = []
     waiting = end = 0
     for parts in read_units(recipe.scratch, ranges, group):
         for name, units, *_ in parts:
+            if name not in builders:
+                builders[name] = RowBuilder(name, recipe.lost, recipe.segments)
             added = list(builders[name].append(units))
             rows[QueuePrefix(name.topic, name.queue_id)] += added
             waiting += sum(some.size for some in added)
@@ -139,7 +110,7 @@ def _build_tables(
             waiting = 0
     if waiting:
         tables.append(_write_rows(folder, rows))
-    return tables, [BuiltQueueRows.from_builder(name, builders[name]) for name in sorted(builders)], end
+    return tables, [builders[name] for name in sorted(builders)], end
 
 
 def _write_rows(folder: Path, rows: dict[QueuePrefix, list[Units]]) -> str:
@@ -173,7 +144,7 @@ class BuiltDatabase(NamedTuple):
     """The database that was written."""
 
     files: list[BuiltFile]
-    queues: list[BuiltQueueRows]
+    queues: list[RowBuilder]
     carried: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
     def to_dict(self) -> dict[str, object]:
@@ -251,7 +222,7 @@ def build_database(
     return BuiltDatabase(files, queues, carried)
 
 
-def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows], ends: Mapping[bytes, bytes]) -> None:
+def _write(folder: Path, tables: Sequence[str], queues: Sequence[RowBuilder], ends: Mapping[bytes, bytes]) -> None:
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
 
     moved, whole = IngestExternalFileOptions(), CompactOptions()
@@ -297,7 +268,7 @@ def database_options() -> "Options":
 
 
 def _bounds(
-    queues: Sequence[BuiltQueueRows], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
+    queues: Sequence[RowBuilder], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
 ) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}

@@ -22,7 +22,7 @@ from jobs.products.queues.settings import (
     determine_queue_settings,
 )
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
-from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
+from jobs.rebuild.queue_database import build_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, count_note, queue_names_text
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, open_scratch
@@ -36,6 +36,7 @@ from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence,
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
+from rmq_formats.rocksdb.build import RowBuilder
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -128,8 +129,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
-    every: Sequence[BuiltQueue | BuiltQueueRows]
-    needed: Sequence[BuiltQueue | BuiltQueueRows]
+    every: Sequence[BuiltQueue | RowBuilder]
+    needed: Sequence[BuiltQueue | RowBuilder]
     with open_scratch(request.scratch or str(out), {}) as scratch:
         rules = replace(settings.rules, in_rocksdb=is_database)
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
@@ -190,7 +191,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     return summary
 
 
-def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
+def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | RowBuilder]) -> Iterator[str]:
     """Yield the queues whose topics were deleted, or may have been deleted."""
     topics = collect_topic_evidence(store)
     names: dict[TopicFate, list[QueueName]] = {fate: [] for fate in TopicFate}
@@ -264,7 +265,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     )
 
 
-def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
+def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | RowBuilder]) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from count_note(

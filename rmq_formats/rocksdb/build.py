@@ -18,11 +18,12 @@ from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.build import LogLosses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
-from rmq_formats.properties import MIN_INT
+from rmq_formats.properties import MAX_LONG, MIN_INT
 from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix
 
 Units = NDArray[np.void]  # of PACKED_UNIT
@@ -41,15 +42,18 @@ class UnitPlace(NamedTuple):
 class RowBuilder:
     """One queue: takes its units in the order of the log, and returns the units that become rows."""
 
-    def __init__(self, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
+    def __init__(self, name: QueueName, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
         """
+        Start without a unit.
+
         *lost* are the ranges of the log, ascending, whose records are lost; *segments* are the offsets of its files.
 
         A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records also get
         rows, which point to no message, just as `QueueBuilder` writes blanks into files.
         """
-        self.first: UnitPlace | None = None  # lowest number
-        self.last: UnitPlace | None = None  # newest record
+        self.name = name
+        self.first = UnitPlace(MAX_LONG, -1)  # lowest number
+        self.last = UnitPlace(-1, -1)  # newest record
         self.highest = -1  # number; above that of the newest record if the queue was deleted and recreated
         self.overwritten = 0  # units whose number is not above the numbers of all earlier records
         self.blanks = 0
@@ -75,13 +79,13 @@ class RowBuilder:
         self.overwritten += int(np.count_nonzero(numbers <= before))
         self.highest = max(self.highest, int(numbers.max()))
         lowest = numbers.size - 1 - int(np.argmin(numbers[::-1]))
-        if self.first is None or numbers[lowest] <= self.first.queue_offset:
+        if numbers[lowest] <= self.first.queue_offset:
             self.first = _place(units[lowest])
         self.last = _place(units[-1])
 
     def _blanks_before(self, unit: np.void) -> Iterator[Units]:
         """Yield blanks from the last number to that of *unit*, at most as many as the log can have lost records."""
-        if self.last is None:
+        if not self.units:
             return
         start, place = self.last.queue_offset + 1, _place(unit)
         most = self._losses.records_between(self.last.physical_offset, place.physical_offset)
@@ -96,6 +100,16 @@ class RowBuilder:
             blanks["physical_offset"] = self._segment_before(place.physical_offset)
             blanks["store_timestamp"] = unit["store_timestamp"]
             yield blanks
+
+    @property
+    def last_physical_offset(self) -> int:
+        """The physical offset of the newest record."""
+        return self.last.physical_offset
+
+    @property
+    def prefix(self) -> QueuePrefix:
+        """The common prefix of the rows' keys."""
+        return QueuePrefix(self.name.topic, self.name.queue_id)
 
     def _segment_before(self, physical_offset: int) -> int:
         """

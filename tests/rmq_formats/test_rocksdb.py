@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
@@ -267,6 +268,7 @@ def test_hashed_keys_equal_those_of_the_scalar_module(rows: list[tuple[bytes, by
 _I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 _TOPICS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _SIZE = 1000  # of a record
+_QUEUE = QueueName(QueueKind.PLAIN, "T", 0)
 
 
 def packed(units: list[tuple[int, int]]) -> NDArray[np.void]:
@@ -307,7 +309,7 @@ def test_the_last_of_equal_queue_offsets_wins_and_keys_are_sorted(found: list[in
 def test_first_last_and_highest_unit_do_not_depend_on_batches(found: list[int], data: st.DataObject) -> None:
     units = packed([(number, place * _SIZE) for place, number in enumerate(found)])
     cut = data.draw(st.integers(0, len(found)))
-    builder = RowBuilder()
+    builder = RowBuilder(_QUEUE)
     parts = [*builder.append(units[:cut]), *builder.append(units[cut:])]
 
     assert numbers(parts) == found
@@ -320,7 +322,7 @@ def test_first_last_and_highest_unit_do_not_depend_on_batches(found: list[int], 
 
 def test_at_most_as_many_rows_are_added_as_the_log_can_have_lost() -> None:
     lost = [(1000, 1000 + 3 * MIN_RECORD_SIZE)]
-    few, many, no_loss = (RowBuilder(lost), RowBuilder(lost), RowBuilder())
+    few, many, no_loss = (RowBuilder(_QUEUE, some) for some in (lost, lost, ()))
 
     assert numbers(list(few.append(packed([(0, 0), (4, 2000)])))) == [0, 1, 2, 3, 4]
     assert numbers(list(many.append(packed([(0, 0), (5, 2000)])))) == [0, 5]
@@ -330,7 +332,7 @@ def test_at_most_as_many_rows_are_added_as_the_log_can_have_lost() -> None:
 
 def test_rows_of_lost_records_point_to_the_previous_segment() -> None:
     for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000), ((400, 2000), 400)):
-        builder = RowBuilder([(500, 1900)], segments)
+        builder = RowBuilder(_QUEUE, [(500, 1900)], segments)
         _, blanks, _ = builder.append(packed([(0, 0), (2, 2500)]))
 
         assert blanks.tolist()[0][:2] == (1, expected)
