@@ -217,7 +217,7 @@ def test_a_directory_above_a_store_is_not_called_a_store(
     outcome = run("ingest", ".", "--lake", "lake")
 
     assert outcome.code is ExitCode.USAGE
-    assert f"Did you mean {store.name!r}?" in outcome.err
+    assert f"Did you mean {str(store)!r}?" in outcome.err
     assert "is inside the store" not in outcome.err
 
 
