@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.options import FILE, click_parameters, examples, flag, option, options_of_function, verb_arguments
-from jobs.command.places import QUERIED_LAKE, STORE, CommaSeparatedPathsType, check_places
+from jobs.command.places import QUERIED_LAKE, STORE, PlaceType, check_places
 from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.arguments import given_spark_options
@@ -117,14 +117,15 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         if not isinstance(value, bool):
             raise _bad_file(f"{key} must be true or false, not {_shown(value)}", ctx)
         return value
-    takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, CommaSeparatedPathsType)
+    is_list = isinstance(parameter.type, PlaceType) and parameter.type.takes_many
+    takes_many = parameter.multiple or parameter.nargs != 1 or is_list
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_file(
             f"{key} must be a single {parameter.type.name.removesuffix(' range')}, not {_shown(value)}", ctx
         )
-    return [str(value)] if takes_many and not isinstance(parameter.type, CommaSeparatedPathsType) else str(value)
+    return [str(value)] if takes_many and not is_list else str(value)
 
 
 def _shown(value: object) -> str:

@@ -9,7 +9,7 @@ one, or by its log: segments of a CommitLog, or a directory `commitlog` with seg
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -209,10 +209,17 @@ class PlaceType(click.ParamType[Any]):
     is_output: bool = False  # this command writes there; existing files there are from its earlier runs
     local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
     makes_store: bool = False  # the command writes a store there
+    takes_many: bool = False  # separated by commas, as in a broker's configuration
     name: str = "location"  # in messages
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - a path, or text
         """Refuse an unsupported location, and return the others unchanged."""
+        if self.takes_many:
+            given = value if isinstance(value, tuple | list) else str(value).split(",")
+            paths = [str(path).strip() for path in given]
+            if not all(paths):
+                self.fail(f"{value!r} contains an empty path", param, ctx)
+            return tuple(replace(self, takes_many=False).convert(path, param, ctx) for path in paths)
         if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
             self.fail(f"{value!r} is not a valid path", param, ctx)
         text = os.fspath(value)
@@ -233,18 +240,6 @@ class PlaceType(click.ParamType[Any]):
         return [CompletionItem(incomplete, type="dir" if self.local_kind == _DIRECTORY else "file")]
 
 
-class CommaSeparatedPathsType(PlaceType):
-    """Paths or URIs of parts of a store, separated by commas, as in a broker's configuration."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the paths in the given order."""
-        given = value if isinstance(value, tuple | list) else str(value).split(",")
-        paths = tuple(str(path).strip() for path in given)
-        if not all(paths):
-            self.fail(f"{value!r} contains an empty path", param, ctx)
-        return tuple(super(CommaSeparatedPathsType, self).convert(path, param, ctx) for path in paths)
-
-
 def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
     """Refuse a directory that is not empty, except for leftovers of a killed run, whose names begin with a dot."""
     if is_local(out):
@@ -260,7 +255,7 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
 
 STORE_FILE = PlaceType(is_guarded=True)
 STORE = PlaceType(_lacks_store, is_guarded=True)
-LOG_DIRECTORIES = CommaSeparatedPathsType(lambda *_: None, is_guarded=True, name="path[,path]")
+LOG_DIRECTORIES = PlaceType(lambda *_: None, is_guarded=True, takes_many=True, name="path[,path]")
 LAKE = PlaceType(_lacks_tables, is_guarded=True)
 STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
 # The answer may be written into a folder of it; a lake is only at places where one can be written.

@@ -36,9 +36,12 @@ class Printer:
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
     has_damage: bool = False  # whether the body of a printed message is damaged
-    _rows: RowPrinter | None = None
+    _rows: RowPrinter = field(init=False)
     _said: set[str] = field(default_factory=set)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
+
+    def __post_init__(self) -> None:
+        self._rows = self.open_row_printer(self.form)
 
     @property
     def prints_rows(self) -> bool:
@@ -47,10 +50,7 @@ class Printer:
 
     def close(self) -> None:
         """Print the end of the format, if it has one, such as that of a JSON array."""
-        if self._rows is not None:
-            self._rows.close()
-        elif self.form is RowFormat.JSON:
-            self.write("[]\n")
+        self._rows.close()
 
     def write(self, shown: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
@@ -120,7 +120,6 @@ class Printer:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}
         is_for_people = self.form in {RowFormat.TABLE, RowFormat.CSV}
-        self._rows = self._rows or self.open_row_printer(self.form)
         self._rows.add(value if is_for_people else row)
 
     def open_row_printer(self, form: RowFormat) -> RowPrinter:
