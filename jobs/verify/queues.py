@@ -9,12 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jobs.console.amounts import count_text, time_text
-from jobs.diagnosis import QueueStop
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DELETED_OR_LOST_QUEUE,
@@ -133,15 +132,6 @@ _UNDECIDED_TOPIC = (
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
 
-class QueueVerification(NamedTuple):
-    """The report on the queues, and facts about the log's end from the same pass over the log."""
-
-    report: PartReport
-    log_end: int
-    ahead: int | None = None  # a record after the log's end to which the last unit of a queue points
-    stops: tuple[QueueStop, ...] = ()
-
-
 def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
@@ -150,7 +140,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     collectors: Sequence[LogCollector[Any]] = (),
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
-) -> QueueVerification:
+) -> tuple[PartReport, JoinResult]:
     """Compare the queues of a store with its log in one pass; *collectors* see each record."""
     try:
         stored = find_rocksdb_queues(store)
@@ -163,7 +153,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         ranges = plan_ranges(store, store.start_offset, range_size)
         outcomes = read_chained(workers, ranges, collectors=collectors)
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
-        return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
+        return unreadable, JoinResult(log_end=watermark(outcomes, store.start_offset))
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     joined = join_queues_with_log(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
@@ -213,12 +203,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         doubts=[f"it is unknown which topics were deleted: {joined.topics.unsupported_reason}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
-    stops = tuple(
-        (one.queue, one.position, one.times)
-        for one in joined.differences
-        if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}
-    )
-    return QueueVerification(report, joined.log_end, joined.find_newest_offset_ahead(), stops)
+    return report, joined
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:

@@ -36,7 +36,7 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
-from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
+from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import LogCollector, read_ranges_not_deleted, retry_if_expired
@@ -53,7 +53,7 @@ from jobs.verify import LostRanges, PartReport, locate_offset
 from jobs.verify.compaction import verify_compacted_logs
 from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, findings_on_log
-from jobs.verify.queues import QueueVerification, verify_queues
+from jobs.verify.queues import verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
@@ -68,6 +68,7 @@ _NEVER_WRITTEN = (
     f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )
 _OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
+_STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})  # where a start ends a queue
 _AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
 
 
@@ -93,25 +94,28 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with open_scratch(request.scratch, workers.options) as scratch:
-        check, indexing, queues = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
+        check, indexing, (queues, joined) = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
         store = indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
-    ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
+    ahead = max(
+        [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
+    )
     if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
         newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
         ahead = newest if newest >= 0 else None
-    promotion = find_last_promotion(store, queues.log_end)
+    promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
     checks = check.checks
-    log, lost = findings_on_log(store, checks, queues.log_end, ahead, request.wanted.conf)
+    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.wanted.conf)
     if promotion is not None:
-        _set_apart(promotion, log, [queues.report, index], store)
-    _attribute(log, [queues.report, index], lost, checks, store)
-    parts: dict[str, PartReport] = {LOG: log, QUEUES: queues.report, INDEX: index}
+        _set_apart(promotion, log, [queues, index], store)
+    _attribute(log, [queues, index], lost, checks, store)
+    parts: dict[str, PartReport] = {LOG: log, QUEUES: queues, INDEX: index}
     start = None
-    walked = summarize_walk(checks, queues.log_end)._replace(queue_stops=queues.stops)
+    stops = [(one.queue, one.position, one.times) for one in joined.differences if one.kind in _STOPPING_KINDS]
+    walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
     if find_broker_process(store.root) is None:
         wrong = {finding.file for finding in index.findings}
         starting = determine_next_start_writers(store, request.wanted.release, wrong).value
@@ -144,18 +148,18 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 
 def _log_and_queues(
     request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
-) -> tuple[LogCheck, IndexVerification, QueueVerification]:
+) -> tuple[LogCheck, IndexVerification, tuple[PartReport, JoinResult]]:
     check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
     collectors: list[LogCollector[Any]] = [check, *indexing.collectors]
     releases = determine_releases(store, request.wanted.release)
     rules = determine_queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = verify_queues(
+    queues, joined = verify_queues(
         workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
     )
-    verify_waiting_messages(queues.report, store)
-    verify_compacted_logs(queues.report, store, workers, rules)
-    queues.report.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
-    return check, indexing, queues
+    verify_waiting_messages(queues, store)
+    verify_compacted_logs(queues, store, workers, rules)
+    queues.notes.append(f"queue format: RocketMQ {releases.value} ({releases.origin_text})")
+    return check, indexing, (queues, joined)
 
 
 def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log

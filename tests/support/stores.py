@@ -101,7 +101,8 @@ def compare_queues(store: Path, release: str) -> PartReport:
     """Compare the queues of a store with its log."""
     listed = list_store(str(store), commitlog=log_folders(store))
     rules = determine_queue_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
-    return verify_queues(SerialWorkers(), listed, rules).report
+    report, _ = verify_queues(SerialWorkers(), listed, rules)
+    return report
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

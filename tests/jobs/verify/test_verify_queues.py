@@ -178,7 +178,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
         damage(data, path)
     store = list_store(str(root))
     rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
-    report = verify_queues(SerialWorkers(), store, rules).report
+    report, _ = verify_queues(SerialWorkers(), store, rules)
     joined = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
     # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
@@ -204,7 +204,7 @@ def test_verify_reports_any_content_of_a_log_and_never_fails(
     store = list_store(str(root))
     rules = determine_queue_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
 
-    report = verify_queues(SerialWorkers(), store, rules).report
+    report, _ = verify_queues(SerialWorkers(), store, rules)
 
     assert report.numbers["expected"] >= report.numbers["matched"]
 
@@ -238,7 +238,8 @@ def file_of(store_of_one_queue: Path, number: int) -> Path:
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:
-    return verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20).report.findings
+    report, _ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20)
+    return report.findings
 
 
 def places(found: list[Finding]) -> list[tuple[str, str, int]]:
