@@ -24,7 +24,7 @@ from jobs.store.queue_files import (
     detect_storage_features,
     first_unwritten,
     queue_file_sizes,
-    queues_of_files,
+    queues_in_files,
     undecided_queue_file_sizes,
 )
 from jobs.store.ranges import find_newest_written_offset, plan_ranges, usual_size, written_sizes
@@ -165,7 +165,7 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
             starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.has_clean_shutdown and release.clean_start_asks_queues:
-        for unit in read_last_units(_queues(store)):
+        for unit in read_last_units(queues_in_files(store)):
             reach = max(reach, unit.physical_offset + unit.size)
             if store.segments and reach >= store.segments[-1].base_offset:
                 break
@@ -208,7 +208,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
     files = [store.path_below_root(one.location) for one in segments]
-    for queue in _queues(store):  # from the last file back, those whose first unit is after the cut
+    for queue in queues_in_files(store):  # from the last file back, those whose first unit is after the cut
         for file in reversed(queue.files):
             unit = queue.read_unit(file.base_offset // queue.unit_size)
             if unit is None or unit.physical_offset < cut.offset:
@@ -298,7 +298,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
 
 def _queue_stops(store: Store) -> Iterator[QueueStop]:
     """Yield the places in the last queue files at which a start ends the queue; large files are not checked."""
-    queues = [(queue, queue.files[-LAST_FILES_READ:-1]) for queue in _queues(store)]
+    queues = [(queue, queue.files[-LAST_FILES_READ:-1]) for queue in queues_in_files(store)]
     if sum(file.size for _, files in queues for file in files) > _WALKED:
         return
     for queue, files in queues:
@@ -383,10 +383,6 @@ def _queue_of(file: StoredFile) -> tuple[str, ...]:
     return PurePosixPath(file.about.path).parts[:-1]
 
 
-def _queues(store: Store) -> list[StoredQueue]:
-    return queues_of_files(store.queue_files, store.storage)
-
-
 def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, IndexHeader]]:
     """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
     deleted = []
@@ -444,7 +440,7 @@ def _segment_of(store: Store, offset: int) -> Segment:
 
 def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
     """Yield the files after a place at which a start, which reads a queue's last files, ends the queue."""
-    queues = {queue.name: queue for queue in _queues(store)} if log.queue_stops else {}
+    queues = {queue.name: queue for queue in queues_in_files(store)} if log.queue_stops else {}
     for name, position, length in log.queue_stops:
         queue = queues.get(name)
         files = queue.files[-LAST_FILES_READ:] if queue is not None else ()

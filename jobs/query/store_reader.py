@@ -19,7 +19,7 @@ from jobs.store.queue_files import (
     detect_storage_features,
     has_light_queues_only_in_rocksdb,
     list_queues,
-    queues_of_files,
+    queues_in_files,
 )
 from jobs.store.ranges import find_newest_segment
 from jobs.store.record_places import record_bounds
@@ -250,7 +250,7 @@ class StoreReader:
         try:
             return list_queues(self.store, self), None
         except FormatError as error:
-            return queues_of_files(self.store.queue_files, self), error
+            return queues_in_files(self.store, self), error
 
     @property
     def why_not_in_rocksdb(self) -> str | None:

@@ -31,7 +31,7 @@ from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, count_note
 from jobs.storage.local import explaining_full_disk, flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
-from jobs.store.queue_files import queues_of_files
+from jobs.store.queue_files import queues_in_files
 from jobs.store.rocksdb import rocksdb_errors_as_oserror
 from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import Store
@@ -291,7 +291,7 @@ def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName
     restarted at 0, they would skip new messages.
     """
     ends = {}
-    for queue in queues_of_files(store.queue_files, store.storage):
+    for queue in queues_in_files(store):
         end = queue.written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
         if end:
             ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))

@@ -17,7 +17,7 @@ from jobs.diagnosis import DoubtfulBytes, find_truncation_places, gather_start_f
 from jobs.repair.segments import RepairedSegments
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
-from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_of_files
+from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_in_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
@@ -80,11 +80,11 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
     newest_first = store.segments[::-1]
     segments = [next(one for one in newest_first if one.base_offset <= place.offset) for place in places]
     holes = [Hole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]
-    for queue in queues_of_files(store.queue_files, store.storage):
+    for queue in queues_in_files(store):
         if queue.name.kind is not QueueKind.PLAIN:
             continue
         end = queue.written_end()
-        last = queue.read_unit(end - 1) if end > queue.start else None
+        last = queue.last_unit(end)
         is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
         for hole in holes:
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank

@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.storage import AnyStorage
-from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
@@ -113,7 +113,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
         store = relist_store(Store(root, storage=storage, commitlog=commitlog))
         if takeover_offsets(store):  # a promotion leaves units of removed records
             return STALE_REASON
-        queues = queues_of_files(store.queue_files, store.storage)
+        queues = queues_in_files(store)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
         if any(_has_unit(one, record.physical_offset) for one in own) and any(_has_unit(one, gap) for one in queues):
             return ""

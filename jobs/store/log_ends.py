@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jobs.store.epochs import find_last_promotion
-from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.ranges import find_holes, find_newest_segment, usual_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
@@ -48,7 +48,7 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
     """
     if not store.has_clean_shutdown or not store.segments:
         return
-    queues = queues_of_files(store.queue_files, store.storage)
+    queues = queues_in_files(store)
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
         yield started._replace(text=f"the beginning of the log is missing: {started.text}")
@@ -65,8 +65,7 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
 def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
     """Yield the last unit of each queue that has any."""
     for queue in queues:
-        end = queue.written_end()
-        unit = queue.read_unit(end - 1) if end > queue.start else None
+        unit = queue.last_unit(queue.written_end())
         if unit is not None:
             yield unit
 
@@ -99,7 +98,7 @@ def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -
     """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
-    queues = queues_of_files(store.queue_files, store.storage) if queues is None else queues
+    queues = queues_in_files(store) if queues is None else queues
     found = sorted([*_index_files(store), *_queue_files(queues, store.start_offset)])
     if not found:
         return None
@@ -172,7 +171,7 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     except FormatError:
         return None
     name = QueueName(QueueKind.PLAIN, first.topic, first.queue_id)
-    queue = next((one for one in queues_of_files(store.queue_files, store.storage) if one.name == name), None)
+    queue = next((one for one in queues_in_files(store) if one.name == name), None)
     unit = queue.read_unit(first.queue_offset) if queue is not None else None
     is_proven = is_missing
     if unit is not None:

@@ -193,4 +193,4 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
         else:
             end = queue.written_end()
             watermark = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(watermark, end, queue.read_unit(end - 1) if end > queue.start else None)
+    return _Seen(watermark, end, queue.last_unit(end))

@@ -107,6 +107,10 @@ class StoredQueue:
         unit = self.decode_unit(self.read(position, position + 1))
         return unit if unit.is_written else None
 
+    def last_unit(self, end: int) -> Unit | BatchUnit | None:
+        """Return the last unit of a queue that ends at the position *end*; None if it has none."""
+        return self.read_unit(end - 1) if end > self.start else None
+
     def decode_unit(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
         """Return the unit with this number in bytes from `read`."""
         return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
@@ -238,7 +242,7 @@ def list_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]
     A queue that has files is read from them, as by a broker with double write. *opener* opens files, by default the
     store's own storage. `FormatError` if a database cannot be read.
     """
-    queues = queues_of_files(store.queue_files, opener or store.storage)
+    queues = queues_in_files(store, opener)
     names = {(queue.name.topic, queue.name.queue_id) for queue in queues}
     alone = (queue for queue in queues_in_rocksdb(store) if (queue.name.topic, queue.name.queue_id) not in names)
     return sorted([*queues, *alone], key=lambda queue: queue.name)
@@ -251,13 +255,15 @@ def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
 
     stored = find_rocksdb_queues(store)
-    return [] if stored is None else queues_of_files(stored.files, stored.rows, in_rocksdb=True)
+    return [] if stored is None else _queues_of(stored.files, stored.rows, in_rocksdb=True)
 
 
-def queues_of_files(
-    queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb: bool = False
-) -> list[StoredQueue]:
-    """Return the queues of *queue_files*, sorted by name; *opener* opens the files."""
+def queues_in_files(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
+    """Return the queues that a store has in files, sorted by name; *opener* opens the files, or the store's storage."""
+    return _queues_of(store.queue_files, opener or store.storage)
+
+
+def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb: bool = False) -> list[StoredQueue]:
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:

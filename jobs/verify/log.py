@@ -41,7 +41,7 @@ from jobs.store.log_ends import (
     newest_known_offset,
     wrong_name_text,
 )
-from jobs.store.queue_files import queues_of_files
+from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import cut_short_segments, find_holes, locate_hole, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
@@ -336,7 +336,7 @@ def undecided_lost_end(store: Store, log_end: int) -> int | None:
     if store.has_clean_shutdown or not store.segments or find_broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # reported by the comparison of queues and index files
-        newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
+        newest = newest_known_offset(store, queues_in_files(store))
         return newest if has_lost_end(store, newest, log_end) else None
     return None
 

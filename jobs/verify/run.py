@@ -42,7 +42,7 @@ from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.log_ends import newest_known_offset
-from jobs.store.queue_files import queues_of_files
+from jobs.store.queue_files import queues_in_files
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
 from jobs.store.running_broker import check_disk_space, find_broker_process
@@ -102,7 +102,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         [offset for offset in (*known_ahead, joined.find_newest_offset_ahead()) if offset is not None], default=None
     )
     if ahead is None and not store.segments:  # queues and index files prove the loss wherever they point
-        newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
+        newest = newest_known_offset(store, queues_in_files(store))
         ahead = newest if newest >= 0 else None
     promotion = find_last_promotion(store, joined.log_end)
     if promotion is not None and promotion.explains(ahead):

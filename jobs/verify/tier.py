@@ -24,7 +24,7 @@ from jobs.lake.findings import INDEX, LOG, MISSING_INDEX_ENTRIES, QUEUES, Findin
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage import AnyStorage
-from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
@@ -140,7 +140,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     cause = "the file belongs to another queue, or some of its bits changed"
     wrong = list(log.findings_on_foreign_records(FOREIGN_RECORD, f"{queue.topic}/{queue.queue_id}", cause))
     matched = 0
-    for stored in queues_of_files(store.queue_files, store.storage):
+    for stored in queues_in_files(store):
         matched, differences = _compared(stored, log.units, store)
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
