@@ -6,7 +6,7 @@ pass over the entries, in blocks, and needs memory for one number per slot. It f
 entries, or that leave the file: each of them has an entry that points elsewhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,6 +27,13 @@ def slices_between_cuts(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
     """Yield the slices of *size* elements, cut after each element that *cuts* selects; none without elements."""
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), size]
     return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
+
+
+def are_inside(numbers: NDArray[np.int64], ranges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Return which numbers are in one of the ranges [start, end), which do not overlap."""
+    starts, ends = np.array(sorted(ranges), np.int64).reshape(-1, 2).T
+    inside: NDArray[np.bool_] = np.searchsorted(starts, numbers, "right") > np.searchsorted(ends, numbers, "right")
+    return inside
 
 
 BLOCK = 1 << 18

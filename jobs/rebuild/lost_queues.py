@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jobs.console.amounts import is_or_are
 from jobs.diagnosis.file_faults import ONE_BIT, find_file_fault, may_record_tags_have_changed
@@ -40,6 +39,7 @@ from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import TopicFate, newest_time_by_topic
 from jobs.store.units import Units, read_stored_units
+from rmq_formats.arrays import are_inside
 from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -266,7 +266,7 @@ class _Comparison:
         """Copy the store's units of lost records, which cannot be rebuilt, into a rebuilt file."""
         made = _units(content, queue.name).copy()
         size = min(made.size, stored.size)
-        is_lost = self._are_lost(stored["physical_offset"][:size])
+        is_lost = are_inside(stored["physical_offset"][:size], self._lost)
         is_lost &= (stored["size"][:size] > 0) & np.isin(made["size"][:size], (0, PRE_BLANK_SIZE))
         if not is_lost.any():
             return content
@@ -277,12 +277,6 @@ class _Comparison:
         digest = sha256(data[:written]).hexdigest()
         queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
         return data
-
-    def _are_lost(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        is_lost = np.zeros(offsets.size, np.bool_)
-        for start, end in self._lost:
-            is_lost |= (offsets >= start) & (offsets < end)
-        return is_lost
 
     def _segments_pointed_to(self, units: Units) -> set[int]:
         """Return the numbers of the segments to which units point, from 1 on."""
@@ -380,7 +374,7 @@ class _Comparison:
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
         is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self._made
         # It is unknown whether the record of a unit that points into lost bytes existed.
-        is_proven = is_swapped or (written.size >= _FEW and not self._are_lost(written).any())
+        is_proven = is_swapped or (written.size >= _FEW and not are_inside(written, self._lost).any())
         return is_other and is_proven and bool((offsets > 0).any())
 
     def has_own_units(self, queue: BuiltQueue) -> bool:

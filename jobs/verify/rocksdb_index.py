@@ -30,6 +30,7 @@ from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify import DAMAGED_ROWS, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, PartReport, unreadable_database
+from rmq_formats.arrays import are_inside
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys
@@ -86,9 +87,7 @@ class RowComparison:
 
     def add_unexplained_rows(self, offsets: NDArray[np.int64]) -> None:
         """Add rows that no key explains: of messages that the log has lost, or of none."""
-        lost = np.zeros(len(offsets), np.bool_)
-        for start, end in self.lost:
-            lost |= (offsets >= start) & (offsets < end)
+        lost = are_inside(offsets, self.lost)
         self.add_places(_OF_LOST, offsets[lost])
         self.add_places(_OF_NOTHING, offsets[~lost])
 

@@ -28,7 +28,7 @@ from jobs.store.store import Store
 from jobs.store.topics import TopicEvidence
 from jobs.store.units import Units, is_deleted, is_written, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
-from rmq_formats.arrays import slices_between_cuts
+from rmq_formats.arrays import are_inside, slices_between_cuts
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import PieceKind
@@ -253,7 +253,6 @@ def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Clas
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
-    deleted_ranges = np.array(log.deleted_meanwhile, np.int64).reshape(-1, 2)
     for start, stop in (part for gap in remainder.gaps for part in _in_files(queue, *gap)):
         units, places = read_stored_units(queue, start, stop), np.arange(start, stop)
         before = places < (stop if remainder.first_live is None else remainder.first_live)
@@ -261,8 +260,7 @@ def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Clas
         offsets = units["physical_offset"]
         # Units of a range that was not read follow those of records that were: `before` does not apply.
         deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
-        starts, ends = (np.searchsorted(deleted_ranges[:, side], offsets, "right") for side in (0, 1))
-        deleted |= (starts > ends) & ~np.isin(offsets, remainder.units["physical_offset"])
+        deleted |= are_inside(offsets, log.deleted_meanwhile) & ~np.isin(offsets, remainder.units["physical_offset"])
         expired = is_written(units) & deleted & ~blanks
         expired |= is_deleted(units)
         newer = np.zeros(units.size, np.bool_)
@@ -320,8 +318,7 @@ def resolve_records(
 ) -> Resolved:
     """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
-    starts, ends = np.array(damaged, np.int64).reshape(-1, 2).T
-    is_damaged = np.searchsorted(starts, wanted, "right") > np.searchsorted(ends, wanted, "right")
+    is_damaged = are_inside(wanted, damaged)
     found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), RECORD_DAMAGED)
     wanted = wanted[~is_damaged]
     ranges = [
