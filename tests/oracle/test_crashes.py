@@ -6,17 +6,14 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from zoneinfo import ZoneInfo
 
 import pytest
 
-from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import install, plan_index_installation
 from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import PRE_BLANK, SCHEDULE_TOPIC
 from rmq_formats.consumequeue.layout import UNIT
@@ -24,21 +21,20 @@ from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
     by_scalar,
-    explain_index,
     list_index_files,
     on_disk,
     records,
+    unexplained,
     unfaithful,
     units_into_log,
 )
 from tests.oracle.releases import NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks
 from tests.oracle.sessions import DirectMessage, real_store, some_messages
 from tests.oracle.stage import kill, removed_empty_files
+from tests.support.lakes import real_entries
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
-_HALF_MADE = {"damaged"}
-_TOLD_LATE = "checkpoint_index_time"  # a full index file is flushed by a thread, which then tells the checkpoint
 
 
 @pytest.mark.parametrize("times", ["running", "standing"])
@@ -54,20 +50,16 @@ def test_files_of_brokers_killed_at_any_moment_are_explained(
     random = Random(release)
     store = tmp_path / "store"
     writer = Writer(((0, release),))
-    seen: set[str] = set()
     for life in range(_LIVES):
         messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
         kill(release, store, islice(messages, 400), random.randrange(20, 300))
         log = records(store)
-        explained = explain_index(store, log, writer)
-        seen |= set(explained)
 
         assert unfaithful(store) == []
-        assert not {"unexplained", "lost"} & set(explained)
         assert _missing_units(by_scalar(log, writer).queues, on_disk(store).queues) <= {"behind"}
-        assert _found_by_verify(store, release, explained) == []
+        assert unexplained(store, release, is_killed=True) == []
     if times == "running":
-        verdict(release, "killed at random moments", f"explained: {', '.join(sorted(seen))}")
+        verdict(release, "killed at random moments", f"all files of {_LIVES} kills explained")
 
 
 def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_path: Path, release: str) -> None:
@@ -80,26 +72,10 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
             newest = list_index_files(store)[-1]
             newest.write_bytes(bytes(newest.stat().st_size))
             (store / "abort").touch()
-    explained = explain_index(store, records(store), Writer(((0, release),)))
+    offsets = [offset for _, _, _, offset, *_ in real_entries(store)]
 
-    assert "again" in explained
-    assert _found_by_verify(store, release, explained) == []
-
-
-def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Finding]:
-    """List what `verify` finds, but for the file that the kill left half made, and what the checkpoint was not told."""
-    wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))
-    files = zip(list_index_files(store), explained, strict=True)
-    half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
-    torn = {f"index/{file.name}" for file, word in files if word == "torn"}
-    verdict = verify(VerifyRequest(str(store), wanted=wanted), SerialWorkers())
-    return [
-        finding
-        for finding in verdict.findings
-        if finding.file not in half_made
-        and (finding.file not in torn or finding.kind not in _HALF_MADE)
-        and finding.kind != _TOLD_LATE
-    ]
+    assert offsets != sorted(offsets)
+    assert unexplained(store, release) == []
 
 
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:
