@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from rmq_formats.commitlog.record import MessageRecord
-from tests.oracle.judge import Derived, Writer, by_scalar, differences, list_index_files, on_disk, records
+from tests.oracle.judge import Derived, Writer, by_scalar, differences, on_disk, records
 from tests.oracle.releases import MATRIX, class_path_of
 from tests.oracle.scenarios import ORDERS, SCENARIOS, UPGRADES, Scenario
 from tests.oracle.stage import Stage
@@ -50,28 +49,10 @@ class Played:
     def disk(self) -> Derived:
         return on_disk(self.store)
 
-    def copy(self, directory: Path) -> Path:
-        return shutil.copytree(self.store, directory / f"copy-{uuid4()}")
-
 
 def play(scenario: Scenario, release: str, store: Path, scratch: Path) -> Played:
     scratch.mkdir(parents=True)
     return Played(scenario, scenario.on(release, store, scratch))
-
-
-def install_ours(store: Path, log: list[MessageRecord], writer: Writer) -> None:
-    """Put what we make of *log* in place of a store's own queues and index files, under the names that those had."""
-    names = [path.name for path in list_index_files(store)]
-    made = by_scalar(log, writer)
-    for folder in ("consumequeue", "batchconsumequeue", "index"):
-        shutil.rmtree(store / folder, ignore_errors=True)
-    for path, data in made.queues.items():
-        target = store / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    (store / "index").mkdir()
-    for name, data in zip(names, made.index_files, strict=True):
-        (store / "index" / name).write_bytes(data)
 
 
 _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")

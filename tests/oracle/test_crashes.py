@@ -21,6 +21,7 @@ from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
     by_scalar,
+    differences,
     list_index_files,
     on_disk,
     records,
@@ -177,8 +178,7 @@ def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: s
     with real_store(release, store) as opened:
         assert opened.not_found(records(store)) == []
         opened.put_all(islice(some_messages("second"), 60))
-    writer = Writer(((0, release),))
-    assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
+    assert differences(on_disk(store), by_scalar(records(store), Writer(((0, release),)))) == []
 
 
 def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: Path, release: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.consumequeue.dispatch import QueueKind, expected_units
 from tests.oracle.conftest import Plays, Verdict
 from tests.oracle.judge import (
     Derived,
@@ -19,24 +18,17 @@ from tests.oracle.judge import (
     by_scalar,
     differences,
     on_disk,
-    records,
     unexplained,
     unfaithful,
     units_into_log,
 )
-from tests.oracle.plays import Played, install_ours
+from tests.oracle.plays import Played
 from tests.oracle.releases import version_of
 from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
-from tests.oracle.sessions import DirectMessage, real_broker, real_store, rebuild_by_broker
+from tests.oracle.sessions import rebuild_by_broker
 from tests.oracle.stage import BODIES, differing_answers
 
 _EQUAL = ("everyday", "edges", "clock", "restarted", "typed", "property-crc", "retried", "timed", "dledger")
-_TOPICS = ("T1", "T2", "T3")
-_BY_KEY = ("queryMsgByKey", "-t")
-_MORE = [
-    DirectMessage("D1", number % 2, b"more", f"KEYS\1more{number} all\2UNIQ_KEY\1more-{number}\2TAGS\1TagM\2")
-    for number in range(40)
-]
 
 
 @pytest.fixture
@@ -117,67 +109,6 @@ def test_a_broker_rebuilds_the_same_files_from_a_log_or_nothing(
 def _makes_lost_files_again(release: str) -> bool:
     """Return the observed behaviour: 4.3.2 and 5.0.0 to 5.2.0 do not, 4.5.2 to 4.9.8 and 5.3.3 do."""
     return (4, 5, 0) <= version_of(release) < (5, 0, 0) or version_of(release) >= (5, 3, 0)
-
-
-@pytest.mark.scenarios("edges", "clock", "restarted")
-def test_brokers_serve_rebuilt_files_and_continue_them_as_predicted(
-    played: Played, tmp_path: Path, verdict: Verdict
-) -> None:
-    """Load, read every queue, look up keys, append: afterwards all files are again those that the log gives."""
-    stage, store = played.stage, played.copy(tmp_path)
-    install_ours(store, played.log, played.writer)
-    with real_store(stage.release, store, stage.settings) as opened:
-        served = {queue: opened.read_queue(*queue) for queue in _queues(played)}
-        missing = opened.not_found(played.log)
-        opened.put_all(_MORE)
-
-    assert served == _queues(played)
-    assert missing == []
-    log = records(store)
-    assert len(log) == len(played.log) + len(_MORE)
-    assert differences(on_disk(store), by_scalar(log, played.writer)) == []
-    verdict(
-        stage.release,
-        f"our files loaded: {played.scenario.name}",
-        "messages served; the files after further writes are as predicted",
-    )
-
-
-@pytest.mark.scenarios("everyday", in_matrix_only=True)
-def test_consumers_and_mqadmin_are_served_from_rebuilt_files(played: Played, tmp_path: Path, verdict: Verdict) -> None:
-    """A consumer reads every message of its topic; mqadmin prints the same as with the broker's own files."""
-    stage, store = played.stage, played.copy(tmp_path)
-    install_ours(store, played.log, played.writer)
-    # Old brokers announce a system topic at their second start only: its route decides then, not its files.
-    asked = [line for line in stage.asked if line.arguments[:2] == _BY_KEY and line.arguments[2] in _TOPICS]
-    with real_broker(stage.release, store, stage.settings) as broker:
-        consumed = {
-            (topic, row.queue_id, row.queue_offset, row.physical_offset)
-            for topic in _TOPICS
-            for row in broker.pull(topic)
-        }
-        answers = [broker.mqadmin(*line.arguments) for line in asked]
-
-    assert consumed == {
-        (topic, queue_id, *place)
-        for (topic, queue_id), places in _queues(played).items()
-        if topic in _TOPICS
-        for place in places
-    }
-    assert [answer.stdout for answer in answers] == [line.printed.stdout for line in asked]
-    verdict(
-        stage.release, "our files loaded: everyday", f"{len(consumed)} messages consumed, {len(asked)} lookups equal"
-    )
-
-
-def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for record in played.log:
-        for unit in expected_units(record, played.writer.queue_rules):
-            if unit.queue.kind is QueueKind.PLAIN:
-                queue = queues.setdefault((unit.queue.topic, unit.queue.queue_id), [])
-                queue.append((unit.queue_offset, unit.physical_offset))
-    return {name: units for name, units in queues.items() if [number for number, _ in units] == list(range(len(units)))}
 
 
 @pytest.mark.scenarios("everyday")
