@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from subprocess import run
 
@@ -59,6 +61,20 @@ def test_every_dependency_is_locked() -> None:
             name, exact = re.fullmatch(r"([\w-]+)(?:==([\d.]+)|[<>].*)?", requirement).groups()  # type: ignore[union-attr]
             assert name in versions, requirement
             assert exact is None or versions[name] == {exact}
+
+
+def test_recipes_import_only_packages_that_users_have() -> None:
+    """A module of the tests once imported a development package, so no recipe ran in the released environment."""
+    ours = {*locked("requirements.lock"), "rocketmq-lake"}
+    installed = packages_distributions()
+    known = {module for module, names in installed.items() if ours & {one.lower().replace("_", "-") for one in names}}
+    foreign = sorted({*installed} - known - {"pandas"})  # pyarrow asks any module of this name for its version
+    program = f"import sys; sys.modules.update(dict.fromkeys({foreign})); import tests.support.recipes"
+
+    done = run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert {"pytest", "hypothesis", "duckdb_extension_delta"} <= {*foreign}
+    assert "" == done.stderr
 
 
 _HOME = "/opt/rocketmq-lake"  # in the image

@@ -258,7 +258,7 @@ def commits(
 def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Return a table as DuckDB reads it: `deltalake` gives no data set of files with vectors."""
     with duckdb.connect() as connection:
-        connection.load_extension(str(lakes.DELTA_EXTENSION))
+        connection.load_extension(str(lakes.delta_extension()))
         found = connection.execute(f"SELECT * FROM delta_scan('{location}')").to_arrow_table()
     return found if columns is None else found.select(columns)
 

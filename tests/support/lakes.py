@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import duckdb_extension_delta
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -27,8 +26,14 @@ from tests.golden import release_of
 from tests.support.broker import Broker, some_records
 from tests.support.stores import log_folders, stored_records, tree_state
 
-DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
+
+
+def delta_extension() -> Path:
+    """Return DuckDB's reader of Delta tables. Lazy import: the released environment, which runs recipes, lacks it."""
+    import duckdb_extension_delta
+
+    return next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 
 
 class Options(TypedDict, total=False):

@@ -26,7 +26,7 @@ from jobs.lake.runs import Manifest, prepare_run
 from jobs.lake.table_file import AddedFile
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
-from tests.support.lakes import DELTA_EXTENSION
+from tests.support.lakes import delta_extension
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, shared_lake
 
 STEPS = 6
@@ -91,7 +91,7 @@ class Story:
 
     def _rows(self, name: str, columns: str) -> list[dict[str, Any]]:
         with duckdb.connect() as connection:
-            connection.load_extension(str(DELTA_EXTENSION))
+            connection.load_extension(str(delta_extension()))
             found = connection.execute(f"SELECT {columns} FROM delta_scan('{self.lake.path / name}')")
             rows: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
         return rows

@@ -28,7 +28,7 @@ from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
-from tests.support.lakes import DELTA_EXTENSION, restore_log
+from tests.support.lakes import delta_extension, restore_log
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
 from tests.support.stores import raw_records
 
@@ -73,7 +73,7 @@ def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
 
     def duck() -> list[int]:
         with duckdb.connect() as connection:
-            connection.load_extension(str(DELTA_EXTENSION))
+            connection.load_extension(str(delta_extension()))
             return [
                 row[0] for row in connection.execute(f"SELECT physical_offset FROM delta_scan('{table}')").fetchall()
             ]

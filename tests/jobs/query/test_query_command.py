@@ -21,7 +21,7 @@ from jobs.console.rows import csv_line
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
-from tests.support.lakes import DELTA_EXTENSION, ingest_store
+from tests.support.lakes import delta_extension, ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 
 
@@ -167,7 +167,7 @@ QUERIES = (
 
 def _of_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
-        connection.execute(f"LOAD '{DELTA_EXTENSION}'")
+        connection.execute(f"LOAD '{delta_extension()}'")
         for table in sorted(path.parent.name for path in lake.glob("*/_delta_log")):
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM delta_scan('{lake / table}')")
         found = connection.execute(sql)

@@ -34,7 +34,7 @@ from tests.jobs.typed.test_typing import ingested
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run
-from tests.support.lakes import DELTA_EXTENSION, ingest_store, rows_of, table_of
+from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 
 class Spelled(NamedTuple):
@@ -249,7 +249,7 @@ _BLOCK = re.compile(r"^```(json|toml|console|sql)\n(.*?)^```\n(?:\n((?:\|[^\n]*\
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     connection = duckdb.connect()
-    connection.execute(f"LOAD '{DELTA_EXTENSION}'")
+    connection.execute(f"LOAD '{delta_extension()}'")
     shown = []
     for language, text, answer in _BLOCK.findall(PAGE):
         shown.append(language)

@@ -22,7 +22,7 @@ from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, result_of
-from tests.support.lakes import DELTA_EXTENSION, ingest_store, rows_of, table_of
+from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
 
@@ -372,7 +372,7 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
         f"SELECT physical_offset, id, d, unix_micros(at) AS at, to_json(who) AS who FROM delta.`{path}`"
     )
     connection = duckdb.connect()
-    connection.execute(f"LOAD '{DELTA_EXTENSION}'")
+    connection.execute(f"LOAD '{delta_extension()}'")
     names = ", ".join(f'"{name}"' for name in columns)
     of_duckdb = connection.sql(f"SELECT {names} FROM delta_scan('{path}') ORDER BY physical_offset")
     assert ours == of_polars == of_duckdb.to_arrow_table().to_pylist()
