@@ -1,6 +1,5 @@
 """Brokers killed at random moments, restarted and killed again: every file that they leave is explained."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -9,13 +8,11 @@ from random import Random
 
 import pytest
 
-from jobs.rebuild import queue_run
 from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
 from jobs.rebuild.install import install, plan_index_installation
 from jobs.store.running_broker import lock_store
 from jobs.store.workers import SerialWorkers
-from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.dispatch import PRE_BLANK, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.consumequeue.layout import UNIT
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
@@ -29,7 +26,7 @@ from tests.oracle.judge import (
     unfaithful,
     units_into_log,
 )
-from tests.oracle.releases import NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks
+from tests.oracle.releases import SMALL_GEOMETRY
 from tests.oracle.sessions import DirectMessage, real_store, some_messages
 from tests.oracle.stage import kill, removed_empty_files
 from tests.support.lakes import real_entries
@@ -123,44 +120,6 @@ def _message(number: int) -> DirectMessage:
 
 def _offsets(queues: dict[str, bytes]) -> set[int]:
     return {int.from_bytes(unit[:8]) for _, _, unit in units_into_log(queues, 0)}
-
-
-_QUEUES = 2
-_FILE = SMALL_GEOMETRY.consume_queue_units * UNIT.size
-_MESSAGES = [DirectMessage("T", number % _QUEUES, bytes(600), f"KEYS\1k{number}\2") for number in range(100)]
-_MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for number in range(10)]
-
-
-@pytest.mark.parametrize(
-    "writer", [pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in NEWEST_OF_TWO_LINES]
-)
-def test_brokers_skip_blanks_and_keep_other_queue_offsets(tmp_path: Path, verdict: Verdict, writer: str) -> None:
-    """The next message of each queue gets the offset after the last one."""
-    store = tmp_path / "store"
-    with real_store(writer, store) as opened:
-        opened.put_all(_MESSAGES)
-    with real_store(writer, store) as opened:
-        healthy = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
-    segment = SMALL_GEOMETRY.commit_log_file_size
-    lost = range(2 * segment, 3 * segment)
-    (store / "commitlog" / f"{lost.start:020d}").unlink()
-    out = tmp_path / "queues"
-    request = queue_run.RebuildQueuesRequest(str(store), out, BrokerConf(consume_queue_size=_FILE), release=writer)
-    summary = queue_run.rebuild_queues(request, SerialWorkers())
-    shutil.rmtree(store / "consumequeue")
-    shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST_FILE))
-    with real_store(writer, store) as opened:
-        served = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
-        edges = {queue: opened.queue_edges("T", queue) for queue in range(_QUEUES)}
-        opened.put_all(_MORE)
-
-    left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
-    assert summary.blanks == sum(len(healthy[queue]) - len(left[queue]) for queue in range(_QUEUES)) > 0
-    assert served == left
-    assert edges == {queue: (0, rows[-1][0] + 1) for queue, rows in healthy.items()}
-    data = b"".join(path.read_bytes() for path in sorted((store / "consumequeue" / "T" / "0").iterdir()))
-    assert data.count(UNIT.pack(*PRE_BLANK)) == len(healthy[0]) - len(left[0])  # the broker leaves them as they are
-    verdict(writer, "queues over a gap", f"{summary.blanks} blanks skipped, all others under their own numbers")
 
 
 def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: str) -> None:

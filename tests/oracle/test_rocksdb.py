@@ -15,11 +15,14 @@ from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.consumequeue.dispatch import PRE_BLANK
+from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
 from tests.oracle.conftest import Verdict
-from tests.oracle.releases import SMALL_GEOMETRY, version_of
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 
+_ROCKSDB_SINCE = (5, 2, 0)
 _LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
 _TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
 _LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
@@ -68,28 +71,56 @@ def test_brokers_serve_converted_queues_and_continue_them(
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
 
-def test_consumers_skip_the_queue_offsets_of_lost_messages(tmp_path: Path, verdict: Verdict, release: str) -> None:
-    """A broker returns nothing after a queue offset without a row, so lost messages have rows without a message."""
+_WRITERS = {FILES: NEWEST_OF_TWO_LINES, ROCKSDB: [one for one in MATRIX if version_of(one) >= _ROCKSDB_SINCE]}
+
+
+@pytest.mark.parametrize(
+    ("writer", "target"),
+    [
+        pytest.param(writer, target, marks=marks(in_every_run=writer == "5.5.0"))
+        for target, writers in _WRITERS.items()
+        for writer in writers
+    ],
+)
+def test_consumers_skip_the_queue_offsets_of_lost_messages(
+    tmp_path: Path, verdict: Verdict, writer: str, target: str
+) -> None:
+    """
+    The next message of each queue gets the offset after the last one.
+
+    In RocksDB, a broker returns nothing after a queue offset without a row, so lost messages have rows; in files they
+    have blank units, which the broker leaves as they are.
+    """
     store = tmp_path / "store"
-    with real_broker(release, store) as broker:
+    with real_broker(writer, store) as broker:
         _make_topics(broker)
         _send(broker, "first")
         healthy = _served(broker)
     segment = SMALL_GEOMETRY.commit_log_file_size
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
-    _convert(store, tmp_path / "out", release, ROCKSDB)
-    with real_broker(release, store, settings=_ROCKSDB) as broker:
+    _convert(store, tmp_path / "out", writer, target)
+    with real_broker(writer, store, settings=_ROCKSDB if target == ROCKSDB else {}) as broker:
         broker.drain()
         served = _served(broker)
         edges = {queue: broker.queue_edges(*queue) for queue in healthy}
+        _make_topics(broker)
+        _send(broker, "more")
+        more = _served(broker)
 
     left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
     assert served == left
     assert edges == {queue: (0, len(rows)) for queue, rows in healthy.items()}
+    for queue, rows in left.items():
+        ends = range(len(healthy[queue]), 2 * len(healthy[queue]))
+        assert [number for number, _ in more[queue]] == [*(number for number, _ in rows), *ends]
     passed = sum(map(len, healthy.values())) - sum(map(len, left.values()))
     assert passed > 0
-    verdict(release, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
+    if target == FILES:
+        files = (store / "consumequeue").glob("*/*/*")
+        assert sum(path.read_bytes().count(UNIT.pack(*PRE_BLANK)) for path in files) == passed
+    else:
+        verdict(writer, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
 
 
 def test_a_queue_of_expired_messages_continues_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
