@@ -8,15 +8,17 @@ repaired stores.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import product
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
 
-from jobs.lake.lake import Lake
 from jobs.repair.run import NotInstalledError, NotRepairableError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
@@ -30,7 +32,6 @@ from tests.oracle.process import DriverProcess, running
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.oracle.sessions import (
     ClientMessage,
-    Consumed,
     Consumption,
     DirectMessage,
     StoreRefusedError,
@@ -39,7 +40,7 @@ from tests.oracle.sessions import (
 )
 from tests.support.commands import overwrite
 from tests.support.disturbed_repairs import Scene, scene_of
-from tests.support.fault_draws import Draw, drawn, planted
+from tests.support.fault_draws import drawn, lake_of, planted
 from tests.support.fault_kinds import (
     FIRST_TIME,
     KILLED,
@@ -52,14 +53,11 @@ from tests.support.fault_kinds import (
     STALE,
     STEP_MS,
     STORE,
-    WANTED,
-    Fault,
     faults,
     golden,
     planted_start,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
-from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
 
 RELEASES = ("4.9.8", "5.3.3", "5.5.0")
@@ -267,71 +265,61 @@ _RELEASE = "5.3.3"  # that wrote the store
 _FEW = frozenset({"middle segment missing", "last segment cut short", "record: body", "all folders missing", "slot"})
 
 
-class Judge:
-    """Starts brokers on repaired stores, one for each outcome: stores with the same bytes are served alike."""
-
-    def __init__(self, driver: DriverProcess, healthy: Path, folder: Path) -> None:
-        self.driver, self.healthy, self.folder = driver, healthy, folder
-        self.lake = folder / "lake"
-        ingest_store(healthy, self.lake, release=_RELEASE)
-        self._topics = sorted(path.name for path in (healthy / "consumequeue").glob("T*"))  # those of clients
-        self._starts = 0
-        self._known: list[tuple[dict[str, bytes], list[Consumed]]] = []
-        self._sizes = {record.physical_offset: record.total_size for record in records(healthy)}
-        self._all = self.served(healthy)
-
-    def served(self, store: Path) -> list[Consumed]:
-        content = content_of(store)
-        for known, served in self._known:
-            if known == content:
-                return served
-        self._starts += 1
-        started = Path(shutil.copytree(store, self.folder / f"started-{self._starts}"))
-        with open_broker(self.driver, started, settings=_KEEP, home=self.folder / "home") as broker:
-            pulled = sorted(message for topic in self._topics for message in broker.pull(topic, at_once=1))
-        served = [
-            message for message in pulled if message.physical_offset in self._sizes
-        ]  # not those that the broker adds itself
-        self._known.append((content, served))
-        return served
-
-    def there(self, store: Path) -> list[Consumed]:
-        places = ((one, one.physical_offset, self._sizes[one.physical_offset]) for one in self._all)
-        return [one for one, *at in places if _bytes_at(store, *at) == _bytes_at(self.healthy, *at)]
+@cache
+def _served_when_healthy(driver: DriverProcess, store: str) -> _Served:
+    with TemporaryDirectory() as folder:
+        served = _started(driver, Path(shutil.copytree(golden(store), Path(folder, "store"))))
+    assert served is not None
+    return served
 
 
-@pytest.fixture(scope="module")
-def judge(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """Give who starts brokers, one after the other in one process, and knows what the healthy store serves."""
-    with running(_RELEASE) as driver:
-        yield Judge(driver, golden(STORE), tmp_path_factory.mktemp("repaired"))
+def _surprises(
+    driver: DriverProcess, name: str, store: Path, *, with_lake: bool, kinds: Collection[str] = ()
+) -> Iterator[str]:
+    """
+    Repair a copy of a golden store, and yield each difference between a start and what `verify` said after the repair.
 
-
-def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Path:
-    shutil.copytree(judge.healthy, store)
-    fault.plant(store)
-    repair(
-        RepairRequest(
-            str(store), store.parent / "repair", Lake(str(judge.lake)) if with_lake else None,
-            wanted=WANTED, apply=True,
-        ),
-        SerialWorkers(),
-    )  # fmt: skip
-    return store
+    Where no *kinds* of faults were drawn, every message is served whose bytes are there, even if damage remains.
+    """
+    wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
+    lake = lake_of(name) if with_lake else None
+    with suppress(NotRepairableError, NotInstalledError, UndecidedError):
+        repair(RepairRequest(str(store), store.parent / "repair", lake, wanted=wanted, apply=True), SerialWorkers())
+    said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
+    log = records(golden(name))
+    whole = _whole(store, log)
+    places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)
+    equal = {offset for offset, there, one in places if there == encode_record(one)}
+    healthy = _served_when_healthy(driver, name).messages
+    seen = _started(driver, store)
+    assert said.start is not None
+    if said.start.starts not in {None, seen is not None}:
+        yield f"said {said.start}, started: {seen is not None}"
+    if seen is None or said.start.deletes_messages is None:
+        return
+    lost = _lost(seen, whole)
+    others = "foreign-segment" in kinds  # whose intact messages are also counted
+    if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
+        yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
+    if not kinds or not said.severity.is_alarm:
+        missing = {one for one in healthy if one[3] in equal} - seen.messages
+        if missing:
+            yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 
 
 @pytest.mark.parametrize(
     "names", [pytest.param(_FEW, marks=pytest.mark.oracle), pytest.param(None, marks=pytest.mark.campaign)]
 )
-def test_a_broker_serves_a_repaired_store(judge: Judge, tmp_path: Path, names: frozenset[str] | None) -> None:
+def test_a_broker_serves_a_repaired_store(tmp_path: Path, names: frozenset[str] | None) -> None:
     """With a lake, all messages; without one, all except those whose bytes are lost."""
-    for number, fault in enumerate(faults(judge.healthy)):
-        for with_lake in (True, False) if names is None or fault.name in names else ():
-            place = tmp_path / f"{number}-{with_lake}"
-            store = _repaired(judge, fault, place / "store", with_lake=with_lake)
-            lost = sorted({*judge.there(store)} - {*judge.served(store)})
-            assert [] == lost, (fault.part, fault.name, with_lake)
-            shutil.rmtree(place)
+    cases = [fault for fault in faults(golden(STORE)) if names is None or fault.name in names]
+    with running(_RELEASE) as driver:
+        for number, (fault, with_lake) in enumerate(product(cases, (True, False))):
+            store = Path(shutil.copytree(golden(STORE), tmp_path / str(number) / "store"))
+            fault.plant(store)
+            found = list(_surprises(driver, STORE, store, with_lake=with_lake))
+            assert [] == found, (fault.part, fault.name, with_lake)
+            shutil.rmtree(store.parent)
 
 
 STORES = {
@@ -341,37 +329,6 @@ STORES = {
 }
 _FIRST = {"4.9.8": 810_000, "5.3.3": 820_000, "5.5.0": 830_000}  # draws
 _DRAWS = 30  # of each release in the campaign
-
-
-def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
-    """Yield each difference between a start and what `verify` said after the repair."""
-    whole_store = planted(Draw(draw.store, ()), folder / "healthy").root
-    served = _started(driver, whole_store)
-    assert served is not None
-    store = planted(draw, folder).root
-    wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
-    request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
-    with suppress(NotRepairableError, NotInstalledError, UndecidedError):
-        repair(request, SerialWorkers())
-    said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
-    log = records(healthy)
-    whole = _whole(store, log)
-    places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)
-    equal = {offset for offset, there, one in places if there == encode_record(one)}
-    seen = _started(driver, store)
-    assert said.start is not None
-    if said.start.starts not in {None, seen is not None}:
-        yield f"said {said.start}, started: {seen is not None}"
-    if seen is None or said.start.deletes_messages is None:
-        return
-    lost = _lost(seen, whole)
-    others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose intact messages are also counted
-    if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
-        yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
-    if not said.severity.is_alarm:
-        missing = {one for one in served.messages if one[3] in equal} - seen.messages
-        if missing:
-            yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 
 
 @pytest.mark.timeout(3600)
@@ -389,8 +346,9 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
     with running(writer) as driver:
         for seed in range(_FIRST[writer], _FIRST[writer] + count):
             draw = drawn(seed)._replace(store=Random(seed).choice(STORES[writer]))
-            healthy = planted(Draw(draw.store, ()), tmp_path / f"{seed}-was").root
-            found = _surprises(driver, draw, healthy, tmp_path / f"{seed}")
+            store = planted(draw, tmp_path / f"{seed}").root
+            kinds = [kind for kind, _ in draw.faults]
+            found = _surprises(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
             surprises += [f"{draw}: {text}" for text in found]
     assert surprises == []
 
