@@ -1,16 +1,17 @@
 """
 Commands that are killed hundreds of times: a command, the moment of the kill, and a check of the result.
 
-`every_effect` kills after effects on the disk, `random_moments` at any time. `killed_verbs` has the commands other than
-`ingest`, `killing_commands` whole processes. This process imports and compiles everything once, then forks one command
-after the other. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as a
-program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or with
-a line of these three on standard input for each campaign.
+`every_effect` kills after effects on the disk, `random_moments` at any time, `whole_commands` all or some processes of
+a command, with its JVM and Python workers. `killed_verbs` has the commands other than `ingest`. This process imports
+and compiles everything once, then forks one command after the other. It never touches a lake itself, as what
+`deltalake` starts does not survive a fork. Run it as a program, so that the tests' own process may hold a JVM: `python
+-m tests.support.killing SCENARIO FOLDER COUNT`, or with a line of these three on standard input for each campaign.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -20,12 +21,12 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
 from threading import Event, Timer
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
@@ -55,6 +56,7 @@ from tests.support.broker import KEYS, Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of, said, taken
 from tests.support.stores import stored_records
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -418,6 +420,13 @@ def optimize_for_ever(root: Path, seed: int) -> None:
     (root / OPTIMIZED).write_text(json.dumps(codes))
 
 
+def stop(others: Iterable[int]) -> None:
+    """End processes that work until they are told to stop."""
+    for other in others:
+        os.kill(other, signal.SIGTERM)
+        assert ended(other) == 0
+
+
 def random_moments(  # noqa: PLR0913 - in what campaigns differ
     folder: Path,
     kills: int,
@@ -453,9 +462,7 @@ def random_moments(  # noqa: PLR0913 - in what campaigns differ
         codes[code] += 1
         if not follows:
             longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
-    for other in others:
-        os.kill(other, signal.SIGTERM)
-        assert ended(other) == 0
+    stop(others)
     ended(forked(partial(run, folder)))
     names = {str(code): count for code, count in codes.items()}
     verdict = run_and_judge(folder)
@@ -496,6 +503,148 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
     return {"codes": codes, **told_by_fork(folder, look)}
 
 
+# --- whole commands ---------------------------------------------------------------------------------------------------
+
+# As `python -m jobs.main`, with a lower limit for the data that the driver reads itself, because the simulated broker's
+# segments are small: Spark's tasks read the data that exists at the start, the driver reads the data that follows.
+_FOLLOWING: Final = """
+from functools import partial
+from jobs.store import workers
+workers.WorkersOnDemand = partial(workers.WorkersOnDemand, small=16384)
+from jobs.main import main
+main()
+"""
+_ONCE: Final = ("./spark-submit.sh", "--master", "local[*,4]", "ingest")
+_FOLLOW: Final = (sys.executable, "-c", _FOLLOWING, "ingest", "--follow", "--every", "100ms")
+_STEP: Final = ("--max-bytes-per-step", str(1 << 17))
+_LONGEST_S: Final = 300  # of one command: beyond, it hangs
+_LATER_S: Final = 5.0  # at most: some steps
+_STOPPED_S: Final = 10.0
+
+_DAEMONS: Final = (b"-m\0jobs.store.spark_workers", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
+VICTIMS: Final = ("everything", "driver", "JVM", "workers")
+_VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
+
+
+def _session(leader: int) -> Iterator[int]:
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):  # it has ended
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader and fields[0] != "Z":
+                    yield int(path.name)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    while processes := list(_session(process.pid)):
+        _signal(processes, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(processes: Iterable[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _parts(process: "subprocess.Popen[bytes]", part: str) -> list[int]:
+    """Return the processes of a command that are its driver, its JVM or its workers."""
+    if part == "driver":
+        return [process.pid]
+    found = []
+    for one in _session(process.pid):
+        with suppress(OSError):  # it has ended
+            parent = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]
+            above = Path(f"/proc/{parent}/cmdline").read_bytes()
+            is_jvm = Path(f"/proc/{one}/comm").read_text().strip() == "java"
+            if is_jvm if part == "JVM" else any(name in above for name in _DAEMONS):
+                found.append(one)
+    return found
+
+
+class _Commands:
+    """Commands that are killed one after the other."""
+
+    def __init__(self, root: Path, random: Random, *, follows: bool) -> None:
+        self.root, self.random, self.follows = root, random, follows
+        self.kills, self.codes = Counter[str](), Counter[int]()  # by their victim; of commands that ended by themselves
+        self._before: list[subprocess.Popen[bytes]] = []  # whose driver alone was killed
+        self._seconds = 10.0  # of a command
+
+    def whole(self) -> int:
+        began = time.monotonic()
+        code = self._start(*(("--until", "+0s") if self.follows else ())).wait(_LONGEST_S)
+        self._seconds = time.monotonic() - began
+        return code
+
+    def _start(self, *more: str) -> "subprocess.Popen[bytes]":
+        words = (*_FOLLOW, *_STEP) if self.follows else _ONCE
+        command = [*words, str(self.root / "store"), "--lake", str(self.root / "lake"), "--quiet", *more]
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONFAULTHANDLER": "1"}
+        with (self.root / "errors.txt").open("ab") as errors:
+            return subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment, stderr=errors)
+
+    def one(self, victim: str) -> None:
+        process = self._start()
+        until = time.monotonic() + self.random.random() * (self._seconds + _LATER_S * self.follows)
+        awaits_workers = self.random.random() < 0.5
+        while process.poll() is None and time.monotonic() < until:
+            if awaits_workers and _parts(process, "workers"):
+                break
+            time.sleep(0.01)
+        if process.poll() is not None:
+            self.codes[process.returncode] += 1
+            return
+        parts = [] if victim == "everything" else _parts(process, victim.rpartition(" ")[2])
+        self.kills[victim if parts else "everything"] += 1
+        if not parts:
+            _kill(process)
+        elif victim == "stopped workers":
+            _signal(parts, signal.SIGSTOP)
+            time.sleep(_STOPPED_S)
+            _signal(parts, signal.SIGCONT)
+            self.codes[process.wait(_LONGEST_S)] += 1
+        else:
+            _signal(parts, signal.SIGKILL)
+            if victim == "driver":  # its children must end by themselves, and may still write
+                process.wait()
+                self._before.append(process)
+            else:
+                with suppress(subprocess.TimeoutExpired):  # it follows
+                    self.codes[process.wait(self.random.random() * 2 * _LATER_S if self.follows else _LONGEST_S)] += 1
+                _kill(process)
+
+    def await_orphans(self) -> None:
+        """Wait until nothing is left of commands whose driver was killed."""
+        wait_until(lambda: not [*chain(*(_session(one.pid) for one in self._before))], lambda: "orphans do not end")
+
+
+def whole_commands(root: Path, kills: int, *, follows: bool = False, crashes: bool = False) -> dict[str, Any]:
+    """
+    Kill commands next to a broker that writes and deletes, then run one twice to the end and judge.
+
+    Commands that *follow* the store do so next to `optimize`; others run once. A kill comes at any moment, or once
+    Spark has workers; it hits all processes, or only the driver, the JVM or the workers, which may also be stopped.
+    """
+    state = _Commands(root, Random(1), follows=follows)
+    pause_s, kept = (2.0, 300) if follows else (1.0, 60)  # between bursts, at most; segments
+    others = [forked(partial(write_for_ever, new_store(root), 1, crashes=crashes, pause_s=pause_s, kept=kept))]
+    ends = [state.whole()]
+    if follows:
+        others.append(forked(partial(optimize_for_ever, root, 1)))
+    waiting: list[str] = []
+    while state.kills.total() < kills:
+        waiting = waiting or state.random.sample(VICTIMS if follows else _VICTIMS_OF_ONCE, k=3 + follows)
+        state.one(waiting.pop())
+    stop(others)
+    state.await_orphans()
+    ends += [state.whole() for _ in range(2)]
+    verdict = told_by_fork(root, partial(judge, root))
+    codes = {str(code): count for code, count in state.codes.items()}
+    found = {"kills": state.kills.total(), "victims": dict(state.kills), "codes": codes, "ends": ends, **verdict}
+    return found | (optimized(root, verdict) if follows else {})
+
+
 def load_everything() -> None:
     """Import what verbs import, and compile it, so that each fork has it; nothing here touches a lake."""
     for verb in VERBS.values():
@@ -525,6 +674,9 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "followed-crashes": partial(random_moments, crashes=True, follows=True),
     "followed-optimized": partial(random_moments, kept=60, optimizes=True, follows=True),
     "many": many_stores,
+    "commands": whole_commands,
+    "commands-followed": partial(whole_commands, follows=True),
+    "commands-followed-crashes": partial(whole_commands, follows=True, crashes=True),
 }
 
 
