@@ -1,26 +1,20 @@
 """Remote control of a real Chromium: loaded resources, content and layout of pages."""
 
-import asyncio
 import base64
 import json
+import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
-from tornado.websocket import WebSocketClientConnection, websocket_connect
-
-from tests.support.waiting import wait_until
 
 _NONE = "no Chromium is installed: apt-get install chromium"
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason=_NONE)
-_LOADED = 240.0  # seconds of a busy machine
 
 
 class NavigatedError(Exception):
@@ -28,38 +22,39 @@ class NavigatedError(Exception):
 
 
 class Browser:
-    """One page of a Chromium."""
+    """One page of a Chromium, which reads commands from one pipe and writes answers and events to another."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, commands: int, answers: int) -> None:
         self.requests: list[str] = []  # the address of everything that pages wanted
         self.errors: list[str] = []  # what the page's console says
-        self._loop = asyncio.new_event_loop()
+        self._commands, self._answers, self._read_already = commands, answers, b""
         self._number = 0
         self._events: list[dict[str, Any]] = []
-        self._socket: WebSocketClientConnection = self._loop.run_until_complete(_connected(address))
+        self._session: dict[str, str] = {}
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        return self._loop.run_until_complete(self._call(method, parameters))
-
-    async def _call(self, method: str, parameters: dict[str, object]) -> dict[str, Any]:
         self._number += 1
-        number = self._number
-        await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
-        while True:
-            message = await self._read()
-            if message.get("id") == number:
-                if "navigated" in message.get("error", {}).get("message", ""):
-                    raise NavigatedError(method)
-                assert "error" not in message, message
-                result: dict[str, Any] = message["result"]
-                return result
+        command = {"id": self._number, "method": method, "params": parameters, **self._session}
+        os.write(self._commands, json.dumps(command).encode() + b"\0")
+        while (message := self._read()).get("id") != self._number:
+            pass
+        if "navigated" in message.get("error", {}).get("message", ""):
+            raise NavigatedError(method)
+        assert "error" not in message, message
+        result: dict[str, Any] = message["result"]
+        return result
 
-    async def _read(self) -> dict[str, Any]:
-        data = await asyncio.wait_for(self._socket.read_message(), _LOADED)
-        assert data is not None
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._read_already:
+            data = os.read(self._answers, 1 << 20)
+            assert data, "Chromium has ended"
+            self._read_already += data
+        data, _, self._read_already = self._read_already.partition(b"\0")
         message: dict[str, Any] = json.loads(data)
         match message.get("method"):
             case "Network.requestWillBeSent":
@@ -79,11 +74,8 @@ class Browser:
 
     def wait_for_load(self, loader: str | None = None) -> None:
         """Wait until a page is there: the one of a loader, for the page before may still lead on by a refresh."""
-        self._loop.run_until_complete(self._loaded(loader))
-
-    async def _loaded(self, loader: str | None) -> None:
         while not any(_is_load(event, loader) for event in self._events):
-            await self._read()
+            self._read()
         self._events.clear()
 
     def value(self, expression: str) -> Any:  # noqa: ANN401 - JSON
@@ -130,14 +122,6 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def close(self) -> None:
-        self._loop.run_until_complete(self._close())
-        self._loop.close()
-
-    async def _close(self) -> None:
-        self._socket.close()  # which makes a future of the running loop
-        await asyncio.sleep(0)
-
 
 def _is_load(event: dict[str, Any], loader: str | None) -> bool:
     of_page = event.get("params", {})
@@ -145,39 +129,26 @@ def _is_load(event: dict[str, Any], loader: str | None) -> bool:
     return is_load and loader in (None, of_page["loaderId"])
 
 
-async def _connected(address: str) -> WebSocketClientConnection:
-    return await websocket_connect(address, max_message_size=1 << 28)
-
-
 @contextmanager
 def browser() -> Iterator[Browser]:
     if _CHROMIUM is None:
         raise FileNotFoundError(_NONE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        (to_read, commands), (answers, to_write) = os.pipe(), os.pipe()
         command = [
+            "bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}',  # as Chromium expects them
             _CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
             "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-            f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank",
+            f"--user-data-dir={profile}", "--remote-debugging-pipe",
         ]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdout=quiet, stderr=quiet, pass_fds=(to_read, to_write))
+        os.close(to_read)
+        os.close(to_write)
         try:
-            port_file = Path(profile) / "DevToolsActivePort"
-            wait_until(
-                lambda: port_file.exists() and len(port_file.read_text().split()) == 2, lambda: "Chromium has no port"
-            )
-            port = port_file.read_text().split()[0]
-            page = Browser(wait_until(lambda: _page_address(port), lambda: "Chromium has no page"))
-            try:
-                yield page
-            finally:
-                page.close()
+            yield Browser(commands, answers)
         finally:
             process.kill()  # nothing of it is kept
             process.wait()
-
-
-def _page_address(port: str) -> str | None:
-    """Return the address of the browser's first page; None while it has no page yet."""
-    with urlopen(f"http://127.0.0.1:{port}/json", timeout=_LOADED) as answer:
-        pages = json.load(answer)
-    return next((page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page"), None)
+            os.close(commands)
+            os.close(answers)
