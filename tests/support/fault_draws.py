@@ -199,24 +199,7 @@ def of_faults(one: Planted) -> Iterator[Violation]:
         taken = ingest_store(store, one.root.parent / "lake").severity
         if taken.is_alarm and not found.severity.is_alarm:
             yield Violation("ingest is red and verify green", taken.value)
-    try:
-        plan = repair(RepairRequest(store, one.root.parent / "plan"), SerialWorkers())
-        if content_of(one.root) != one.damaged:
-            yield Violation("a plan changes the store", "")
-        done = repair(RepairRequest(store, one.root.parent / "repair", apply=True), SerialWorkers())
-    except UndecidedError:
-        return
-    except (NotRepairableError, NotInstalledError) as error:
-        yield Violation("refused", f"{type(error).__name__}: {error}")
-        return
-    if plan.found.severity is not found.severity:
-        yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
-    after = content_of(one.root)
-    yield from _wrong_files(one, after)
-    if done.exit_code > found.exit_code:
-        yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
-    if done.files:
-        yield from _undone(one)
+    yield from of_repairs(one._replace(draw=one.draw._replace(options=frozenset())), found)
 
 
 def _undone(one: Planted) -> Iterator[Violation]:
@@ -460,8 +443,8 @@ def lake_of(name: str) -> Lake:
     return Lake(str(folder / "lake"))
 
 
-def of_repairs(one: Planted) -> Iterator[Violation]:
-    """Repair with a lake, with bridges, with what a person accepts; undo, and repair again."""
+def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violation]:
+    """Repair with a lake, with bridges, with accepted files; repair again, and undo both; compare with a verdict."""
     try:
         plan = _repaired(one, "plan", apply=False)
         if content_of(one.root) != one.damaged:
@@ -470,14 +453,17 @@ def of_repairs(one: Planted) -> Iterator[Violation]:
         done = _repaired(one, "repair", accepted)
     except UndecidedError:
         return
-    except NotRepairableError as error:
-        yield Violation("refused", str(error))
+    except (NotRepairableError, NotInstalledError) as error:
+        yield Violation("refused", f"{type(error).__name__}: {error}")
         return
+    if verified is not None and plan.found.severity is not verified.severity:
+        yield Violation("repair finds something else", f"{plan.found.severity.value}, not {verified.severity.value}")
     after = content_of(one.root)
     yield from _of_files(one, after, accepted)
     yield from _of_harm(plan.found.start, done.start)
     left = [] if done.left is None else [cause for cause, _ in done.left.groups]
-    if any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left):
+    new = any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left)
+    if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repaired(one, "repair")  # files that were undecided before may be decided now
     yield from _of_files(one, content_of(one.root), accepted)
