@@ -85,10 +85,6 @@ class S3Server(NamedTuple):
         own |= {"path.style.access": "true", "endpoint.region": "us-east-1"}
         return {f"fs.s3a.{name}": value for name, value in own.items()}
 
-    @property
-    def spark_options(self) -> list[str]:
-        return spark_options_of(self.options)
-
     def uri(self, *names: str) -> str:
         return "/".join((f"s3a://{BUCKET}", *names))
 
@@ -96,7 +92,7 @@ class S3Server(NamedTuple):
         return self.folder.joinpath(BUCKET, *names)
 
     def upload(self, folder: Path, prefix: str) -> None:
-        shutil.copytree(folder, self.path(prefix), ignore=shutil.ignore_patterns("EXPECT"))
+        shutil.copytree(folder, self.path(prefix))
 
     def download(self, prefix: str, folder: Path) -> None:
         if self.path(prefix).is_dir():
@@ -195,12 +191,12 @@ class Hdfs(NamedTuple):
     def options(self) -> dict[str, str]:
         return {"dfs.namenode.http-address": f"{ADDRESS}:{self.http_port}"}
 
-    @property
-    def spark_options(self) -> list[str]:
-        return spark_options_of(self.options)
+    def uri(self, *names: str) -> str:
+        return "/".join((f"hdfs://{ADDRESS}:{self.port}", *names))
 
-    def uri(self, path: str) -> str:
-        return f"hdfs://{ADDRESS}:{self.port}{path}"
+    def upload(self, folder: Path, prefix: str) -> None:
+        self.shell("-mkdir", "-p", f"/{Path(prefix).parent}")
+        self.shell("-put", f"file://{folder}", f"/{prefix}")
 
     def shell(self, *arguments: str) -> None:
         """Run `hdfs dfs …`, as the user who may do everything."""
@@ -215,10 +211,10 @@ def _class_path(conf: Path) -> str:
 
 
 @contextmanager
-def hdfs(folder: Path) -> Iterator[Hdfs]:
+def hdfs_server(folder: Path) -> Iterator[Hdfs]:
     started = Hdfs(free_port(), free_port(), folder)
     started.conf.mkdir()
-    _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(""), "hadoop.tmp.dir": str(folder / "tmp")})
+    _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(), "hadoop.tmp.dir": str(folder / "tmp")})
     nodes = {f"dfs.datanode.{name}": f"{ADDRESS}:{free_port()}" for name in ("address", "http.address", "ipc.address")}
     settings = {"dfs.replication": "1", "dfs.datanode.hostname": ADDRESS, "dfs.blocksize": "1048576"}
     _write(started.conf / "hdfs-site.xml", {**settings, **started.options, **nodes})

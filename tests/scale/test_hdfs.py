@@ -1,27 +1,20 @@
-"""Stores on HDFS: a real name node and a real data node, read over HTTP."""
+"""What only HDFS has, from a real name node and a real data node: names, permissions, files that shrink, settings."""
 
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.ingest import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.storage import storage_for
-from jobs.store.workers import SerialWorkers
-from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
-from tests.scale.servers import Hdfs, expected_rows, hdfs, in_one_application
+from tests.scale.servers import Hdfs, expected_rows, in_one_application, spark_options_of
 from tests.support.commands import Run, runner
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import raw_rows
 
 pytestmark = pytest.mark.cluster
 
-RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
 SEGMENT = "commitlog/00000000000000000000"
 
 ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "c[d]", "e?f", "g#h", "i%2Fj"))]
@@ -47,30 +40,15 @@ def local(tree: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdfs]:
-    with hdfs(tmp_path_factory.mktemp("hdfs")) as started:
-        started.shell("-put", "-p", f"file://{tree}/stores", f"file://{tree}/secret", "/")
-        yield started
+def server(hdfs: Hdfs, tree: Path) -> Hdfs:
+    hdfs.shell("-put", "-p", f"file://{tree}/stores", f"file://{tree}/secret", "/")
+    return hdfs
 
 
 @pytest.fixture
 def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    return partial(runner(capfd), *server.spark_options)
-
-
-def test_every_message_of_a_store_on_hdfs_is_once_in_the_lake(server: Hdfs, local: Path, tmp_path: Path) -> None:
-    remote, here = tmp_path / "remote", tmp_path / "here"
-    request = IngestRequest(server.uri("/stores/plain"), str(remote), range_size=RANGE)
-    first, second = (ingest(request, SerialWorkers(server.options)) for _ in range(2))
-    ingest(IngestRequest(str(local), str(here)), SerialWorkers())
-
-    assert (ExitCode.CLEAN, 0, None) == (first.exit_code, second.messages, second.run)
-    assert expected_rows(local) == raw_rows(remote)
-    for table, count in (("consume_queue", "physical_offset"), ("index_entries", "physical_offset")):
-        expected = [row[count] for row in rows_of(here, table, "physical_offset")]
-        assert expected
-        assert expected == [row[count] for row in rows_of(remote, table, "physical_offset")]
+    return partial(runner(capfd), *spark_options_of(server.options))
 
 
 def test_the_launcher_uses_the_configuration_of_hadoop(server: Hdfs, local: Path, tmp_path: Path) -> None:
@@ -86,31 +64,8 @@ def test_the_launcher_uses_the_configuration_of_hadoop(server: Hdfs, local: Path
     assert len(expected_rows(local)) == len(out.read_text(encoding="utf-8").splitlines())
 
 
-def test_inspect_dump_and_query_give_the_same_output_for_hdfs_and_disk(server: Hdfs, local: Path, run: Run) -> None:
-    remote = server.uri("/stores/plain")
-    for verb in (
-        ("inspect", "--deep", "--json", "--quiet", ""),
-        ("dump", "--json", f"/{SEGMENT}"),
-        ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3", "--store", ""),
-    ):
-        there, here = run(*verb[:-1], f"{remote}{verb[-1]}"), run(*verb[:-1], f"{local}{verb[-1]}")
-
-        assert ExitCode.CLEAN is here[0], verb
-        assert here[:2] == (there[0], there[1].replace(remote, str(local)))
-
-
-def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
-    store = server.uri("/stores/plain")
-    verdict = verify(VerifyRequest(store, range_size=RANGE), SerialWorkers(server.options))
-    rebuild_index(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), SerialWorkers(server.options))
-
-    assert [] == verdict.findings
-    made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]
-    assert [path.read_bytes() for path in sorted((local / "index").iterdir())] == made
-
-
 def test_file_names_are_not_decoded(server: Hdfs) -> None:
-    location = server.uri("/stores/odd")
+    location = server.uri("stores", "odd")
     storage = storage_for(location, server.options)
 
     assert ODD == [info.name for info in storage.list_files(location)]
@@ -120,7 +75,7 @@ def test_file_names_are_not_decoded(server: Hdfs) -> None:
 
 
 def test_a_file_truncated_or_deleted_while_reading_is_reported_with_its_path(server: Hdfs, local: Path) -> None:
-    location = server.uri("/stores/cut")
+    location = server.uri("stores", "cut")
     with storage_for(location, server.options).open(location) as file:
         assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
         server.shell("-truncate", "-w", "5000", "/stores/cut")
@@ -139,7 +94,7 @@ def test_denied_access_is_reported_in_one_line_with_path_and_user(
     server: Hdfs, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
-    store = server.uri("/secret/store")
+    store = server.uri("secret", "store")
     code, _, said = run("inspect", store)
 
     assert (ExitCode.FAILED, 1) == (code, len(said.strip().splitlines())), said
@@ -148,9 +103,9 @@ def test_denied_access_is_reported_in_one_line_with_path_and_user(
 
 def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
     for arguments in (
-        ("ingest", str(local), "--lake", server.uri("/lake")),
-        ("rebuild-index", str(local), "--out", server.uri("/index")),
-        ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", server.uri("/lake")),
+        ("ingest", str(local), "--lake", server.uri("lake")),
+        ("rebuild-index", str(local), "--out", server.uri("index")),
+        ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", server.uri("lake")),
     ):
         code, _, said = run(*arguments)
 

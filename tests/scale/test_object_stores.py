@@ -1,4 +1,4 @@
-"""Stores and lakes on S3 and on Azure: real servers, signed requests, and no key in any output."""
+"""Stores on S3, Azure and HDFS, and lakes on S3 and Azure: real servers, signed requests, and no key in any output."""
 
 import hashlib
 import json
@@ -40,53 +40,59 @@ from tests.scale.servers import (
     KEY,
     SECRET_KEY,
     AzureServer,
+    Hdfs,
     S3Server,
     expected_rows,
     rest_catalog,
     rmq_lake,
+    spark_options_of,
 )
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run, runner
-from tests.support.lakes import raw_rows, table_of
+from tests.support.commands import copy_of, runner
+from tests.support.lakes import ingest_store, raw_rows, rows_of, table_of
 from tests.support.stores import files_in, raw_records
 
 pytestmark = pytest.mark.cluster
 STORE = "b533-base"
+_RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
 
 
 class Uploaded:
     """A store on a server, and a place for its lake."""
 
-    def __init__(self, server: S3Server | AzureServer, local: Path, prefix: str, folder: Path) -> None:
-        self.server, self.local, self.folder = server, local, folder
+    def __init__(self, server: S3Server | AzureServer | Hdfs, golden: Path, prefix: str, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.local = copy_of(golden, folder)
         self.prefix = re.sub(r"\W|_", "-", prefix).strip("-")
         self.options = server.options
-        self.upload(local)
-        self.store, self.lake = (server.uri(self.prefix, name) for name in ("store", "lake"))
+        self.store, self.lake = self.upload(self.local), self.place("lake")
 
     def upload(self, local: Path, name: str = "store") -> str:
         self.server.upload(local, f"{self.prefix}/{name}")
         return self.server.uri(self.prefix, name)
 
+    def place(self, name: str) -> str:
+        """Return a place to write to: on this machine where the server is only read from."""
+        return str(self.folder / name) if isinstance(self.server, Hdfs) else self.server.uri(self.prefix, name)
+
     def ingest(self) -> Summary:
-        return ingest(IngestRequest(self.store, self.lake), SerialWorkers(self.options))
+        request = IngestRequest(self.store, self.lake, range_size=_RANGE)
+        return ingest(request, SerialWorkers(self.options))
 
     def downloaded(self, name: str = "lake") -> Path:
         """Return what the server has, on this machine."""
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        self.server.download(f"{self.prefix}/{name}", self.folder / name)
+        if not isinstance(self.server, Hdfs):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.server.download(f"{self.prefix}/{name}", self.folder / name)
         return self.folder / name
 
 
-@pytest.fixture(params=["s3", "azure"])
+@pytest.fixture(params=["s3", "azure", "hdfs"])
 def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> Uploaded:
     return Uploaded(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
 
 
-@pytest.fixture
-def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    return partial(runner(capfd), *s3.spark_options)
+_WITH_LAKES = pytest.mark.parametrize("uploaded", ["s3", "azure"], indirect=True)
 
 
 def without_secrets(*places: Path | str) -> bool:
@@ -106,7 +112,12 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
     assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
     assert files == {name for name in files_in(uploaded.downloaded()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
-    assert [] == verify(VerifyRequest(uploaded.store), SerialWorkers(uploaded.options)).findings
+    ingest_store(uploaded.local, uploaded.folder / "here")
+    for table in ("consume_queue", "index_entries"):
+        here, there = (
+            [row["physical_offset"] for row in rows_of(one, table)] for one in (uploaded.folder / "here", lake)
+        )
+        assert here == there != []
 
     optimize(uploaded.lake, SerialWorkers(uploaded.options))
 
@@ -118,6 +129,46 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
     restore(request, SerialWorkers(uploaded.options))
     assert raw_records(out) == raw_records(uploaded.local)
     assert without_secrets(lake)
+
+
+def test_commands_give_the_same_output_for_a_server_and_the_disk(
+    uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
+    run = partial(runner(capfd), *spark_options_of(uploaded.options))
+    asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
+    uploaded.ingest()
+    for verb in (
+        ("inspect", "--deep", "--json", "--quiet", ""),
+        ("dump", "--json", f"/commitlog/{0:020d}"),
+        (*asked, "--store", ""),
+    ):
+        there, here = (run(*verb[:-1], f"{place}{verb[-1]}") for place in (uploaded.store, uploaded.local))
+
+        assert ExitCode.CLEAN is here.code, verb
+        assert here[:2] == (there.code, there.out.replace(uploaded.store, str(uploaded.local)))
+    of_store, of_lake = run(*asked, "--store", uploaded.local), run(*asked, "--lake", uploaded.lake)
+    assert of_store.lines[0] == of_lake.lines[0]
+
+
+def test_index_files_rebuilt_from_a_server_equal_those_of_the_broker(uploaded: Uploaded) -> None:
+    request = RebuildIndexRequest(uploaded.store, uploaded.place("index"), range_size=_RANGE)
+    result = rebuild_index(request, SerialWorkers(uploaded.options))
+    made = files_in(uploaded.downloaded("index"))
+    manifest = json.loads(made.pop("MANIFEST.json"))
+
+    assert ExitCode.CLEAN is result.exit_code
+    assert list(files_in(uploaded.local / "index").values()) == [data for _, data in sorted(made.items())]
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
+        file["name"]: file["sha256"] for file in manifest["files"]
+    }
+
+
+def test_verify_finds_no_problem_in_a_healthy_store_on_a_server_and_deletes_its_scratch(uploaded: Uploaded) -> None:
+    request = VerifyRequest(uploaded.store, range_size=_RANGE, scratch=uploaded.place("scratch"))
+
+    assert [] == verify(request, SerialWorkers(uploaded.options)).findings
+    assert {} == files_in(uploaded.downloaded("scratch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +198,7 @@ def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) ->
         return list(pool.map(attempt, requests))
 
 
+@_WITH_LAKES
 def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: Uploaded) -> None:
     """The server's conditional put decides."""
     runs = runs_together([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
@@ -155,6 +207,7 @@ def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: Uploaded) -> 
     assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
 
 
+@_WITH_LAKES
 def test_simultaneous_runs_of_several_brokers_keep_all_messages(uploaded: Uploaded, golden: StoreOf) -> None:
     stores = {"a": golden(STORE), "b": golden("b498-base"), "c": golden("b420-base")}
     requests = [IngestRequest(uploaded.upload(local, name), uploaded.lake, name) for name, local in stores.items()]
@@ -178,36 +231,6 @@ def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_pat
     return Uploaded(s3, golden(STORE), request.node.name, tmp_path)
 
 
-def test_queries_give_the_same_answers_from_s3_as_from_disk(on_s3: Uploaded, run: Run) -> None:
-    on_s3.ingest()
-    asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
-    expected = run(*asked, "--store", str(on_s3.local))
-
-    assert ExitCode.CLEAN is expected.code
-    assert expected[:2] == run(*asked, "--store", on_s3.store)[:2]
-    assert expected.lines[0] == run(*asked, "--lake", on_s3.lake).lines[0]
-
-
-def test_index_files_rebuilt_on_s3_equal_those_of_the_broker(on_s3: Uploaded) -> None:
-    request = RebuildIndexRequest(on_s3.store, on_s3.server.uri(on_s3.prefix, "index"))
-    result = rebuild_index(request, SerialWorkers(on_s3.options))
-    made = files_in(on_s3.downloaded("index"))
-    manifest = json.loads(made.pop("MANIFEST.json"))
-
-    assert ExitCode.CLEAN is result.exit_code
-    assert list(files_in(on_s3.local / "index").values()) == [data for _, data in sorted(made.items())]
-    assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
-        file["name"]: file["sha256"] for file in manifest["files"]
-    }
-
-
-def test_verify_finds_no_problem_in_a_healthy_store_on_s3_and_deletes_its_scratch(on_s3: Uploaded) -> None:
-    request = VerifyRequest(on_s3.store, scratch=on_s3.server.uri(on_s3.prefix, "scratch"))
-
-    assert [] == verify(request, SerialWorkers(on_s3.options)).findings
-    assert {} == files_in(on_s3.downloaded("scratch"))
-
-
 PLACES = ("environment", "profile", "properties file", "options")  # of keys
 
 
@@ -217,7 +240,7 @@ def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tup
     home.joinpath(".aws").mkdir(exist_ok=True)
     environment = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")
     environment |= {"HOME": str(home), "RMQ_LAKE_CACHE": str(cache_directory()), "AWS_EC2_METADATA_DISABLED": "true"}
-    options = [word.replace(SECRET_KEY, secret) for word in s3.spark_options]
+    options = [word.replace(SECRET_KEY, secret) for word in spark_options_of(s3.options)]
     if place == "environment":
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
         return [], {**environment, **keys, "AWS_ENDPOINT_URL": endpoint, "AWS_REGION": region}
