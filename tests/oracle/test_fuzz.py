@@ -27,7 +27,6 @@ from tests.oracle.judge import (
     by_commands,
     by_scalar,
     differences,
-    list_index_files,
     on_disk,
     records,
     unfaithful,
@@ -171,43 +170,65 @@ def _keys(random: Random) -> str:
     )
 
 
-# --- the index alone -------------------------------------------------------------------------------------------------
+# --- queues and index alone ------------------------------------------------------------------------------------------
 
 
-def fuzz_index(driver: DriverProcess, store: Path, seed: int) -> Found:
-    """Hand crafted messages to the index service: offsets that stand or go back, any time; then look keys up."""
+def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
+    """
+    Hand crafted messages to the index service and to the queues, then look keys up.
+
+    Offsets stand, leap or go back, places repeat, and a time may be anything.
+    """
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
     release = Release.from_version(driver.release)
-    crafted = list(_crafted_for_index(random, _few_enough(geometry)))
+    crafted = list(_crafted(random, _few_enough(geometry)))
     writer = Writer(((0, driver.release),), geometry)
     index = IndexWriter(writer.index_geometry, make_rules((0, release)))
+    queues: dict[QueueName, ConsumeQueue] = {}
     for message in crafted:
         index.dispatch(_as_record(message))
-    made = [file.encode(release.empty_index_count) for file in index.files]
+        name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
+        queue = queues.setdefault(name, ConsumeQueue(geometry.queue_file_size()))
+        places = (message.queue_offset, message.physical_offset, message.size)
+        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
+    files = [file.encode(release.empty_index_count) for file in index.files]
     with open_store(driver, store, geometry) as opened:
         opened.dispatch_each("index", crafted)
-        found = _fuzz_lookups(random, opened, crafted, made, writer)
-    real = [path.read_bytes() for path in list_index_files(store)]
-    found += _told("scalar", differences(Derived({}, real), Derived({}, made)))
-    return len(crafted), found
+        opened.dispatch_each("queue", crafted)
+        found = _fuzz_lookups(random, opened, crafted, files, writer)
+    made = {
+        f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
+    }
+    return len(crafted), found + _told("scalar", differences(on_disk(store), Derived(made, files)))
 
 
-def _crafted_for_index(random: Random, count: int) -> Iterator[Crafted]:
+def _crafted(random: Random, count: int) -> Iterator[Crafted]:
     clock = _Clock(random)
     offset = random.choice((0, 0, 1 << 40))
+    next_offsets = {(topic, queue): random.choice((0, 0, 3, 25)) for topic in _TOPICS[:3] for queue in (0, 5)}
     for number in range(count):
-        offset += random.choice((0, 1, 100, 100, 100, 10**6))
+        queue = random.choice(list(next_offsets))
+        size = random.choice((1, 91, 100, 5000))
+        queue_offset = next_offsets[queue]
+        if random.random() < 0.02:
+            queue_offset = random.choice((0, queue_offset + 1, queue_offset + 40, max(queue_offset - 2, 0)))
+        next_offsets[queue] = queue_offset + 1
         time_of_day = clock.tick()
         yield Crafted(
-            random.choice(_TOPICS[:3]),
-            max(offset - random.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 150)), 0),
+            queue[0],
+            offset if random.random() < 0.93 else max(offset - random.choice((1, 50, 150, 10_000)), 0),
             time_of_day if random.random() < 0.99 else random.randrange(-_LONG, _LONG),
+            queue_id=queue[1],
+            queue_offset=queue_offset,
+            size=size,
+            tags_code=random.randrange(-(1 << 31), 1 << 31),
             keys=_whole(_keys(random)) if random.random() < 0.8 else "",
             unique_key=f"{number:032X}" if random.random() < 0.9 else None,
             tags=_whole(random.choice(_WORDS)) if random.random() < 0.3 else None,
             sys_flag=random.choice((0, 0, 0, 4, 8, 12)),
         )
+        offset += random.choice((0, 1, size, size, size, size, size, 10**6))
 
 
 def _as_record(message: Crafted) -> MessageRecord:
@@ -240,56 +261,9 @@ def _fuzz_lookups(
     return found
 
 
-# --- the queues alone ------------------------------------------------------------------------------------------------
-
-
-def fuzz_queues(driver: DriverProcess, store: Path, seed: int) -> Found:
-    """Hand crafted messages to the queues: queue offsets that leap, stand and fall, places that repeat."""
-    random = Random(seed)
-    geometry = _geometry(random, _FILE_SIZES[0])
-    release = Release.from_version(driver.release)
-    crafted = list(_crafted_for_queues(random, _few_enough(geometry)))
-    queues: dict[QueueName, ConsumeQueue] = {}
-    for message in crafted:
-        name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
-        queue = queues.setdefault(name, ConsumeQueue(geometry.consume_queue_file_size))
-        places = (message.queue_offset, message.physical_offset, message.size)
-        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
-    with open_store(driver, store, geometry) as opened:
-        opened.dispatch_each("queue", crafted)
-    made = {
-        f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
-    }
-    found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
-    return len(crafted), found
-
-
-def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
-    offset = 0
-    next_offsets = {(topic, queue): random.choice((0, 0, 3, 25)) for topic in _TOPICS[:3] for queue in (0, 5)}
-    for _ in range(count):
-        queue = random.choice(list(next_offsets))
-        size = random.choice((1, 91, 100, 5000))
-        queue_offset = next_offsets[queue]
-        if random.random() < 0.02:
-            queue_offset = random.choice((0, queue_offset + 1, queue_offset + 40, max(queue_offset - 2, 0)))
-        next_offsets[queue] = queue_offset + 1
-        place = offset if random.random() < 0.97 else max(offset - random.choice((1, 50, 10_000)), 0)
-        yield Crafted(
-            queue[0],
-            place,
-            _NOW,
-            queue_id=queue[1],
-            queue_offset=queue_offset,
-            size=size,
-            tags_code=random.randrange(-(1 << 31), 1 << 31),
-        )
-        offset += size
-
-
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
-DOORS: Final = {"store": fuzz_store, "index": fuzz_index, "queues": fuzz_queues}
+DOORS: Final = {"store": fuzz_store, "dispatch": fuzz_dispatch}
 
 
 def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
