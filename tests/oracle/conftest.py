@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.oracle.plays import Played, play
+from tests.oracle.plays import Played
 from tests.oracle.releases import MATRIX, in_every_run, marks, version_of
 from tests.oracle.scenarios import SCENARIOS, Scenario
 
@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "release", [pytest.param(one, id=one, marks=marks(in_every_run=one == chosen)) for one in releases]
         )
         return
-    short = [name for name in scenarios.args if name in _IN_TWO_MINUTES and not scenarios.kwargs.get("in_matrix_only")]
+    short = [name for name in scenarios.args if name in _IN_TWO_MINUTES]
     every_run = (in_every_run(short[0], MATRIX), short[0]) if short else None
     metafunc.parametrize(
         ("release", "scenario"),
@@ -63,7 +63,7 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
     @cache
     def of(scenario: Scenario, release: str) -> Played:
         place = folder / release / scenario.name
-        return play(scenario, release, place / "store", place / "scratch")
+        return Played(scenario, scenario.on(release, place / "store", place / "scratch"))
 
     return of
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from jobs.lake.findings import Finding
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild.queues import FILES
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
@@ -35,7 +36,6 @@ from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 from tests.support.stores import stored_records, walked_segments
 
-_BATCH_UNIT_SIZE = 46
 _MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
     QueueKind.PLAIN: ConsumeQueue,
     QueueKind.BATCH: BatchConsumeQueue,
@@ -68,9 +68,6 @@ class Writer:
             lmq=self.settings.get("enableLmq") == "true",
             delay_levels=self.settings.get("messageDelayLevel", DEFAULT_DELAY_LEVELS),
         )
-
-    def queue_file_size(self, kind: QueueKind) -> int:
-        return self.geometry.consume_queue_units * (UNIT.size if kind is QueueKind.PLAIN else _BATCH_UNIT_SIZE)
 
 
 class Derived(NamedTuple):
@@ -147,7 +144,7 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
     for record in log:
         for unit in expected_units(record, queue_rules):
             kind = unit.queue.kind
-            queue = queues.setdefault(unit.queue, _MODELS[kind](writer.queue_file_size(kind)))
+            queue = queues.setdefault(unit.queue, _MODELS[kind](writer.geometry.queue_file_size(kind)))
             queue.append(unit, queue_rules.release_at(record.physical_offset))
     index = IndexWriter(writer.index_geometry, make_rules(*writer.rules))
     index.dispatch_all(log)
@@ -161,16 +158,30 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
     )
 
 
+def rebuild_queue_folder(  # noqa: PLR0913 - what tests choose
+    store: Path,
+    out: Path,
+    release: str | None,
+    *,
+    geometry: Geometry = SMALL_GEOMETRY,
+    delay_level: str | None = None,
+    to: str = FILES,
+) -> Path:
+    """Rebuild the queues of a store, and return the folder with their files or their database."""
+    conf = BrokerConf(consume_queue_size=geometry.queue_file_size(), delay_level=delay_level)
+    summary = rebuild_queues(RebuildQueuesRequest(str(store), out, conf, release=release, to=to), SerialWorkers())
+    (out / MANIFEST_FILE).unlink()
+    return out / summary.folder
+
+
 def by_commands(store: Path, writer: Writer) -> Derived:
     """Return what `rebuild-consumequeue` and `rebuild-index` make of a store; of several, they detect the releases."""
     release = writer.releases[0][1] if len(writer.releases) == 1 else None
     delays = writer.settings.get("messageDelayLevel")
-    conf = BrokerConf(consume_queue_size=writer.queue_file_size(QueueKind.PLAIN), delay_level=delays)
     with TemporaryDirectory() as folder:
         queues, index = Path(folder, QueueKind.PLAIN), Path(folder, "index")
-        rebuild_queues(RebuildQueuesRequest(str(store), queues, conf, release=release), SerialWorkers())
+        rebuild_queue_folder(store, queues, release, geometry=writer.geometry, delay_level=delays)
         rebuild_index(RebuildIndexRequest(str(store), str(index), writer.geometry.wanted(release)), SerialWorkers())
-        (queues / MANIFEST_FILE).unlink()
         for kind in QueueKind:  # a store has the folders of the other kinds next to that of plain queues
             if (queues / kind).exists():
                 (queues / kind).rename(Path(folder, kind))

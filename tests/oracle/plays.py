@@ -50,11 +50,6 @@ class Played:
         return on_disk(self.store)
 
 
-def play(scenario: Scenario, release: str, store: Path, scratch: Path) -> Played:
-    scratch.mkdir(parents=True)
-    return Played(scenario, scenario.on(release, store, scratch))
-
-
 _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")
 
 
@@ -64,7 +59,7 @@ def keep(scenario: Scenario, release: str, out: Path) -> Path:
     name = f"up{digits[1]}-{digits[2]}" if scenario in UPGRADES else f"b{digits[0]}-{scenario.name}"
     with tempfile.TemporaryDirectory(prefix="oracle-golden-") as scratch:
         store = Path(scratch) / name
-        played = play(scenario, release, store, Path(scratch) / "scratch")
+        played = Played(scenario, scenario.on(release, store, Path(scratch) / "scratch"))
         for part in _NOT_KEPT:
             shutil.rmtree(store / part, ignore_errors=True)
             (store / part).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import pytest
 
 from jobs.products.index.settings import GivenSettings
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.consumequeue.dispatch import QueueKind
 from tests.support.published import Module, class_path
 from tests.support.waiting import free_port
 
@@ -73,8 +74,7 @@ def marks(*, in_every_run: bool) -> list[pytest.MarkDecorator]:
     return [pytest.mark.oracle, *([] if in_every_run else [pytest.mark.campaign])]
 
 
-_BATCH_UNIT_SIZE: Final = 46
-_QUEUE_UNIT_SIZE: Final = 20
+_UNIT_SIZES: Final = {QueueKind.PLAIN: 20, QueueKind.BATCH: 46}
 
 PATIENCE: Final = {
     f"waitTimeMillsIn{queue}Queue": "60000"  # milliseconds, not 200 to 5,000: this machine may be busy
@@ -98,9 +98,8 @@ class Geometry:
     hash_slots: int = 100
     index_entries: int = 20
 
-    @property
-    def consume_queue_file_size(self) -> int:
-        return self.consume_queue_units * _QUEUE_UNIT_SIZE
+    def queue_file_size(self, kind: QueueKind = QueueKind.PLAIN) -> int:
+        return self.consume_queue_units * _UNIT_SIZES[kind]
 
     def wanted(self, release: str | None) -> GivenSettings:
         """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
@@ -108,7 +107,7 @@ class Geometry:
 
     def wanted_with_conf(self, release: str) -> GivenSettings:
         """Return the same with a broker.conf that names the size of queue files."""
-        return self.wanted(release)._replace(conf=BrokerConf(consume_queue_size=self.consume_queue_file_size))
+        return self.wanted(release)._replace(conf=BrokerConf(consume_queue_size=self.queue_file_size()))
 
 
 SMALL_GEOMETRY: Final = Geometry()
@@ -121,7 +120,7 @@ REAL_GEOMETRY: Final = Geometry(
 
 
 def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None = None) -> dict[str, str]:
-    log_size, queue_size = str(geometry.commit_log_file_size), str(geometry.consume_queue_file_size)
+    log_size, queue_size = str(geometry.commit_log_file_size), str(geometry.queue_file_size())
     return {
         "storePathRootDir": str(store),
         "storePathCommitLog": str(store / "commitlog"),
@@ -130,7 +129,7 @@ def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None 
         "mappedFileSizeCommitLog": log_size,
         "mapedFileSizeConsumeQueue": queue_size,
         "mappedFileSizeConsumeQueue": queue_size,
-        "mapperFileSizeBatchConsumeQueue": str(geometry.consume_queue_units * _BATCH_UNIT_SIZE),
+        "mapperFileSizeBatchConsumeQueue": str(geometry.queue_file_size(QueueKind.BATCH)),
         "maxHashSlotNum": str(geometry.hash_slots),
         "maxIndexNum": str(geometry.index_entries),
         "haListenPort": str(free_port()),

@@ -14,13 +14,9 @@ from typing import Literal, NamedTuple
 
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, running
+from tests.oracle.process import AT_FULL_SPEED, Answer, DriverError, DriverProcess, Value, running
 from tests.oracle.releases import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
 from tests.support.waiting import free_port
-
-
-class UnknownSettingError(Exception):
-    """A release was said something that it does not know."""
 
 
 class StoreRefusedError(Exception):
@@ -396,7 +392,7 @@ def _prefixed(kind: str, settings: Mapping[str, str]) -> dict[str, Value]:
 def _check_known(driver: DriverProcess, answer: Answer) -> None:
     unknown = set(answer["unknown"].split(",")) - OPTIONAL_SETTINGS - {""}
     if unknown:
-        raise UnknownSettingError(f"RocketMQ {driver.release} does not know {sorted(unknown)}")
+        raise DriverError(f"RocketMQ {driver.release} does not know {sorted(unknown)}")
 
 
 def _stored(answer: Answer) -> Stored:

@@ -15,8 +15,6 @@ import pytest
 
 from jobs.query import Message
 from jobs.query import story as timeline
-from jobs.store.workers import SerialWorkers
-from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.release import Release
@@ -27,11 +25,12 @@ from tests.oracle.judge import (
     by_scalar,
     on_disk,
     records,
+    unexplained,
     unfaithful,
     units_into_log,
 )
 from tests.oracle.process import DriverProcess
-from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, version_of
+from tests.oracle.releases import MATRIX, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
 from tests.support.lakes import ingest_store, leftovers, raw_rows, real_entries
 from tests.support.query_stores import open_lake
@@ -195,7 +194,7 @@ def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led
             record.physical_offset for record in (*log, *taken_back)
         }
         return
-    findings = _findings(store, writer)
+    findings = {finding.kind for finding in unexplained(store, writer)}
     assert on_disk(store).queues == made or findings & forgotten
     assert _are_among(on_disk(store).queues, made, in_place=not forgotten)
     assert findings <= {"missing_index_entries"} | forgotten
@@ -253,11 +252,3 @@ def _offsets_of_entries(store: Path) -> set[int]:
         offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)
         at += int(DLEDGER_ENTRY.unpack(raw[at : at + DLEDGER_ENTRY.size])[1])
     return offsets
-
-
-def _findings(store: Path, release: str) -> set[str]:
-    wanted = SMALL_GEOMETRY.wanted(release)
-    return {
-        finding.kind
-        for finding in verify.verify(verify.VerifyRequest(str(store), wanted=wanted), SerialWorkers()).findings
-    }

@@ -8,17 +8,16 @@ from types import MappingProxyType
 
 import pytest
 
-from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
 from tests.oracle.conftest import Verdict
+from tests.oracle.judge import rebuild_queue_folder
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 
@@ -30,7 +29,6 @@ _ROCKSDB = {"storeType": "defaultRocksDB"}
 _TOPICS = ("Orders", "Bills")
 _LIGHT_QUEUES = ("%LMQ%one", "%LMQ%two")
 _COUNT = 120
-_FILE = SMALL_GEOMETRY.consume_queue_file_size
 
 
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
@@ -66,7 +64,7 @@ def test_brokers_serve_converted_queues_and_continue_them(
         assert queue[0] in _LIGHT_QUEUES or [number for number, _ in more[queue]] == list(range(len(more[queue])))
         assert len(more[queue]) == 2 * len(rows)
     assert pulled == _COUNT
-    again = _made(store, tmp_path / "again", release, target)
+    again = rebuild_queue_folder(store, tmp_path / "again", release, to=target)
     assert _content(store / "consumequeue", target) == _content(again, target)
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
@@ -167,16 +165,8 @@ def _served(broker: RealBroker) -> Rows:
     return {queue: broker.read_queue(*queue) for queue in queues}
 
 
-def _made(store: Path, out: Path, release: str, target: str) -> Path:
-    conf = BrokerConf(consume_queue_size=_FILE)
-    request = RebuildQueuesRequest(str(store), out, conf, release=release, to=target)
-    summary = rebuild_queues(request, SerialWorkers())
-    (out / MANIFEST_FILE).unlink()
-    return out / summary.folder
-
-
 def _convert(store: Path, out: Path, release: str, target: str) -> None:
-    made = _made(store, out, release, target)
+    made = rebuild_queue_folder(store, out, release, to=target)
     shutil.rmtree(store / "consumequeue")
     made.rename(store / "consumequeue")
 

@@ -16,17 +16,16 @@ import pytest
 from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict as Note
+from tests.oracle.judge import rebuild_queue_folder
 from tests.oracle.process import DriverError
-from tests.oracle.releases import SMALL_GEOMETRY, marks, version_of
+from tests.oracle.releases import marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 from tests.support.lakes import ingest_store, rows_of
 
@@ -348,10 +347,7 @@ def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
 def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
-    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    summary = rebuild_queues(RebuildQueuesRequest(str(store), out, conf, release=cell.release), SerialWorkers())
-    (out / MANIFEST_FILE).unlink()
-    (out / summary.folder).rename(store / "consumequeue")
+    rebuild_queue_folder(store, out, cell.release).rename(store / "consumequeue")
     return _read(store, cell)
 
 
