@@ -152,12 +152,12 @@ def _emit_folded(
     return types.UniTuple(types.int64, 2)(types.uintp, types.int64, types.int64), emit
 
 
-folded: Any = intrinsic(_emit_folded)
+fold_crc: Any = intrinsic(_emit_folded)
 
 
 @inlined
 def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: no cover
-    low, high = folded(np.uintp(buffer.ctypes.data + at), steps, crc)
+    low, high = fold_crc(np.uintp(buffer.ctypes.data + at), steps, crc)
     return _of_step(low, high)
 
 

@@ -228,7 +228,7 @@ class LakeLists:
         try:
             listed = self._tables.tables_and_views
         except (DeltaError, OSError):  # of a typed table: `query sql` says why it cannot be read
-            listed = self._tables.tables_of_runs
+            listed = self._tables.tables_and_views_of_runs
         return [name for name in listed if name != MESSAGES]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:

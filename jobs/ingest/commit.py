@@ -93,15 +93,18 @@ class NextRun:
             self.lake, FileNaming(self.known_store.store_id, self.known_store.next_run), self.known_store.broker
         )
 
-    def finish_earlier_run(self, spared: Collection[str]) -> dict[str, int]:
+    def finish_earlier_run(self, unchecked_tables: Collection[str]) -> dict[str, int]:
         """
         Commit the run that an earlier process prepared, and delete the files of a run that was killed.
 
-        Before that, every table except those *spared* must contain the rows of all runs; return the newest run of each.
+        Before that, every table except *unchecked_tables* must contain the rows of all runs. Return the newest run of
+        each table.
         """
         self.summary.store_id = self.known_store.store_id
         newest, leftover = self.known_store.newest, find_unfinished_run(self.lake, self.known_store)
-        tables = newest_run_by_table(self.lake, self.known_store, is_done=leftover is None, spared=spared)
+        tables = newest_run_by_table(
+            self.lake, self.known_store, is_done=leftover is None, unchecked_tables=unchecked_tables
+        )
         if self.request.dry_run:
             return tables
         if leftover is not None:

@@ -152,8 +152,8 @@ class _Run(NextRun):
         self.determine_topics()
         products = [product for product in PRODUCTS if self.request.wants_product(product)]
         written = {table for product in products for table in product.tables}
-        spared = {table for product in PRODUCTS for table in product.tables} - written
-        tables = self.finish_earlier_run(spared)
+        unchecked_tables = {table for product in PRODUCTS for table in product.tables} - written
+        tables = self.finish_earlier_run(unchecked_tables)
         self.state = {**(self.known_store.newest.state if self.known_store.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._find_unmatched_topics()
         superseded = find_superseded_rows(self.lake, self.known_store, self.store)

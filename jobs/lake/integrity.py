@@ -89,13 +89,13 @@ def refuse_unsupported_tables(lake: Lake, tables: Iterable[Table]) -> None:
 
 
 def newest_run_by_table(
-    lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()
+    lake: Lake, store: KnownStore, *, is_done: bool, unchecked_tables: Collection[str] = ()
 ) -> dict[str, int]:
     """
     Return the store's newest run in each table, when its newest run is committed; `OSError` if a table lacks a run.
 
-    *is_done*: the newest run is marked as done, so every table has it. *spared* tables are not checked: users may have
-    deleted tables that they do not want. Raises `OtherRunActiveError` if another process is running.
+    *is_done*: the newest run is marked as done, so every table has it. *unchecked_tables*: users may have deleted
+    tables that they do not want. Raises `OtherRunActiveError` if another process is running.
     """
     newest = store.newest
     number = newest.run if newest else 0
@@ -107,7 +107,7 @@ def newest_run_by_table(
         wanted = number if table.name in own and is_done else earlier
         snapshot = open_table(lake, table.name)
         run = read_newest_transaction(snapshot, store.store_id) if snapshot is not None else None
-        if table.name not in spared:
+        if table.name not in unchecked_tables:
             most = number if table.name in own or before is None else wanted or 0
             _check_run(lake, store, table, run, (wanted or 0, most))
         found[table.name] = number if table.name in own else max(run or 0, earlier or 0)

@@ -172,7 +172,7 @@ class LakeTables:
         return {view.name: view.row.removeprefix("One row is ") for view in found}
 
     @cached_property
-    def tables_of_runs(self) -> Mapping[str, tuple[str, str]]:
+    def tables_and_views_of_runs(self) -> Mapping[str, tuple[str, str]]:
         """The tables and views that runs make, as `listed` has them."""
         found = {name: ("table", "") for name in (MESSAGES, *TABLES_EXCEPT_MESSAGES) if self.has_table(name)}
         return found | {name: ("view", row) for name, row in self.view_descriptions.items()}
@@ -180,7 +180,7 @@ class LakeTables:
     @cached_property
     def tables_and_views(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found, lake = dict(self.tables_of_runs), Lake(self._lake, self._options)
+        found, lake = dict(self.tables_and_views_of_runs), Lake(self._lake, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
             if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
                 found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"

@@ -352,7 +352,7 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
             count = sum(skip.keys for skip in survivor.skipped_keys)
             yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
-    ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail]
+    ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail_count]
     # A promotion that cut the log at its end took back later entries of index files.
     last = keys.last_record_offset
     if ahead and store.has_clean_shutdown and not any(takeover > last for takeover in takeover_offsets(store)):

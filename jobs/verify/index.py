@@ -200,11 +200,11 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
-        if survivor.tail and explanation.store.has_clean_shutdown:
+        if survivor.tail_count and explanation.store.has_clean_shutdown:
             offset = header.end_physical_offset
-            found = f"{count_text(survivor.tail, 'entry')} of messages past the end of the log"
+            found = f"{count_text(survivor.tail_count, 'entry')} of messages past the end of the log"
             cause = "the end of the log was lost after the broker had shut down cleanly, or the file was copied later"
-            yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
+            yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail_count, offset)
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
@@ -314,7 +314,7 @@ def _notes(explanation: Explanation) -> Iterator[str]:
     said |= {FileVerdict.AHEAD} if store.has_clean_shutdown else set()
     before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:
-        entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
+        entries = sum(explained.survivor.head_count for explained in before if explained.survivor is not None)
         names = f"index/{before[0].name} to {before[-1].name}"
         yield f"{names}: {count_text(entries, 'entry')} of messages before the first segment, in {len(before):,} files"
         said.add(FileVerdict.HISTORY)

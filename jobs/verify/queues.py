@@ -471,7 +471,7 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
                 found = f"{run.first}, in the record at offset {run.log_offset:,}"
                 place = name.path, None, "queue_offset"
                 yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
-            before, expected = expected, run.first + run.length
+            before, expected = expected, run.first + run.record_count
 
 
 def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> bool:

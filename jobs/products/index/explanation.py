@@ -276,12 +276,12 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
         return FileVerdict.SKIPPED, f"{count_text(count, 'key')} of the log missing before entry {numbers}"
     if survivor.lost_entry_count:
         return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
-    if survivor.head:
-        return FileVerdict.HISTORY, f"{count_text(survivor.head, 'entry')} of older messages"
-    if survivor.tail and survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} whose keys are in no record"
-    if survivor.tail:
-        return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
+    if survivor.head_count:
+        return FileVerdict.HISTORY, f"{count_text(survivor.head_count, 'entry')} of older messages"
+    if survivor.tail_count and survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
+        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail_count, 'entry')} whose keys are in no record"
+    if survivor.tail_count:
+        return FileVerdict.AHEAD, f"{count_text(survivor.tail_count, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
         numbers = ", ".join(str(run.entry) for run in survivor.repeated_keys)
         return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"

@@ -83,14 +83,14 @@ class IndexRecipe:
     previous: IndexHeader | None = None
     empty_index_count: int = 1
     broker_file: BrokerIndexFile | None = None
-    head: int = 0
-    tail: int = 0
+    head_count: int = 0
+    tail_count: int = 0
     storage: Storage = field(default_factory=AnyStorage, repr=False)
 
     @property
     def entry_count(self) -> int:
         """The number of entries."""
-        return self.head + sum(part.keys for part in self.parts) + self.tail
+        return self.head_count + sum(part.keys for part in self.parts) + self.tail_count
 
 
 def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
@@ -102,8 +102,8 @@ def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
 
 def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *note*."""
-    last_entries = KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail + 1, recipe.tail)
-    parts = [KeyPart(OWN_ENTRIES, 1, recipe.head), *recipe.parts, last_entries]
+    last_entries = KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail_count + 1, recipe.tail_count)
+    parts = [KeyPart(OWN_ENTRIES, 1, recipe.head_count), *recipe.parts, last_entries]
     for part in parts:
         if part.file == OWN_ENTRIES:
             _adopt(builder, recipe, part, note)

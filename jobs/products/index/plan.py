@@ -133,10 +133,13 @@ class IndexPlan:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
         count, parts, tail = self.empty_index_count, survivor.list_parts(self.key_sequence), 0
         if end is None:
-            count, tail = min(survivor.broker_file.header.index_count, 1), survivor.tail  # 0 or 1 before the first put
+            count, tail = (
+                min(survivor.broker_file.header.index_count, 1),
+                survivor.tail_count,
+            )  # 0 or 1 before the first put
         else:
             parts += self.key_sequence.list_parts(survivor.end, end)
         return IndexRecipe(
             self.geometry, self.rules, self.key_sequence.scratch, tuple(parts), survivor.previous, count,
-            survivor.broker_file, survivor.head, tail, self.storage,
+            survivor.broker_file, survivor.head_count, tail, self.storage,
         )  # fmt: skip

@@ -159,7 +159,7 @@ def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
         return True  # nothing contradicts it; its entries come without their keys
     count = survivor.broker_file.header.entry_count
     last = keys.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
-    return bool(count > survivor.head and not survivor.tail and last) and (
+    return bool(count > survivor.head_count and not survivor.tail_count and last) and (
         last[0].physical_offset == survivor.broker_file.header.end_physical_offset
     )
 

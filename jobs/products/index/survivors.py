@@ -49,8 +49,8 @@ class Survivor:
     broker_file: BrokerIndexFile
     start: int
     previous: IndexHeader | None = None  # the end of the file before it, as its first entry shows
-    head: int = 0  # leading entries of messages before the log
-    tail: int = 0  # last entries of messages that the log does not hold yet
+    head_count: int = 0  # leading entries of messages before the log
+    tail_count: int = 0  # last entries of messages that the log does not hold yet
     first_message_keys: range | None = None  # the numbers of the keys of its first message
     runs: tuple[EntryRun, ...] = ()  # of its entries after the head; the last one has the tail
     is_repeated: bool = False  # an earlier file has all its keys, and no start of a broker explains it
@@ -58,7 +58,7 @@ class Survivor:
     @property
     def is_before_log(self) -> bool:
         """Whether all its messages are deleted."""
-        return 0 < self.head == self.broker_file.header.entry_count
+        return 0 < self.head_count == self.broker_file.header.entry_count
 
     @property
     def end(self) -> int:
@@ -272,7 +272,7 @@ class FilePlacer:
                 numbers = range(self._keys.find_first_key(begin), self._keys.find_first_key(begin + 1))
                 begins = numbers if numbers or find_record(self._store, begin) is not None else None
             if count and head == count:
-                return Survivor(broker_file, -count, head=head)
+                return Survivor(broker_file, -count, head_count=head)
             lost = self._lost(reader, head, count)
             if lost and lost[0].entry == head + 1 and not head:
                 begins, start = None, lost[0].start
@@ -291,7 +291,7 @@ class FilePlacer:
         ]
         found = Survivor(broker_file, start, previous, head, 0, None if head else begins, tuple(runs))
         missing = 0 if runs[-1].is_lost else found.end - len(self._keys)
-        return replace(found, tail=min(max(missing, 0), count - head))
+        return replace(found, tail_count=min(max(missing, 0), count - head))
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
         """Return the entries of messages that the log has lost."""

@@ -129,7 +129,7 @@ class UndispatchedRecords(NamedTuple):
     queue: QueueName
     log_offset: int  # of the first
     first: int  # its queue offset
-    length: int
+    record_count: int
 
 
 class QueueWithoutFiles(NamedTuple):

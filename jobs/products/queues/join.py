@@ -43,7 +43,7 @@ from jobs.products.queues.unit_files import (
 from jobs.products.queues.unmatched import (
     CollectedLog,
     Remainder,
-    Resolved,
+    ResolvedRecords,
     Rows,
     Write,
     list_offsets_to_resolve,
@@ -191,7 +191,7 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
     return task.result, task.unsettled
 
 
-def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
+def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: ResolvedRecords) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
     rows = (batch for one in part for batch in make_record_batches(*explain_remainder(one, log, resolved, result)))

@@ -30,7 +30,7 @@ from jobs.products.queues.unmatched import (
     CollectedLog,
     RecordFields,
     Remainder,
-    Resolved,
+    ResolvedRecords,
     UnmatchedUnit,
     classify_gap_units,
     consecutive_runs,
@@ -45,13 +45,15 @@ _SHOWN = 4
 QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def explain_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> QueueRows:
+def explain_remainder(
+    remainder: Remainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
+) -> QueueRows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     return _Settling(remainder, log, resolved, joined).run()
 
 
 class _Settling:
-    def __init__(self, remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> None:
+    def __init__(self, remainder: Remainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult) -> None:
         self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
         self._queue, self._name = remainder.queue, remainder.queue.name
         self._with_rows = log.write is not None

@@ -47,7 +47,7 @@ class MissingUnits(NamedTuple):
     """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
 
     position: int  # of the first unit
-    length: int
+    unit_count: int
     first: Units  # the first unit, alone
     last: Units
     log_offset: int  # of the first unit
@@ -57,7 +57,7 @@ class MissingUnits(NamedTuple):
     @property
     def end(self) -> int:
         """The position after the last unit."""
-        return self.position + self.length
+        return self.position + self.unit_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,10 @@ class Remainder:
             known = self.lost[-1] if self.lost else None
             if known and run.position == known.end and run.log_offset > known.last_offset:
                 newest_ms = max(known.newest_ms, newest_ms)
-                length = known.length + run.length
-                self.lost[-1] = known._replace(length=length, last=last, last_offset=last_offset, newest_ms=newest_ms)
+                unit_count = known.unit_count + run.unit_count
+                self.lost[-1] = known._replace(
+                    unit_count=unit_count, last=last, last_offset=last_offset, newest_ms=newest_ms
+                )
             else:
                 self.lost.append(run)
 
@@ -285,7 +287,10 @@ def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
     """
     size = remainder.queue.unit_size
     ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
-    held = [*((first, stop - first) for first, stop in ends), *((run.position, run.length) for run in remainder.lost)]
+    held = [
+        *((first, stop - first) for first, stop in ends),
+        *((run.position, run.unit_count) for run in remainder.lost),
+    ]
     for start, end in remainder.gaps:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
@@ -310,12 +315,12 @@ class RecordFields(NamedTuple):
 
 RECORD_DAMAGED = "damaged"  # in bytes without a record
 RECORD_DELETED = "deleted"  # meanwhile
-Resolved = Mapping[int, RecordFields | str]  # absent: no record begins there
+ResolvedRecords = Mapping[int, RecordFields | str]  # absent: no record begins there
 
 
 def resolve_records(
     workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int], damaged: Sequence[tuple[int, int]]
-) -> Resolved:
+) -> ResolvedRecords:
     """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
     is_damaged = are_inside(wanted, damaged)

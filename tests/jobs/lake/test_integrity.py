@@ -249,4 +249,4 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     known = list_known_stores(of_lake)[0]
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
-    assert newest_run_by_table(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4
+    assert newest_run_by_table(of_lake, known, is_done=True, unchecked_tables=frozenset())["messages"] == 4
