@@ -140,7 +140,7 @@ def test_light_commands_import_without_spark_and_numba() -> None:
 
 
 def test_rows_of_a_lake_are_read_in_one_module() -> None:
-    may = {"jobs.lake.snapshot_files", "jobs.lake.delta_log", "jobs.storage"}
+    may = {"jobs.lake.snapshot_files", "jobs.storage"}
     readers = {name for name in of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
     sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
 

@@ -233,7 +233,7 @@ def _refuse_replacement(lake: Lake, snapshot: DeltaTable, known: Table) -> None:
             "that rmq-lake does not support; nothing was written. Delete the table; the next run rebuilds it from the "
             "messages"
         )
-    if any(file.vector for file in list_snapshot_files(lake, snapshot, known)):
+    if any(file.vector is not None for file in list_snapshot_files(lake, snapshot, known)):
         raise OSError(
             f"{location}: {VECTORS_ONLY_LOCAL_ERROR}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
         )

@@ -39,12 +39,12 @@ from jobs.lake.commit import (
     keeps_replaced_files_briefly,
     open_table,
 )
-from jobs.lake.delta_log import is_deletion_vector_file, may_have_deletion_vectors
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     SnapshotFile,
     list_snapshot_files,
+    may_have_deletion_vectors,
     read_batches,
     table_for_rewriting,
 )
@@ -61,6 +61,7 @@ RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
+_VECTOR_FILE = "deletion_vector_"  # in the name of a file
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 _MERGED_GROUP = 64 << 20  # bytes of rows of a row group
 CROWDED_NODE_FILES = 4  # a node with this many files is merged
@@ -140,8 +141,8 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
         return Savings(table.name)
 
     def remove_unchanged(now: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
-        there = {file.path: file.vector_identity for file in list_snapshot_files(lake, now, table)}
-        if any(there.get(file.path) != file.vector_identity for file in removed.values()):
+        there = {file.identity for file in list_snapshot_files(lake, now, table)}
+        if any(file.identity not in there for file in removed.values()):
             raise TransactionTakenError(f"{table.name} is being rewritten by another process")
         return list(removed.values()), []
 
@@ -385,7 +386,7 @@ def _vacuum(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *
 def _select_deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
     """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
     vectors, location = may_have_deletion_vectors(snapshot), lake.locate(table.name)
-    left = [name for name in found if not (vectors and is_deletion_vector_file(name))]
+    left = [name for name in found if not (vectors and _VECTOR_FILE in name)]
     if not is_local(location):
         return left
     root = Path(local_path(location)).resolve()

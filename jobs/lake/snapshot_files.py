@@ -2,14 +2,22 @@
 Reads the files of a lake's tables: lists those of a snapshot, with their entries in Delta's log, and reads rows.
 
 This is the only module that reads rows of a lake's files: callers get the files from `list_snapshot_files`, each with
-its deletion vector. So rows that another engine has deleted cannot be read by mistake.
+its deletion vector, which marks rows as deleted without rewriting the file. So rows that another engine has deleted
+cannot be read by mistake.
+
+`deltalake` reads vectors, but its commits remove a file by its path alone. In Delta, a file is identified by its path
+*and* its vector: such a commit removes nothing, and the file's rows are in the table twice. `read_vector_descriptors`
+returns what a commit must say about the vectors of the files that it removes.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -17,8 +25,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs.lake.delta_log import DeletionVector, read_deletion_vectors, vector_id
-from jobs.lake.features import refuse_unreadable
+from jobs.lake.features import log_folder, refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import Table
@@ -47,12 +54,17 @@ class SnapshotFile(NamedTuple):
     rows: int
     lowest: Mapping[str, object]
     highest: Mapping[str, object]
-    vector: DeletionVector | None = None  # of the rows that another engine has deleted
+    vector: npt.NDArray[np.bool_] | None = None  # by the row's place in the file, whether no engine has deleted it
 
     @property
-    def vector_identity(self) -> str:
-        """The id of the file's deletion vector; empty without a vector."""
-        return vector_id(self.vector.descriptor if self.vector is not None else None)
+    def identity(self) -> tuple[str, bytes]:
+        """The path and the deleted rows: in Delta, the same file with other deleted rows is another file."""
+        return self.path, b"" if self.vector is None else self.vector.tobytes()
+
+    def kept_rows(self, rows: int) -> npt.NDArray[np.bool_]:
+        """Return which of the first *rows* are not deleted; a vector may end at the last deleted row."""
+        vector = np.ones(0, np.bool_) if self.vector is None else self.vector[:rows]
+        return np.pad(vector, (0, rows - vector.size), constant_values=True)
 
     def minimum(self, column: str, otherwise: T) -> T:
         """Return the minimum of a column, or *otherwise* if the log does not have it."""
@@ -81,7 +93,7 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
     paths = [row["path"] for row in stored]
     refuse_unreadable(lake, snapshot, paths, table)
     refuse_files_elsewhere(snapshot, paths)
-    deleted = read_deletion_vectors(lake, snapshot)
+    deleted = _read_deletion_vectors(snapshot)
     return [
         SnapshotFile(
             row["path"],
@@ -93,6 +105,36 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
         )
         for row in stored
     ]
+
+
+def may_have_deletion_vectors(snapshot: DeltaTable) -> bool:
+    """Return whether a table's files may have deletion vectors."""
+    return "deletionVectors" in (snapshot.protocol().reader_features or ())
+
+
+def _read_deletion_vectors(snapshot: DeltaTable) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return the deletion vectors of a snapshot's files, by path."""
+    if not may_have_deletion_vectors(snapshot):
+        return {}
+    root = _decode_uri(snapshot.table_uri).rstrip("/") + "/"
+    return {
+        _decode_uri(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
+        for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
+        for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
+    }
+
+
+def _decode_uri(uri: str) -> str:
+    return unquote(uri).removeprefix("file://")
+
+
+def read_vector_descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, dict[str, object]]:
+    """Return how Delta's log describes the deletion vectors of a snapshot's files, by path."""
+    snapshot.create_checkpoint()  # the log itself may be any mixture of commits and forms of checkpoints
+    with lake.open_arrow_file(f"{log_folder(snapshot)}/{snapshot.version():020d}.checkpoint.parquet") as source:
+        adds = pq.ParquetFile(source).read(["add.path", "add.deletionVector"]).column("add").to_pylist()
+    vectors = {add["path"]: add["deletionVector"] for add in adds if add and add["deletionVector"]}
+    return {path: {key: value for key, value in one.items() if value is not None} for path, one in vectors.items()}
 
 
 def _values_with_prefix(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,7 +183,7 @@ def read_batches(
             for batch in parquet.iter_batches(rows, row_groups=[number], columns=there):
                 kept, begin, place = batch, place, place + batch.num_rows
                 if file.vector is not None:
-                    kept = batch.filter(pa.array(file.vector.kept_rows(place)[begin:]))
+                    kept = batch.filter(pa.array(file.kept_rows(place)[begin:]))
                 if kept.num_rows:
                     count, found = kept.num_rows, set(there)
                     arrays = [
@@ -200,10 +242,10 @@ def _read_rows(
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:
-        vector = stored[fragment.path].vector
-        if vector is not None:
+        file = stored[fragment.path]
+        if file.vector is not None:
             rows = fragment.to_table(schema, needed)
-            rows = rows.filter(pa.array(vector.kept_rows(rows.num_rows) != deleted))
+            rows = rows.filter(pa.array(file.kept_rows(rows.num_rows) != deleted))
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)

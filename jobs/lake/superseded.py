@@ -84,7 +84,8 @@ def refuse_deletion_vectors(lake: Lake, superseded: Superseded) -> None:
     """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
     for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
-        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.obsolete_rows])):
+        touched = _touched(lake, snapshot, [superseded.obsolete_rows]) if snapshot is not None else ()
+        if any(file.vector is not None for file in touched):
             location = lake.locate(name)
             raise UnsupportedTableError(
                 f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and the log has different records from offset "
@@ -121,13 +122,13 @@ def rewrite_without_rows(
 ) -> SnapshotRewrite:
     """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
     naming = FileNaming(*transaction)
-    written: dict[tuple[str, str], AddedFile | None] = {}  # by file and vector: a commit may need several snapshots
+    written: dict[tuple[str, bytes], AddedFile | None] = {}  # a commit may need several snapshots
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
 
     def rewrite(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
-        removed = {(file.path, file.vector_identity): file for file in _touched(lake, snapshot, obsolete, table)}
+        removed = {file.identity: file for file in _touched(lake, snapshot, obsolete, table)}
         rows = table_for_rewriting(snapshot, table)
         for key in removed.keys() - written.keys():
             file = TableFile(lake, rows, naming.new_file_name("kept"), {})

@@ -17,10 +17,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.console.log import log_message
-from jobs.lake.delta_log import LogAction, log_folder
-from jobs.lake.features import needs_spark
+from jobs.lake.features import LogAction, log_folder, needs_spark
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import SnapshotFile
+from jobs.lake.snapshot_files import SnapshotFile, read_vector_descriptors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.launch.engine import has_session
@@ -151,8 +150,9 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
         *new.additions(),
     ]
+    described = read_vector_descriptors(lake, snapshot)
     for file in new.removed:
-        vector = {} if file.vector is None else {"deletionVector": dict(file.vector.descriptor)}
+        vector = {} if file.vector is None else {"deletionVector": described[file.path]}
         actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
     version = snapshot.version() + 1
     data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock, patch
 
 import duckdb
@@ -18,9 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake import compaction
-from jobs.lake.commit import STATISTICS_PROPERTY, ensure_table
-from jobs.lake.compaction import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group
-from jobs.lake.delta_log import read_vector_descriptors
+from jobs.lake.commit import STATISTICS_PROPERTY, commit_rows, ensure_table
+from jobs.lake.compaction import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
@@ -125,58 +124,45 @@ def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / QUARANTINE.name / "f.parquet")["physical_offset"].to_pylist() == list(range(100))
 
 
+# The first row is deleted: in the portable form of a Roaring bitmap, in Base85 (PROTOCOL.md, "Deletion Vectors").
 VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
-    "offset": 4,
-    "sizeInBytes": 40,
-    "cardinality": 6,
+    "storageType": "i",
+    "pathOrInlineDv": "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000",
+    "sizeInBytes": 34,
+    "cardinality": 1,
 }
-OTHER = {**VECTOR, "offset": 50, "cardinality": 2}
+WITH_VECTORS = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["deletionVectors"],
+    "writerFeatures": ["deletionVectors"],
+}
 
 
-class _Snapshot:
-    """What is asked of a table: where it is, and in which version."""
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, *, has_checkpoint: bool) -> None:
+    lake, log = Lake(str(tmp_path)), tmp_path / QUARANTINE.name / "_delta_log"
+    for number in range(2):
+        rows = [{"physical_offset": 10 * number + row, "run": 1} for row in range(3)]
+        commit_rows(lake, QUARANTINE, f"{number}.parquet", _WHOSE | {"reason": "r"}, rows, ("b", number + 1))
+    table = DeltaTable(log.parent)
+    (add,) = [action["add"] for line in (log / f"{table.version():020}.json").read_text().splitlines()
+              if "add" in (action := json.loads(line))]  # fmt: skip
+    deleted = [{"protocol": WITH_VECTORS}, {"remove": {**add, "deletionTimestamp": 0}}]
+    lines = [json.dumps(action) for action in (*deleted, {"add": {**add, "deletionVector": VECTOR}})]
+    (log / f"{table.version() + 1:020}.json").write_text("\n".join(lines))
+    if has_checkpoint:
+        DeltaTable(log.parent).create_checkpoint()
 
-    def __init__(self, table: Path) -> None:
-        self.table_uri = str(table)
+    assert merge_small_files(lake, QUARANTINE).merged == 2
 
-    @staticmethod
-    def version() -> int:
-        return 3
-
-
-def _parquet(path: Path, actions: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kinds = sorted({kind for action in actions for kind in action})
-    pq.write_table(pa.Table.from_pylist([{kind: action.get(kind) for kind in kinds} for action in actions]), path)
-
-
-@pytest.mark.parametrize("form", ["one file", "v2 as Parquet", "v2 as JSON"])
-def test_a_vector_is_found_in_each_form_of_a_checkpoint_and_in_the_commits_after_it(tmp_path: Path, form: str) -> None:
-    log = tmp_path / "messages" / "_delta_log"
-    adds = [
-        {"add": {"path": "a.parquet", "size": 9, "deletionVector": VECTOR}},
-        {"add": {"path": "b.parquet", "size": 9}},
-    ]
-    if form == "one file":
-        _parquet(log / f"{2:020}.checkpoint.parquet", adds)
-    else:
-        _parquet(log / "_sidecars" / "0190a0c5.parquet", adds)
-        sidecars: list[dict[str, Any]] = [
-            {"checkpointMetadata": {"version": 2}},
-            {"sidecar": {"path": "0190a0c5.parquet", "sizeInBytes": 9}},
-        ]
-        top = log / f"{2:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet"
-        if form == "v2 as JSON":
-            top.with_suffix(".json").write_text("\n".join(map(json.dumps, sidecars)))
-        else:
-            _parquet(top, sidecars)
-    (log / f"{3:020}.json").write_text(json.dumps({"add": {"path": "c.parquet", "deletionVector": OTHER}}))
-
-    found = read_vector_descriptors(Lake(str(tmp_path)), cast("DeltaTable", _Snapshot(tmp_path / "messages")))
-
-    assert {path: dict(vector) for path, vector in found.items()} == {"a.parquet": VECTOR, "c.parquet": OTHER}
+    merged = DeltaTable(log.parent)
+    (file,) = list_snapshot_files(lake, merged)
+    batches = read_batches(lake, QUARANTINE, file, ["physical_offset"])
+    assert [0, 1, 2, 11, 12] == [row["physical_offset"] for batch in batches for row in batch.to_pylist()]
+    actions = map(json.loads, (log / f"{merged.version():020}.json").read_text().splitlines())
+    removed = [action["remove"] for action in actions if "remove" in action]
+    assert {"0.parquet": None, "1.parquet": VECTOR} == {one["path"]: one.get("deletionVector") for one in removed}
 
 
 _LARGEST = (1 << 31) - 1
