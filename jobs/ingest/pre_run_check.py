@@ -163,11 +163,11 @@ class PreRunCheck:
 
 def _read_transaction(lake: Lake, table: str, store_id: str) -> int:
     """Return the newest run of a store in a table; -1 without such a table."""
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import TableNotFoundError
 
     from jobs.lake.snapshots import open_delta, read_newest_transaction
 
     try:
         return read_newest_transaction(open_delta(lake.locate(table), lake.options), store_id)
-    except DeltaError:  # also if the table does not exist
+    except TableNotFoundError:
         return -1

@@ -13,19 +13,26 @@ after a commit of theirs, the files must still exist, each with the deletion vec
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_unsupported_features
+from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where
-from jobs.lake.snapshots import newest_snapshot, open_delta, read_newest_transaction, update_snapshot
+from jobs.lake.snapshots import (
+    UnsupportedTableError,
+    deltalake_errors_as_oserror,
+    newest_snapshot,
+    open_delta,
+    read_newest_transaction,
+    update_snapshot,
+)
 from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import (
@@ -36,7 +43,6 @@ from jobs.lake.writers import (
     set_properties,
     write_commit,
 )
-from jobs.storage import object_store_error
 from jobs.storage.local import explaining_full_disk, flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import file_exists
@@ -44,7 +50,6 @@ from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 REMOVAL_TRANSACTION = "layout"  # the transaction that serialises commits which remove files
-_MANAGED = "catalog-managed table"  # in errors of `deltalake`
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
@@ -73,43 +78,14 @@ class TransactionTakenError(Exception):
 
 def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None:
     """Return the newest snapshot of a table, a caller's *own* to change; None if the table does not exist."""
-    location = lake.locate(name)
     try:
-        with deltalake_errors_as_oserror(lake, location, "read"):
-            return _load_table(lake, name) if own else newest_snapshot(location, lambda: _load_table(lake, name))
+        return _load_table(lake, name) if own else newest_snapshot(lake.locate(name), lambda: _load_table(lake, name))
     except TableNotFoundError:
         return None
 
 
 def _load_table(lake: Lake, name: str) -> DeltaTable:
-    location = lake.locate(name)
-    opened = deltalake_errors_as_oserror(lake, location, "read")(open_delta)
-    return retry_server_failures(lambda: opened(location, lake.options))
-
-
-@contextmanager
-def deltalake_errors_as_oserror(lake: Lake, location: str, done: str) -> Iterator[None]:
-    """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
-    try:
-        yield
-    except (CommitFailedError, TableNotFoundError):
-        raise
-    except DeltaError as error:
-        reason = str(error).partition("\n")[0]
-        if _MANAGED in reason:
-            raise UnsupportedTableError(
-                f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. "
-                "Ingest into a separate lake, and copy its rows into the catalog's table (CREATE TABLE … AS SELECT)"
-            ) from error
-        is_explained = location in reason
-        raise OSError(reason if is_explained else f"{location}: the Delta log cannot be {done}: {reason}") from error
-    except OSError as error:
-        said = object_store_error(location, lake.options, error)
-        if said is not error:
-            raise said from error
-        if error.errno is not None or location in str(error):
-            raise
-        raise OSError(f"{location}: the Delta log cannot be {done}: {error}") from error  # `deltalake` names no table
+    return retry_server_failures(lambda: open_delta(lake.locate(name), lake.options))
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
@@ -137,7 +113,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     if existing is not None and not (new or lacks_statistics):
         return existing
     # another process may do the same at this moment
-    with deltalake_errors_as_oserror(lake, location, "written"), suppress(CommitFailedError):
+    with deltalake_errors_as_oserror(location, lake.options, "written"), suppress(CommitFailedError):
         if existing is None:
             retry_server_failures(create)
         elif new:
@@ -297,9 +273,10 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     # `deltalake` accepts commits of others in between if they leave protocol and metadata unchanged. A commit that
     # removes files must be on top of the snapshot from which they were listed.
     attempts = 0 if new.removed or new.mode == "overwrite" else _ATTEMPTS
-    with deltalake_errors_as_oserror(lake, lake.locate(new.table.name), "written"):
+    location = lake.locate(new.table.name)
+    with deltalake_errors_as_oserror(location, lake.options, "written"):
         write_commit(lake, snapshot, new, attempts)
-        update_snapshot(lake.locate(new.table.name), snapshot)
+        update_snapshot(location, snapshot)
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version

@@ -34,7 +34,6 @@ from jobs.lake.commit import (
     REMOVAL_TRANSACTION,
     TransactionTakenError,
     commit,
-    deltalake_errors_as_oserror,
     file_paths,
     keeps_replaced_files_briefly,
     open_table,
@@ -48,7 +47,7 @@ from jobs.lake.snapshot_files import (
     read_batches,
     table_for_rewriting,
 )
-from jobs.lake.snapshots import read_newest_transaction
+from jobs.lake.snapshots import deltalake_errors_as_oserror, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
 from jobs.lake.writers import Savings, merge_by_spark
@@ -379,7 +378,7 @@ def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = Fals
 
 
 def _vacuum(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
-    with deltalake_errors_as_oserror(lake, lake.locate(table.name), "vacuumed"):
+    with deltalake_errors_as_oserror(lake.locate(table.name), lake.options, "vacuumed"):
         return snapshot.vacuum(hours, dry_run=dry_run, full=True)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from deltalake import DeltaTable, Schema
 
 from jobs.lake.lake import Lake
+from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import TABLES_BY_NAME, Table
 from jobs.launch.engine import has_session, why_spark_cannot_start
 from jobs.storage.locations import is_local
@@ -59,10 +60,6 @@ _COMMIT = re.compile(r"\d{20}\.json")
 
 LogAction: TypeAlias = Mapping[str, Any]  # a line of Delta's log: one action on a file or on the table
 _Refusal: TypeAlias = tuple[str, tuple[str, ...]]  # a feature that we do not write, and the statements that drop it
-
-
-class UnsupportedTableError(OSError):
-    """A table has a feature that we cannot write."""
 
 
 def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:

@@ -19,9 +19,9 @@ from deltalake import DeltaTable
 
 from jobs.lake.catalog import catalog_name, column_comment
 from jobs.lake.commit import open_table
-from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import list_snapshot_files
+from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import TABLES, Table
 from jobs.launch.engine import SetupError
 from jobs.storage.locations import is_local, local_path

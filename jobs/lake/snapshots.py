@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from jobs.storage import object_store_error
 from jobs.storage.locations import is_local, local_path
@@ -18,7 +18,37 @@ from jobs.storage.s3 import delta_location, delta_options
 
 _Mark: TypeAlias = tuple[int, int]
 _LOG = "_delta_log"
+_MANAGED = "catalog-managed table"  # in errors of `deltalake`
 _LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
+
+
+class UnsupportedTableError(OSError):
+    """A table has a feature that we cannot write."""
+
+
+@contextmanager
+def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], done: str) -> Iterator[None]:
+    """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError):
+        raise
+    except DeltaError as error:
+        reason = str(error).partition("\n")[0]
+        if _MANAGED in reason:
+            raise UnsupportedTableError(
+                f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. "
+                "Ingest into a separate lake, and copy its rows into the catalog's table (CREATE TABLE … AS SELECT)"
+            ) from error
+        is_explained = location in reason
+        raise OSError(reason if is_explained else f"{location}: the Delta log cannot be {done}: {reason}") from error
+    except OSError as error:
+        said = object_store_error(location, options, error)
+        if said is not error:
+            raise said from error
+        if error.errno is not None or location in str(error):
+            raise
+        raise OSError(f"{location}: the Delta log cannot be {done}: {error}") from error  # `deltalake` names no table
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
@@ -34,17 +64,8 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
                 # `deltalake` aborts the process if the file does not fit into memory. It is only a hint.
                 if entry.name == _LAST_CHECKPOINT and entry.stat().st_size > _LARGEST_HINT:
                     raise OSError(f"{entry.path}: larger than {_LARGEST_HINT:,} bytes. Delete it")
-    try:
+    with deltalake_errors_as_oserror(location, options, "read"):
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
-    except TableNotFoundError:
-        raise
-    except (DeltaError, OSError) as error:
-        said = object_store_error(location, options, error) if isinstance(error, OSError) else error
-        if said is not error:
-            raise said from error
-        if location in str(error):
-            raise
-        raise type(error)(f"{location}: the Delta log cannot be read: {error}") from error
 
 
 def refuse_files_elsewhere(snapshot: DeltaTable, paths: Iterable[str]) -> None:

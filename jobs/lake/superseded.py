@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from jobs.lake.commit import SnapshotRewrite, TransactionTakenError, commit, newest_committed_transaction, open_table
-from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     SnapshotFile,
@@ -27,7 +26,7 @@ from jobs.lake.snapshot_files import (
     read_batches,
     table_for_rewriting,
 )
-from jobs.lake.snapshots import read_newest_transaction
+from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
 from jobs.lake.writers import VECTORS_ONLY_LOCAL_ERROR

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import ensure_table, open_table, read_rows
-from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
 from jobs.lake.integrity import append_findings
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables

@@ -18,11 +18,11 @@ from jobs.export import LakeItem
 from jobs.ingest import commit
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
-from jobs.lake.features import UnsupportedTableError
 from jobs.lake.integrity import newest_run_by_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import TABLES_BEFORE_KEY, Manifest, find_unfinished_run, list_known_stores, prepare_run
 from jobs.lake.snapshot_files import list_snapshot_files
+from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from jobs.lake import features
 from jobs.lake.commit import LOG_RETENTION_PROPERTY, TransactionTakenError, commit, ensure_table
-from jobs.lake.features import UnsupportedTableError, needs_spark
+from jobs.lake.features import needs_spark
 from jobs.lake.snapshot_files import SnapshotFile
+from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
