@@ -9,18 +9,19 @@ each snapshot on which a commit is based. The table in docs/internals/guarantees
 Delta commits our files (`jobs.lake.writers`), on local file systems only: on S3 it supports only one writing driver.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import TypeAlias
 
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import TABLES_BY_NAME, Table
 from jobs.launch.engine import has_session, why_spark_cannot_start
 from jobs.storage.locations import is_local
+from jobs.storage.s3 import delta_location, delta_options
 
 SUPPORTED_FEATURES = frozenset(
     {
@@ -56,9 +57,7 @@ _EXPRESSIONS = {
     "delta.identity.start": "an identity column",
 }
 _DEFAULT = "CURRENT_DEFAULT"
-_COMMIT = re.compile(r"\d{20}\.json")
 
-LogAction: TypeAlias = Mapping[str, Any]  # a line of Delta's log: one action on a file or on the table
 _Refusal: TypeAlias = tuple[str, tuple[str, ...]]  # a feature that we do not write, and the statements that drop it
 
 
@@ -157,39 +156,24 @@ def _describe_refused(
 def _restore_statements(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
     writable = SUPPORTED_FEATURES if why_spark_cannot_start() else _writable(lake)
-    known = _find_newest_writable_version(lake, snapshot, writable, table)
+    known = _find_newest_writable_version(lake, table, snapshot.version(), writable)
     version = "<an earlier version from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _find_newest_writable_version(
-    lake: Lake, snapshot: DeltaTable, writable: frozenset[str], table: Table
-) -> int | None:
-    log = log_folder(snapshot)
-    found: int | None = None
-    newest: dict[str, LogAction] = {}
-    is_writable = False
-    for name in sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name)):
-        actions = [json.loads(line) for line in lake.read(f"{log}/{name}").splitlines() if line.strip()]
-        changed = {kind: one[kind] for one in actions for kind in ("protocol", "metaData") if one.get(kind)}
-        newest |= changed
-        if changed and len(newest) > 1:  # few commits change either
-            is_writable = _is_writable(writable, table, newest["protocol"], newest["metaData"])
-        found = int(name[:20]) if is_writable else found
-    return found
-
-
-def log_folder(snapshot: DeltaTable) -> str:
-    """Return the path of a table's log, relative to the lake."""
-    return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
-
-
-def _is_writable(written: frozenset[str], table: Table, protocol: LogAction, metadata: LogAction) -> bool:
-    if not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))):
-        return False
-    columns = _find_refused_columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
-    return not (_is_mapped(metadata.get("configuration", {})) or any(columns))
+def _find_newest_writable_version(lake: Lake, table: Table, newest: int, writable: frozenset[str]) -> int | None:
+    """Return the newest version before *newest* that we can write; None if the log does not reach back to one."""
+    location = lake.locate(table.name)
+    options = delta_options(location, lake.options)
+    with suppress(DeltaError):  # the log no longer has the version
+        for version in range(newest - 1, -1, -1):
+            earlier = DeltaTable(delta_location(location), version, options, without_files=True)
+            metadata = earlier.metadata()
+            columns = _find_refused_columns(earlier.schema(), metadata.partition_columns, table)
+            if _features(earlier) <= writable and not (_is_mapped(metadata.configuration) or any(columns)):
+                return version
+    return None
 
 
 def _is_mapped(configuration: Mapping[str, str | None]) -> bool:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs.lake.features import log_folder, refuse_unreadable
+from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import Table
@@ -128,10 +128,10 @@ def _decode_uri(uri: str) -> str:
     return unquote(uri).removeprefix("file://")
 
 
-def read_vector_descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, dict[str, object]]:
+def read_vector_descriptors(lake: Lake, snapshot: DeltaTable, log: str) -> dict[str, dict[str, object]]:
     """Return how Delta's log describes the deletion vectors of a snapshot's files, by path."""
     snapshot.create_checkpoint()  # the log itself may be any mixture of commits and forms of checkpoints
-    with lake.open_arrow_file(f"{log_folder(snapshot)}/{snapshot.version():020d}.checkpoint.parquet") as source:
+    with lake.open_arrow_file(f"{log}/{snapshot.version():020d}.checkpoint.parquet") as source:
         adds = pq.ParquetFile(source).read(["add.path", "add.deletionVector"]).column("add").to_pylist()
     vectors = {add["path"]: add["deletionVector"] for add in adds if add and add["deletionVector"]}
     return {path: {key: value for key, value in one.items() if value is not None} for path, one in vectors.items()}

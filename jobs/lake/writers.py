@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.console.log import log_message
-from jobs.lake.features import LogAction, log_folder, needs_spark
+from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, read_vector_descriptors
 from jobs.lake.table_file import AddedFile
@@ -33,6 +33,8 @@ VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on 
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of Delta's exceptions for concurrent commits
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
+
+LogAction = Mapping[str, Any]  # a line of Delta's log: one action on a file or on the table
 
 
 class Commit(NamedTuple):
@@ -150,14 +152,15 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
         *new.additions(),
     ]
-    described = read_vector_descriptors(lake, snapshot)
+    log = f"{new.table.name}/_delta_log"
+    described = read_vector_descriptors(lake, snapshot, log)
     for file in new.removed:
         vector = {} if file.vector is None else {"deletionVector": described[file.path]}
         actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
     version = snapshot.version() + 1
     data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
     try:
-        lake.create(f"{log_folder(snapshot)}/{version:020d}.json", data)
+        lake.create(f"{log}/{version:020d}.json", data)
     except FileExistsError as error:
         raise CommitFailedError(f"version {version} was committed by another process") from error
 

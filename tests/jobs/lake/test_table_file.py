@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -141,10 +142,12 @@ WITH_VECTORS = {
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, *, has_checkpoint: bool) -> None:
-    lake, log = Lake(str(tmp_path)), tmp_path / QUARANTINE.name / "_delta_log"
+    """Of a typed table, too: its log is one folder deeper."""
+    lake, stored = Lake(str(tmp_path)), replace(QUARANTINE, name="typed/Orders")
+    log = tmp_path / stored.name / "_delta_log"
     for number in range(2):
         rows = [{"physical_offset": 10 * number + row, "run": 1} for row in range(3)]
-        commit_rows(lake, QUARANTINE, f"{number}.parquet", _WHOSE | {"reason": "r"}, rows, ("b", number + 1))
+        commit_rows(lake, stored, f"{number}.parquet", _WHOSE | {"reason": "r"}, rows, ("b", number + 1))
     table = DeltaTable(log.parent)
     (add,) = [action["add"] for line in (log / f"{table.version():020}.json").read_text().splitlines()
               if "add" in (action := json.loads(line))]  # fmt: skip
@@ -154,11 +157,11 @@ def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path
     if has_checkpoint:
         DeltaTable(log.parent).create_checkpoint()
 
-    assert merge_small_files(lake, QUARANTINE).merged == 2
+    assert merge_small_files(lake, stored).merged == 2
 
     merged = DeltaTable(log.parent)
-    (file,) = list_snapshot_files(lake, merged)
-    batches = read_batches(lake, QUARANTINE, file, ["physical_offset"])
+    (file,) = list_snapshot_files(lake, merged, stored)
+    batches = read_batches(lake, stored, file, ["physical_offset"])
     assert [0, 1, 2, 11, 12] == [row["physical_offset"] for batch in batches for row in batch.to_pylist()]
     actions = map(json.loads, (log / f"{merged.version():020}.json").read_text().splitlines())
     removed = [action["remove"] for action in actions if "remove" in action]
