@@ -9,10 +9,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table
+from jobs.lake.commit import open_table, quote_sql_text
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table, sql_type
-from jobs.lake.writers import quote_sql_text
 from jobs.storage.locations import S3_SCHEMES, is_local
 
 if TYPE_CHECKING:

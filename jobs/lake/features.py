@@ -6,7 +6,7 @@ the others are refused by name, with the statements that drop them. This is chec
 each snapshot on which a commit is based. The table in docs/internals/guarantees.md lists them.
 
 `deltalake` writes tables whose features are all in `SUPPORTED_FEATURES`. For those in `SPARK_ONLY_FEATURES`, Spark's
-Delta commits our files (`jobs.lake.writers`), on local file systems only: on S3 it supports only one writing driver.
+Delta commits our files (`jobs.lake.commit`), on local file systems only: on S3 it supports only one writing driver.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs.lake.commit import SnapshotRewrite, TransactionTakenError, commit, newest_committed_transaction, open_table
+from jobs.lake.commit import (
+    VECTORS_ONLY_LOCAL_ERROR,
+    SnapshotRewrite,
+    TransactionTakenError,
+    commit,
+    newest_committed_transaction,
+    open_table,
+)
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     SnapshotFile,
@@ -29,7 +36,6 @@ from jobs.lake.snapshot_files import (
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
-from jobs.lake.writers import VECTORS_ONLY_LOCAL_ERROR
 from jobs.storage.locations import is_local
 
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)

@@ -34,9 +34,9 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
 if TYPE_CHECKING:
+    from jobs.lake.commit import Savings
     from jobs.lake.iceberg import Registrar, Registration
     from jobs.lake.lake import Lake
-    from jobs.lake.writers import Savings
 
 _NO_LAKE = "not a lake: it has none of a lake's tables"
 _NO_TOPICS = (

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 
-from jobs.lake import upkeep, writers
+from jobs.lake import commit, upkeep
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.products.index.settings import GivenSettings
@@ -247,7 +247,7 @@ def commits(
             stride,
             command=command,
             finished=partial(_wrong_commit, command),
-            effects=(*EFFECTS, (writers, "_removals")),
+            effects=(*EFFECTS, (commit, "_removals")),
             within_s=0.02,
         )
         reached += result["reached"]

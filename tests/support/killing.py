@@ -37,7 +37,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest
 from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit, features, runs, superseded, upkeep, writers
+from jobs.lake import commit, features, runs, superseded, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError, list_known_stores
@@ -318,7 +318,7 @@ def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork)
 def spark_of_tests() -> Iterator[None]:
     """Have this process and its forks commit by the JVM of the tests."""
     with (
-        patch.multiple(writers, jvm_and_session=jvm_of_tests, has_session=lambda: True),
+        patch.multiple(commit, jvm_and_session=jvm_of_tests, has_session=lambda: True),
         patch.object(features, "has_session", lambda: True),
     ):
         yield

@@ -11,13 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.demo import extract
 from jobs.ingest import Summary
-from jobs.lake.compaction import merge_small_files
 from jobs.lake.history import find_superseded_rows
 from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, restore_transactions
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError, list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
-from jobs.lake.upkeep import optimize
+from jobs.lake.upkeep import merge_small_files, optimize
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from jobs.export import LakeItem
 from jobs.ingest import commit
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
 from jobs.lake.integrity import newest_run_by_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import TABLES_BEFORE_KEY, Manifest, find_unfinished_run, list_known_stores, prepare_run
@@ -25,7 +24,7 @@ from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
-from jobs.lake.upkeep import optimize
+from jobs.lake.upkeep import MergeGroup, merge_group, merge_small_files, optimize
 from jobs.report import Bars
 from jobs.report.ingest_report import build_ingest_report
 from jobs.restore import plan_log

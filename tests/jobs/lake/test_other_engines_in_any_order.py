@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest import commit
 from jobs.lake import upkeep
-from jobs.lake.compaction import MergeGroup, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, prepare_run
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.table_file import AddedFile
+from jobs.lake.upkeep import MergeGroup, merge_group
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.lakes import delta_extension

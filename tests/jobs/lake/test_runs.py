@@ -18,9 +18,8 @@ from deltalake.exceptions import CommitFailedError
 
 from jobs.ingest import Summary
 from jobs.lake import commit as commits
-from jobs.lake import compaction, upkeep
+from jobs.lake import upkeep
 from jobs.lake.commit import TransactionTakenError, commit, file_paths, open_table
-from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
@@ -36,7 +35,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
-from jobs.lake.upkeep import optimize
+from jobs.lake.upkeep import MergeGroup, merge_group, merge_small_files, optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
@@ -247,7 +246,7 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
     small = 20_000  # bytes: of some runs
     monkeypatch.setattr(upkeep, "merge_small_files", noted)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
-    monkeypatch.setattr(compaction, "SMALL_FILE_BYTES", small)
+    monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
     list(incremental(tmp_path, 12))
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]

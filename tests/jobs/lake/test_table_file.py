@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.lake import compaction
+from jobs.lake import upkeep
 from jobs.lake.commit import STATISTICS_PROPERTY, commit_rows, ensure_table
-from jobs.lake.compaction import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
+from jobs.lake.upkeep import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files
 from rmq_formats.arrow import column, required
 from tests.support.lakes import dataset_of, ingest_store, rows_of
 
@@ -203,10 +203,10 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
     for run in range(60):
         _add_file(table, random, random.choice(["a", "b"]), run)
         if run in {20, 40}:
-            with patch.object(compaction, "_MOST_ROWS", 500):
+            with patch.object(upkeep, "_MOST_ROWS", 500):
                 cluster_by_hash(lake, INDEX_ENTRIES, _merge)
     before = _rows(table)
-    with patch.object(compaction, "_MOST_ROWS", 500):
+    with patch.object(upkeep, "_MOST_ROWS", 500):
         cluster_by_hash(lake, INDEX_ENTRIES, _merge)
         there = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
         assert cluster_by_hash(lake, INDEX_ENTRIES, _merge).merged == 0

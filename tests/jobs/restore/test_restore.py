@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
+from jobs.lake.upkeep import merge_small_files
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from tests.golden import StoreOf
 from tests.support.commands import overwrite, result_of
