@@ -34,8 +34,8 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
 if TYPE_CHECKING:
+    from jobs.lake.catalog import Registrar, Registration
     from jobs.lake.commit import Savings
-    from jobs.lake.iceberg import Registrar, Registration
     from jobs.lake.lake import Lake
 
 _NO_LAKE = "not a lake: it has none of a lake's tables"
@@ -53,7 +53,7 @@ _LAST_S = 60.0  # to wait for a registration in progress at the end of a run
 def _target(text: str) -> str:
     if not _CATALOG.fullmatch(text):
         raise ValueError(f"{text!r}: expected CATALOG or CATALOG.NAMESPACE")
-    from jobs.lake.iceberg import parse_iceberg_target
+    from jobs.lake.catalog import parse_iceberg_target
 
     return parse_iceberg_target(text)
 
@@ -81,7 +81,7 @@ class IcebergRegistrations:
         """Bring the catalog up to date, and return the changed tables; keep a failure for `raise_failure`."""
         if self._target is None:
             return []
-        from jobs.lake.iceberg import Registrar
+        from jobs.lake.catalog import Registrar
         from jobs.typed.typings import list_typed_tables
 
         self._registrar = self._registrar or Registrar(self._target)

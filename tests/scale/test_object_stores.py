@@ -19,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.iceberg import Registrar
+from jobs.lake.catalog import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.upkeep import optimize

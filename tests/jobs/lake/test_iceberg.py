@@ -21,8 +21,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.lake import iceberg
-from jobs.lake.iceberg import Registrar
+from jobs.lake import catalog as registration
+from jobs.lake.catalog import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.store.workers import SerialWorkers
@@ -295,7 +295,7 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
 
 def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(grown: Grown, register: Run) -> None:
     grown.grow()
-    with patch("jobs.lake.iceberg.find_spec", lambda _: None):
+    with patch("jobs.lake.catalog.find_spec", lambda _: None):
         outcome = register()
 
     assert ExitCode.FAILED == outcome.code
@@ -357,7 +357,7 @@ def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
 def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
     grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "_KEPT", 3)
+    monkeypatch.setattr(registration, "_KEPT", 3)
     for _ in range(6):
         grown.run()
         Registrar(HERE).register(grown.lake)
