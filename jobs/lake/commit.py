@@ -449,7 +449,11 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         *new.additions(),
     ]
     log = f"{new.table.name}/_delta_log"
-    described = read_vector_descriptors(lake, snapshot, log)
+    try:
+        described = read_vector_descriptors(lake, snapshot, log)
+    except FileNotFoundError as error:  # another engine has written a checkpoint of this version in another form
+        _write_by_deltalake(snapshot, Commit(new.table, {}, {"layout": "unchanged"}, data_change=False))
+        raise CommitFailedError("the next version will be checkpointed") from error
     for file in new.removed:
         vector = {} if file.vector is None else {"deletionVector": described[file.path]}
         actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})

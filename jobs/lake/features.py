@@ -168,7 +168,7 @@ def _find_newest_writable_version(lake: Lake, table: Table, newest: int, writabl
     options = delta_options(location, lake.options)
     with suppress(DeltaError):  # the log no longer has the version
         for version in range(newest - 1, -1, -1):
-            earlier = DeltaTable(delta_location(location), version, options, without_files=True)
+            earlier = DeltaTable(delta_location(location), version, options)
             metadata = earlier.metadata()
             columns = _find_refused_columns(earlier.schema(), metadata.partition_columns, table)
             if _features(earlier) <= writable and not (_is_mapped(metadata.configuration) or any(columns)):

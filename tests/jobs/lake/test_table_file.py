@@ -140,8 +140,8 @@ WITH_VECTORS = {
 }
 
 
-@pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, *, has_checkpoint: bool) -> None:
+@pytest.mark.parametrize("form", ["", "checkpoint", "checkpoint.0000000001.0000000001"])
+def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, form: str) -> None:
     """Of a typed table, too: its log is one folder deeper."""
     lake, stored = Lake(str(tmp_path)), replace(QUARANTINE, name="typed/Orders")
     log = tmp_path / stored.name / "_delta_log"
@@ -154,8 +154,11 @@ def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path
     deleted = [{"protocol": WITH_VECTORS}, {"remove": {**add, "deletionTimestamp": 0}}]
     lines = [json.dumps(action) for action in (*deleted, {"add": {**add, "deletionVector": VECTOR}})]
     (log / f"{table.version() + 1:020}.json").write_text("\n".join(lines))
-    if has_checkpoint:
+    if form:
         DeltaTable(log.parent).create_checkpoint()
+        (checkpoint,) = log.glob("*.checkpoint.parquet")
+        checkpoint.rename(str(checkpoint).replace("checkpoint", form))
+        (log / "_last_checkpoint").unlink()
 
     assert merge_small_files(lake, stored).merged == 2
 
