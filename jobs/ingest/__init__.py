@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
-from jobs.lake.findings import INDEX, GapRow, OpenDamage
+from jobs.lake.open_damage import GapRow, OpenDamage
 from jobs.products import PRODUCT_NAMES, Product
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import StoreRequest
@@ -17,6 +17,7 @@ from rmq_formats.broker_conf import BrokerConf
 if TYPE_CHECKING:
     from jobs.products.index.settings import GivenSettings
 
+_INDEX = "index"  # one of `PRODUCT_NAMES`
 Number = TypeVar("Number", int, float)
 
 
@@ -41,10 +42,10 @@ class IngestRequest(StoreRequest):
 
     def __post_init__(self) -> None:
         """Raise `TopicsError` if the index is requested by name and topics are selected."""
-        if self.tables != PRODUCT_NAMES and INDEX in self.tables and self.selection.topic_filter is not None:
+        if self.tables != PRODUCT_NAMES and _INDEX in self.tables and self.selection.topic_filter is not None:
             raise TopicsError(
-                f"--tables {INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
-                f"index file has the keys of all topics. Remove {INDEX} from --tables (key queries then search "
+                f"--tables {_INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
+                f"index file has the keys of all topics. Remove {_INDEX} from --tables (key queries then search "
                 "`messages`), or ingest all topics"
             )
 

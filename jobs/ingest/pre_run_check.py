@@ -19,8 +19,8 @@ from uuid import uuid4
 import rmq_formats
 from jobs import __version__
 from jobs.ingest import IngestRequest, Summary
-from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
+from jobs.lake.open_damage import OpenDamage
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location

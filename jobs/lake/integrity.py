@@ -12,7 +12,7 @@ else is changed.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,6 @@ from jobs.lake.commit import (
     read_rows,
 )
 from jobs.lake.features import refuse_unsupported_features
-from jobs.lake.findings import Finding
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import (
     DONE,
@@ -151,15 +150,17 @@ def refuse_tables_without_runs(lake: Lake) -> None:
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
 
 
-def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
-    """Append *findings* as a new verification of the store, which the lake may know, and return its number."""
+def append_findings(
+    lake: Lake, known: KnownStore | None, broker: str | None, findings: Iterable[Mapping[str, object]]
+) -> int:
+    """Append rows of `findings` as a new verification of the store, which the lake may know; return its number."""
     refuse_foreign_files(lake)
     refuse_unsupported_tables(lake, [FINDINGS])
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER
     app = f"{store_id or label}/verify"
     names = {column.name for column in FINDINGS.columns}
-    rows = [{name: value for name, value in finding._asdict().items() if name in names} for finding in findings]
+    rows = [{name: value for name, value in finding.items() if name in names} for finding in findings]
     for _ in range(_ATTEMPTS):
         number = newest_committed_transaction(lake, FINDINGS.name, app) + 1
         whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}

@@ -34,8 +34,8 @@ from jobs.lake.commit import (
     read_snapshot,
     refuse_lost_files,
 )
-from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
+from jobs.lake.open_damage import GapRow
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.superseded import (

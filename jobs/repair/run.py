@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
-from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
-from jobs.lake.commit import read_rows
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
+    CHECKPOINT_AFTER_LOG,
+    CHECKPOINT_INDEX_TIME,
     DAMAGED_RECORDS,
     DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
@@ -34,7 +34,11 @@ from jobs.lake.findings import (
     MISSING_RECORDS,
     NOT_INDEXED,
     QUEUES,
+    REPEATED_INDEX_FILE,
+    SHORT_CHECKPOINT,
 )
+from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
+from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONSUME_QUEUE
@@ -97,7 +101,6 @@ from jobs.store.store import (
     read_index_header,
 )
 from jobs.store.workers import Workers
-from jobs.verify import CHECKPOINT_AFTER_LOG, CHECKPOINT_INDEX_TIME, REPEATED_INDEX_FILE, SHORT_CHECKPOINT
 from jobs.verify.log import lost_end_finding, undecided_lost_end
 from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
 from jobs.verify.run import VerifyRequest, verify

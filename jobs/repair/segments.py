@@ -17,8 +17,8 @@ from typing import BinaryIO
 import numpy as np
 
 from jobs.console.result import Severity
+from jobs.diagnosis.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
-from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.restore import Interval, Plan, PlannedSegment, uncovered_parts
 from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors

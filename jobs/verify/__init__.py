@@ -1,7 +1,7 @@
 """
 `verify` compares the log with itself, and queues and index files with the log; each finding has a cause.
 
-This module has the report of a part of the store, the kinds of findings, and the lost ranges that findings follow from.
+This module has the report of a part of the store, and the lost ranges that findings follow from.
 """
 
 from bisect import bisect_right
@@ -11,50 +11,10 @@ from itertools import accumulate
 from operator import attrgetter
 
 from jobs.console.result import RecommendedStep, Severity, worst_severity, worst_severity_met
-from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
+from jobs.diagnosis.findings import UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
 from rmq_formats.store import file_name_of_offset
-
-# Of the log; more are in `jobs.lake.findings`.
-CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
-SHORT_CHECKPOINT = "checkpoint_cut_short"
-# Of queues, and of pending messages.
-WRONG_FILE_NAME = "wrong_file_name"
-UNEXPECTED_FILE = "unexpected_file"
-CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"
-DELAY_PAST_QUEUE_END = "delay_offset_past_queue_end"
-TAIL_NOT_ZERO = "tail_not_zero"
-OUT_OF_SEQUENCE = "record_out_of_sequence"
-DOUBLE_WRITE_DIFFERS = "double_write_differs"
-TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
-TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
-TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
-# Of compacted logs.
-COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
-COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
-COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
-COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
-COMPACTED_LOG_KINDS = frozenset(
-    {
-        DAMAGED_COMPACTION,
-        COMPACTED_RECORD_DIFFERS,
-        COMPACTED_UNIT_DIFFERS,
-        COMPACTED_OUT_OF_ORDER,
-        COMPACTED_FOREIGN_RECORD,
-    }
-)
-# Of index files, and of an index in RocksDB.
-ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
-CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
-REPEATED_INDEX_FILE = "repeated"
-MISSING_ROWS = "missing_index_rows"
-ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
-DAMAGED_ROWS = "damaged_index_rows"
-# Of a tier.
-TIER_UNIT_DIFFERS = "tier_unit_differs"
-TIER_ENTRY_DIFFERS = "tier_entry_differs"
-FOREIGN_RECORD = "record_of_another_queue"
 
 
 @dataclass(slots=True)

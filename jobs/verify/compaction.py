@@ -14,19 +14,21 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import count_text
-from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
+from jobs.diagnosis.findings import (
+    COMPACTED_FOREIGN_RECORD,
+    COMPACTED_OUT_OF_ORDER,
+    COMPACTED_RECORD_DIFFERS,
+    COMPACTED_UNIT_DIFFERS,
+    DAMAGED_COMPACTION,
+    QUEUES,
+    Finding,
+)
 from jobs.storage.model import Reader
 from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
 from jobs.store.store import Segment, Store, StoredFile, relist_store
 from jobs.store.units import Units, is_deleted, is_written, read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify import (
-    COMPACTED_FOREIGN_RECORD,
-    COMPACTED_OUT_OF_ORDER,
-    COMPACTED_RECORD_DIFFERS,
-    COMPACTED_UNIT_DIFFERS,
-    PartReport,
-)
+from jobs.verify import PartReport
 from jobs.verify.log import MESSAGE_REJECTED, QueueLog, check_log_of_queue, findings_on_records
 from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies

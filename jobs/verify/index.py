@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from jobs.console.amounts import count_text, time_text
-from jobs.diagnosis.log_check import LogCheck
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
     AHEAD_OF_LOG,
+    CHECKPOINT_INDEX_TIME,
+    ENTRIES_OF_LOST_MESSAGES,
     ENTRIES_OF_TRUNCATED_MESSAGES,
     INDEX,
     MISSING_INDEX_ENTRIES,
@@ -22,6 +23,7 @@ from jobs.lake.findings import (
     UNDECIDED,
     Finding,
 )
+from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index import KeySequence, KeysOfLog, collect_keys, new_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
@@ -37,7 +39,7 @@ from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers
-from jobs.verify import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
+from jobs.verify import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import make_rules

@@ -12,8 +12,8 @@ import numpy as np
 
 from jobs.console.amounts import count_text, is_or_are
 from jobs.diagnosis import why_segment_size_is_doubtful
-from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
+    CHECKPOINT_AFTER_LOG,
     DAMAGED_RANGE,
     GAP,
     LOG,
@@ -22,6 +22,7 @@ from jobs.lake.findings import (
     MISNAMED_SEGMENT,
     OVERLAPPING_FILE,
     QUEUES,
+    SHORT_CHECKPOINT,
     UNDECIDED,
     UNREADABLE_RANGE,
     WRONG_BODY,
@@ -31,6 +32,7 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
+from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
 from jobs.products.queues.unit_files import collect_range_units, read_units
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
@@ -47,14 +49,7 @@ from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.store.units import Units
 from jobs.store.workers import SerialWorkers
-from jobs.verify import (
-    CHECKPOINT_AFTER_LOG,
-    SHORT_CHECKPOINT,
-    LostRange,
-    LostRanges,
-    PartReport,
-    locate_offset,
-)
+from jobs.verify import LostRange, LostRanges, PartReport, locate_offset
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET

@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 
 from jobs.console.amounts import count_text, time_text
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
+    CONSUMER_PAST_QUEUE_END,
     DAMAGED_CONFIGURATION,
+    DELAY_PAST_QUEUE_END,
     DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
+    DOUBLE_WRITE_DIFFERS,
+    OUT_OF_SEQUENCE,
     QUEUES,
+    TAIL_NOT_ZERO,
     UNDECIDED,
+    UNEXPECTED_FILE,
+    WRONG_FILE_NAME,
     WRONG_FILE_SIZE,
     Finding,
 )
@@ -55,17 +62,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify import (
-    CONSUMER_PAST_QUEUE_END,
-    DELAY_PAST_QUEUE_END,
-    DOUBLE_WRITE_DIFFERS,
-    OUT_OF_SEQUENCE,
-    TAIL_NOT_ZERO,
-    UNEXPECTED_FILE,
-    WRONG_FILE_NAME,
-    PartReport,
-    unreadable_database,
-)
+from jobs.verify import PartReport, unreadable_database
 from jobs.verify.rocksdb_queues import (
     DoubleWriteComparison,
     compare_double_write,

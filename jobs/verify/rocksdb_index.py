@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.lake.findings import INDEX, Finding
+from jobs.diagnosis.findings import DAMAGED_ROWS, INDEX, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, Finding
 from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
@@ -29,7 +29,7 @@ from jobs.store.ranges import Range
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify import DAMAGED_ROWS, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, PartReport, unreadable_database
+from jobs.verify import PartReport, unreadable_database
 from rmq_formats.arrays import are_inside
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG

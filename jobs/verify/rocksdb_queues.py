@@ -21,7 +21,16 @@ import numpy as np
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
-from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
+from jobs.diagnosis.findings import (
+    DAMAGED_TIMER,
+    DOUBLE_WRITE_DIFFERS,
+    QUEUES,
+    TIMER_ROW_WITHOUT_MESSAGE,
+    TIMER_UNIT_WITHOUT_MESSAGE,
+    TRANSACTION_WITHOUT_MESSAGE,
+    UNREADABLE_DATABASE,
+    Finding,
+)
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.pending_messages import read_rocksdb_state, read_timer_state, read_waiting_units
 from jobs.store.queue_files import (
@@ -34,14 +43,7 @@ from jobs.store.queue_files import (
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import read_stored_units
-from jobs.verify import (
-    DOUBLE_WRITE_DIFFERS,
-    TIMER_ROW_WITHOUT_MESSAGE,
-    TIMER_UNIT_WITHOUT_MESSAGE,
-    TRANSACTION_WITHOUT_MESSAGE,
-    PartReport,
-    unreadable_database,
-)
+from jobs.verify import PartReport, unreadable_database
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName

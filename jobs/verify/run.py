@@ -19,8 +19,7 @@ from typing import Any
 
 from jobs.console.amounts import count_text
 from jobs.diagnosis import keeps_incomplete_record, predict_store_start
-from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
     AHEAD_OF_LOG,
     DAMAGED_RANGE,
     ENTRIES_OF_TRUNCATED_MESSAGES,
@@ -35,6 +34,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
+from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
 from jobs.products.queues.settings import determine_queue_rules, determine_releases

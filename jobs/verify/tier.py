@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RecommendedStep
-from jobs.lake.findings import INDEX, LOG, MISSING_INDEX_ENTRIES, QUEUES, Finding
+from jobs.diagnosis.findings import (
+    ENTRIES_OF_LOST_MESSAGES,
+    FOREIGN_RECORD,
+    INDEX,
+    LOG,
+    MISSING_INDEX_ENTRIES,
+    QUEUES,
+    TIER_ENTRY_DIFFERS,
+    TIER_UNIT_DIFFERS,
+    Finding,
+)
 from jobs.products.index.explanation import FileVerdict
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage import AnyStorage
@@ -28,15 +38,7 @@ from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.store import Segment, Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify import (
-    ENTRIES_OF_LOST_MESSAGES,
-    FOREIGN_RECORD,
-    TIER_ENTRY_DIFFERS,
-    TIER_UNIT_DIFFERS,
-    LostRange,
-    LostRanges,
-    PartReport,
-)
+from jobs.verify import LostRange, LostRanges, PartReport
 from jobs.verify.log import UNCHECKED_NOTE, check_log_of_queue, findings_on_records, log_numbers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords

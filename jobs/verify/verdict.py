@@ -9,32 +9,30 @@ from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_severity
 from jobs.diagnosis import WalkedLog, recreated_index_notes, start_warning_lines
-from jobs.lake.findings import (
+from jobs.diagnosis.findings import (
+    CHECKPOINT_AFTER_LOG,
+    COMPACTED_LOG_KINDS,
     DAMAGED_CONFIGURATION,
     DAMAGED_RECORDS,
+    DAMAGED_ROWS,
     INDEX,
     LOG,
     LOST_START,
     MISNAMED_SEGMENT,
     MISSING_RECORDS,
+    MISSING_ROWS,
     NOT_INDEXED,
     OVERLAPPING_FILE,
     QUEUES,
+    REPEATED_INDEX_FILE,
+    ROWS_WITHOUT_MESSAGE,
+    SHORT_CHECKPOINT,
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.verify import (
-    CHECKPOINT_AFTER_LOG,
-    COMPACTED_LOG_KINDS,
-    DAMAGED_ROWS,
-    MISSING_ROWS,
-    REPEATED_INDEX_FILE,
-    ROWS_WITHOUT_MESSAGE,
-    SHORT_CHECKPOINT,
-    PartReport,
-)
+from jobs.verify import PartReport
 from rmq_formats.broker_start import StartOutcome
 
 PartRow = tuple[str, Severity, str, str]

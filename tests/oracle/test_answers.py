@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from jobs.lake.findings import QUEUES
+from jobs.diagnosis.findings import QUEUES
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC

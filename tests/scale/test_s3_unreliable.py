@@ -13,10 +13,10 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs.diagnosis.findings import Finding
 from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import ensure_table, open_table, read_rows
-from jobs.lake.findings import Finding
 from jobs.lake.integrity import append_findings
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import read_rows_where
@@ -170,7 +170,7 @@ def test_a_commit_counts_once_if_any_response_is_cut_off(s3: S3Server) -> None:
         name = f"cut-commit-{number}"
         shutil.copytree(s3.path("cut-commit-0"), s3.path(name))
         with flaky(s3.port, number.__eq__, "cut off") as server:
-            append_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).options), None, "b", [found])
+            append_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).options), None, "b", [found._asdict()])
         assert [(1,)] == read_rows(Lake(s3.uri(name), s3.options), FINDINGS.name, ("verification",))
         if not server.failed:
             break

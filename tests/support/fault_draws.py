@@ -24,9 +24,9 @@ from random import Random
 from typing import NamedTuple, NoReturn
 
 from jobs.console.result import ExitCode, Severity
+from jobs.diagnosis.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.inspect import Problems
 from jobs.inspect.inspection import inspect_store
-from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.lake.lake import Lake
 from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing

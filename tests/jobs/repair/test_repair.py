@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode
-from jobs.lake.findings import LOG
+from jobs.diagnosis.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair import JOURNAL_FILE, JournalEntry, NotRepairableError

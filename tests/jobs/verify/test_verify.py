@@ -14,8 +14,8 @@ from socket import gethostname
 import pytest
 
 from jobs.console.result import ExitCode, Severity
+from jobs.diagnosis.findings import INDEX, LOG, QUEUES
 from jobs.inspect.inspection import inspect_store
-from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
@@ -195,7 +195,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
         r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
     )
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
-    modules = [ROOT / "jobs/lake/findings.py", *(ROOT / "jobs/verify").glob("*.py")]
+    modules = [ROOT / "jobs/diagnosis/findings.py", *(ROOT / "jobs/verify").glob("*.py")]
     constants = {
         kind
         for module in modules

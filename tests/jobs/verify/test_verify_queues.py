@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.lake.findings import Finding
+from jobs.diagnosis.findings import OUT_OF_SEQUENCE, Finding
 from jobs.products.queues.join import join_queues_with_log
 from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify import OUT_OF_SEQUENCE
 from jobs.verify.queues import _is_stored, verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD

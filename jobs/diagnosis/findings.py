@@ -1,9 +1,7 @@
-"""Findings of `verify`, and the damage found by runs that is not acknowledged yet."""
+"""Findings of `verify`, and all their kinds, which scripts branch on."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypedDict, cast
+from typing import NamedTuple, Self
 
-from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
@@ -33,6 +31,44 @@ PROMOTION = "promotion"
 UNITS_OF_TRUNCATED_MESSAGES = "units_of_taken_back_messages"
 ENTRIES_OF_TRUNCATED_MESSAGES = "entries_of_taken_back_messages"
 NOT_INDEXED_ON_REPLICA = "keys_not_indexed_on_this_replica"
+CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
+# Of queues, and of pending messages.
+WRONG_FILE_NAME = "wrong_file_name"
+UNEXPECTED_FILE = "unexpected_file"
+CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"
+DELAY_PAST_QUEUE_END = "delay_offset_past_queue_end"
+TAIL_NOT_ZERO = "tail_not_zero"
+OUT_OF_SEQUENCE = "record_out_of_sequence"
+DOUBLE_WRITE_DIFFERS = "double_write_differs"
+TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
+TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
+TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
+# Of compacted logs.
+COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
+COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
+COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
+COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
+COMPACTED_LOG_KINDS = frozenset(
+    {
+        DAMAGED_COMPACTION,
+        COMPACTED_RECORD_DIFFERS,
+        COMPACTED_UNIT_DIFFERS,
+        COMPACTED_OUT_OF_ORDER,
+        COMPACTED_FOREIGN_RECORD,
+    }
+)
+# Of index files, and of an index in RocksDB.
+ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
+CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
+REPEATED_INDEX_FILE = "repeated"
+MISSING_ROWS = "missing_index_rows"
+ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
+DAMAGED_ROWS = "damaged_index_rows"
+# Of a tier.
+TIER_UNIT_DIFFERS = "tier_unit_differs"
+TIER_ENTRY_DIFFERS = "tier_entry_differs"
+FOREIGN_RECORD = "record_of_another_queue"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
 DAMAGED_RECORDS = frozenset({DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES, WRONG_STORE_TIME})
@@ -102,58 +138,3 @@ class Finding(NamedTuple):
         noun = "units" if self.field == "unit" else "times"
         times = f" ({self.times:,} {noun})" if self.times > 1 and not states_number else ""
         return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause}"
-
-
-# A range of a log that a lake will never have, as in manifests and summaries.
-GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
-OPEN_DAMAGE_KEY = "open"  # in a manifest's state
-_GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
-
-
-class OpenDamage(NamedTuple):
-    """Damage found by runs since the last acknowledgement, or since the first run of a store."""
-
-    since_run: int = 0  # the first run that found damage
-    quarantined: int = 0  # damaged places
-    superseded: int = 0  # times that the broker's log was truncated or rewritten
-    contradictions: int = 0  # units of queues that do not agree with the log
-    gap_count: int = 0
-    gaps: tuple[GapRow, ...] = ()  # the first open gaps
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
-        """Return the open damage of a manifest's state; *own* for manifests of earlier versions, which have none."""
-        found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
-        return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
-
-    def after_run(
-        self, run: int, gaps: Sequence[GapRow], quarantined: int, superseded: int, contradictions: int = 0
-    ) -> "OpenDamage":
-        """Return the open damage after one more run."""
-        new = [gap for gap in gaps if gap not in self.gaps]
-        if not (new or quarantined or superseded or contradictions):
-            return self
-        return OpenDamage(
-            self.since_run or run,
-            self.quarantined + quarantined,
-            self.superseded + superseded,
-            self.contradictions + contradictions,
-            self.gap_count + len(new),
-            (*self.gaps, *new)[:_GAPS_KEPT],
-        )
-
-    def __bool__(self) -> bool:
-        """Return whether anything is open."""
-        return self.since_run > 0
-
-    def lines(self) -> Iterator[str]:
-        """Yield the open damage as lines of text."""
-        counts = (
-            (self.quarantined, "damaged range", " of the log in the table quarantine"),
-            (self.gap_count, "gap", ""),
-            (self.superseded, "superseded part", " of the log"),
-            (self.contradictions, "contradiction", " between log and queues"),
-        )
-        if self:
-            text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
-            yield f"  OPEN since run {self.since_run}: {text} (acknowledge with --acknowledge)"
