@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.commit import open_table
-from jobs.lake.history import read_committed_records
 from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
+from jobs.products.committed_records import read_committed_records
 from jobs.products.index import KeyBlock
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, add_entries, hash_file
 from jobs.products.product import Output

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from jobs.lake.history import read_committed_records
 from jobs.lake.tables import CONSUME_QUEUE
+from jobs.products.committed_records import read_committed_records
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
