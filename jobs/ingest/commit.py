@@ -16,6 +16,7 @@ from jobs.lake.runs import (
     TABLES_BEFORE_KEY,
     KnownStore,
     Manifest,
+    Superseded,
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,
@@ -24,7 +25,6 @@ from jobs.lake.runs import (
     read_manifest,
     replace_prepared_manifest,
 )
-from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import merge_and_vacuum

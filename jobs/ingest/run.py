@@ -31,16 +31,17 @@ from jobs.lake.runs import (
     COMMAND_KEY,
     TABLES_BEFORE_KEY,
     OtherRunActiveError,
+    Superseded,
     list_known_broker_stores,
     list_known_stores,
     refresh_newest_run,
+    refuse_deletion_vectors,
     refuse_taken_run,
     register_store,
     thin_fingerprints,
 )
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import cache_snapshots
-from jobs.lake.superseded import Superseded, refuse_deletion_vectors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products import PRODUCTS, Product

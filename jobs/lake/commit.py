@@ -20,10 +20,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import reduce
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
@@ -32,7 +34,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from jobs.console.log import log_message
 from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_vector_descriptors
+from jobs.lake.snapshot_files import (
+    SnapshotFile,
+    list_snapshot_files,
+    read_batches,
+    read_rows_where,
+    read_vector_descriptors,
+    table_for_rewriting,
+)
 from jobs.lake.snapshots import (
     UnsupportedTableError,
     deltalake_errors_as_oserror,
@@ -41,7 +50,7 @@ from jobs.lake.snapshots import (
     read_newest_transaction,
     update_snapshot,
 )
-from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
+from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import Table
 from jobs.launch.engine import has_session
 from jobs.storage.local import explaining_full_disk, flush_directory
@@ -121,6 +130,25 @@ class Savings(NamedTuple):
             bytes_before=self.bytes_before + later.bytes_before,
             bytes_after=(self.bytes_after or 0) + (later.bytes_after or 0),
         )
+
+
+class ObsoleteRows(NamedTuple):
+    """Rows that a commit removes from a table: those with certain column values, from an offset of the log on."""
+
+    values: Mapping[str, str | int]
+    from_offset: int | None = None  # None: wherever they are
+
+    def mask_rows(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are; a row that lacks one of these values was written by another engine."""
+        conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
+        if self.from_offset is not None:
+            conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
+        return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
+
+    def may_be_in_file(self, file: SnapshotFile) -> bool:
+        """Return whether a file may contain such rows, according to Delta's log."""
+        reaches = self.from_offset is None or file.maximum("physical_offset", self.from_offset) >= self.from_offset
+        return reaches and all(file.may_have(*named) for named in self.values.items())
 
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
@@ -299,6 +327,37 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> N
             f"{lost}: this file was deleted before it was committed, probably by another engine's VACUUM with a "
             "retention shorter than the run. The next run will write these rows again"
         )
+
+
+def rewrite_without_rows(
+    lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
+) -> SnapshotRewrite:
+    """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
+    naming = FileNaming(*transaction)
+    written: dict[tuple[str, bytes], AddedFile | None] = {}  # a commit may need several snapshots
+
+    def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.invert(reduce(pc.or_, (one.mask_rows(batch) for one in obsolete))))
+
+    def rewrite(snapshot: DeltaTable) -> tuple[list[SnapshotFile], list[AddedFile]]:
+        removed = {file.identity: file for file in list_files_with_rows(lake, snapshot, obsolete, table)}
+        rows = table_for_rewriting(snapshot, table)
+        for key in removed.keys() - written.keys():
+            file = TableFile(lake, rows, naming.new_file_name("kept"), {})
+            written[key] = file.write_all(map(kept, read_batches(lake, rows, removed[key])))
+        return list(removed.values()), [action for key in removed if (action := written[key]) is not None]
+
+    return rewrite
+
+
+def list_files_with_rows(
+    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[ObsoleteRows], table: Table | None = None
+) -> list[SnapshotFile]:
+    """Return the files that may contain obsolete rows, in log order."""
+    found = [
+        file for file in list_snapshot_files(lake, snapshot, table) if any(one.may_be_in_file(file) for one in obsolete)
+    ]
+    return sorted(found, key=lambda file: int(file.minimum("physical_offset", 0)))
 
 
 def find_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> Iterator[str]:

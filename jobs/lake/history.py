@@ -26,9 +26,8 @@ from deltalake import DeltaTable
 from jobs.lake.commit import open_table, read_rows
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import KnownStore, Superseded
 from jobs.lake.snapshot_files import read_rows_where
-from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges

@@ -45,10 +45,10 @@ from jobs.lake.runs import (
     list_known_stores,
     read_manifest_at,
     refuse_lost_registrations,
+    tables_with_superseded_rows,
 )
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.snapshots import read_newest_transaction
-from jobs.lake.superseded import tables_with_superseded_rows
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path

@@ -4,6 +4,12 @@ Runs: how the rows of a store are written to the lake exactly once.
 The row in `runs` that names a run's manifest is the commit point: before it, the run can be discarded, and its
 files are garbage; afterwards any process can complete the run from the manifest alone. docs/internals/guarantees.md
 describes the protocol.
+
+After a crash a broker may truncate its log and write other records at the same offsets, as may a slave that becomes
+master. The rows that the lake has of the truncated part are then superseded. They are moved, and never deleted: they
+are copied to `superseded_messages`, in a commit before the one that removes them from `messages`, so they are always in
+at least one of the two tables. The files with these rows are determined when the commit is made: other files may
+contain the rows by then.
 """
 
 import json
@@ -14,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -22,31 +28,38 @@ from deltalake import DeltaTable
 
 from jobs.console.result import AlreadyRunningError
 from jobs.lake.commit import (
+    VECTORS_ONLY_LOCAL_ERROR,
+    ObsoleteRows,
     SnapshotRewrite,
     TransactionTakenError,
     abort_file_replacements,
     commit,
     commit_rows,
     file_paths,
+    list_files_with_rows,
     newest_committed_transaction,
     open_table,
     read_rows,
     read_snapshot,
     refuse_lost_files,
+    rewrite_without_rows,
 )
 from jobs.lake.lake import Lake
 from jobs.lake.open_damage import GapRow
-from jobs.lake.snapshot_files import read_rows_where
-from jobs.lake.snapshots import read_newest_transaction
-from jobs.lake.superseded import (
-    ObsoleteRows,
-    Superseded,
-    copy_superseded_rows,
-    rewrite_without_rows,
-    tables_with_superseded_rows,
+from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
+from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
+from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
+from jobs.lake.tables import (
+    CONSUME_QUEUE,
+    LOG_PIECES,
+    MESSAGES,
+    PRODUCT_TABLES,
+    RUNS,
+    SUPERSEDED_MESSAGES,
+    TRACES,
+    WRITTEN_BY_RUNS,
 )
-from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming
-from jobs.lake.tables import PRODUCT_TABLES, RUNS, WRITTEN_BY_RUNS
+from jobs.storage.locations import is_local
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -59,6 +72,7 @@ DONE = "done"
 COMMAND_KEY = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 TABLES_BEFORE_KEY = "tables"  # in a manifest's state: the newest run of each table before this one
 _NEWEST_KEPT = 32
+_REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors from parsing an invalid manifest
 REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
@@ -67,6 +81,21 @@ T = TypeVar("T")
 
 class OtherRunActiveError(AlreadyRunningError):
     """Another run of the same store is active, or was faster."""
+
+
+class Superseded(NamedTuple):
+    """Outdated rows of a store, and the run that found them."""
+
+    store_id: str
+    run: int
+    from_offset: int  # the log differs from here on
+    to_offset: int  # the rows reached up to here
+    why: str = ""
+
+    @property
+    def obsolete_rows(self) -> ObsoleteRows:
+        """The rows."""
+        return ObsoleteRows({"store_id": self.store_id}, self.from_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +444,53 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     with suppress(TransactionTakenError):  # another process finished it
         _append_row(lake, naming, manifest.broker, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
+
+
+def tables_with_superseded_rows(before: Mapping[str, int]) -> frozenset[str]:
+    """
+    Return the tables that contain superseded rows; *before* has the store's newest run in each table.
+
+    Traces were introduced later than the others, and few stores have any: the table is included if the store has rows
+    there.
+    """
+    return frozenset({*_REWRITTEN, *([TRACES.name] if before.get(TRACES.name) else ())})
+
+
+def refuse_deletion_vectors(lake: Lake, superseded: Superseded) -> None:
+    """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
+    for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
+        snapshot = open_table(lake, name)
+        touched = list_files_with_rows(lake, snapshot, [superseded.obsolete_rows]) if snapshot is not None else ()
+        if any(file.vector is not None for file in touched):
+            location = lake.locate(name)
+            raise UnsupportedTableError(
+                f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and the log has different records from offset "
+                f"{superseded.from_offset} on; nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` "
+                "APPLY (PURGE)"
+            )
+
+
+def copy_superseded_rows(
+    lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]
+) -> None:
+    """Copy the superseded rows to their own table, once."""
+    app, number = transaction
+    if newest_committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
+        return
+    snapshot = open_table(lake, MESSAGES.name)
+    if snapshot is None or read_newest_transaction(snapshot, app) >= number:
+        return  # already removed from there, so copied before
+    naming = FileNaming(superseded.store_id, superseded.run)
+    constants = {"superseded_by_run": superseded.run}
+    touched = list_files_with_rows(lake, snapshot, [superseded.obsolete_rows])
+    rows = table_for_rewriting(snapshot, MESSAGES)
+    theirs = rows.columns[len(MESSAGES.columns) :]
+    moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs), has_foreign_rows=True)
+    read = (batch for stored in touched for batch in read_batches(lake, rows, stored))
+    file = TableFile(lake, moved, naming.new_file_name("superseded"), constants)
+    action = file.write_all(batch.filter(superseded.obsolete_rows.mask_rows(batch)) for batch in read)
+    with suppress(TransactionTakenError):  # another run has moved the same rows
+        commit(lake, moved, [action] if action else [], transaction, note)
 
 
 def find_unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:

@@ -19,14 +19,13 @@ from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table
+from jobs.lake.commit import ObsoleteRows, open_table
 from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
-from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING_APPLICATION

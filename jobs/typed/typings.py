@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jobs.lake.commit import (
+    ObsoleteRows,
     TransactionTakenError,
     commit,
     commit_rows,
@@ -24,6 +25,7 @@ from jobs.lake.commit import (
     newest_committed_transaction,
     read_rows,
     refuse_lost_files,
+    rewrite_without_rows,
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
@@ -35,7 +37,6 @@ from jobs.lake.runs import (
     read_stored_manifest,
     storing_manifest,
 )
-from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table, sql_columns
 from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table

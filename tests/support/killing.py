@@ -37,7 +37,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest
 from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit, features, runs, superseded, upkeep
+from jobs.lake import commit, features, runs, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError, list_known_stores
@@ -362,7 +362,7 @@ def vacuumed_before_commit(table: str) -> Iterator[None]:
         raise CutShortError(table)
 
     spy = Mock(wraps=commit.commit, side_effect=delete)
-    with patch.object(runs, "commit", spy), patch.object(superseded, "commit", spy):
+    with patch.object(runs, "commit", spy):
         yield
 
 
