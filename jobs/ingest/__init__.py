@@ -1,23 +1,25 @@
 """One run of `ingest`: here its request and its summary; in the modules its steps, its commit, and `--follow`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
-from jobs.lake.open_damage import GapRow, OpenDamage
 from jobs.products import PRODUCT_NAMES, Product
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
 
 if TYPE_CHECKING:
+    from jobs.lake.runs import GapRow
     from jobs.products.index.settings import GivenSettings
 
 _INDEX = "index"  # one of `PRODUCT_NAMES`
+OPEN_DAMAGE_KEY = "open"  # in a manifest's state
+_GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
 Number = TypeVar("Number", int, float)
 
 
@@ -62,6 +64,55 @@ class IngestRequest(StoreRequest):
         return is_asked_for and not (product.needs_every_topic and self.selection.topic_filter is not None)
 
 
+class OpenDamage(NamedTuple):
+    """Damage found by runs since the last acknowledgement, or since the first run of a store."""
+
+    since_run: int = 0  # the first run that found damage
+    quarantined: int = 0  # damaged places
+    superseded: int = 0  # times that the broker's log was truncated or rewritten
+    contradictions: int = 0  # units of queues that do not agree with the log
+    gap_count: int = 0
+    gaps: tuple["GapRow", ...] = ()  # the first open gaps
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
+        """Return the open damage of a manifest's state; *own* for manifests of earlier versions, which have none."""
+        found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
+        return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
+
+    def after_run(
+        self, run: int, gaps: Sequence["GapRow"], quarantined: int, superseded: int, contradictions: int = 0
+    ) -> "OpenDamage":
+        """Return the open damage after one more run."""
+        new = [gap for gap in gaps if gap not in self.gaps]
+        if not (new or quarantined or superseded or contradictions):
+            return self
+        return OpenDamage(
+            self.since_run or run,
+            self.quarantined + quarantined,
+            self.superseded + superseded,
+            self.contradictions + contradictions,
+            self.gap_count + len(new),
+            (*self.gaps, *new)[:_GAPS_KEPT],
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether anything is open."""
+        return self.since_run > 0
+
+    def lines(self) -> Iterator[str]:
+        """Yield the open damage as lines of text."""
+        counts = (
+            (self.quarantined, "damaged range", " of the log in the table quarantine"),
+            (self.gap_count, "gap", ""),
+            (self.superseded, "superseded part", " of the log"),
+            (self.contradictions, "contradiction", " between log and queues"),
+        )
+        if self:
+            text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
+            yield f"  OPEN since run {self.since_run}: {text} (acknowledge with --acknowledge)"
+
+
 @dataclass(slots=True)
 class Summary(RatedOutcome):
     """The summary of a run, as text and as JSON."""
@@ -80,7 +131,7 @@ class Summary(RatedOutcome):
     index_entries: int = 0
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
-    gaps: list[GapRow] = field(default_factory=list)
+    gaps: list["GapRow"] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the release that wrote the store, and how it is known

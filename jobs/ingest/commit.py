@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 from jobs.console import process
 from jobs.console.log import log_message
-from jobs.ingest import IngestRequest, StepTimer, Summary
+from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, StepTimer, Summary
 from jobs.lake.commit import find_lost_files, newest_committed_transaction
 from jobs.lake.integrity import newest_run_by_table, tables_of_run
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import OPEN_DAMAGE_KEY, OpenDamage
 from jobs.lake.runs import (
     COMMAND_KEY,
     TABLES_BEFORE_KEY,

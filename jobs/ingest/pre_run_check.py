@@ -18,9 +18,8 @@ from uuid import uuid4
 
 import rmq_formats
 from jobs import __version__
-from jobs.ingest import IngestRequest, Summary
+from jobs.ingest import OPEN_DAMAGE_KEY, IngestRequest, OpenDamage, Summary
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import OpenDamage
 from jobs.launch.cache import cache_directory
 from jobs.products import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise_location
@@ -63,7 +62,7 @@ class PreRunCheck:
             self._seen = self._digest_store()
             note = json.loads(self._note.read_bytes())
             summary = Summary(**note["summary"])
-            summary.open = OpenDamage(**{**note["open"], "gaps": tuple(note["open"]["gaps"])})
+            summary.open = OpenDamage.from_state(note, summary.open)
             is_same = (note["store"], note["lake"]) == (self._seen, self._describe_lake(note["summary"]["store_id"]))
             store, end = self._store, summary.to_offset
             after = [one for one in store.segments if one.base_offset + one.readable_bytes > end]
@@ -89,7 +88,7 @@ class PreRunCheck:
             if self._list_manifests() != self._runs:
                 return  # another run has committed since
             lake = self._describe_lake(summary.store_id)
-            note = {"summary": described, "open": summary.open._asdict(), "store": self._seen, "lake": lake}
+            note = {"summary": described, OPEN_DAMAGE_KEY: summary.open._asdict(), "store": self._seen, "lake": lake}
             self._note.parent.mkdir(exist_ok=True)
             begun = self._note.with_name(f".{uuid4()}")
             try:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -45,7 +45,6 @@ from jobs.lake.commit import (
     rewrite_without_rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import GapRow
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
@@ -77,6 +76,8 @@ _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors from parsing an invalid manifest
 REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
+# A range of a log that a lake will never have, as in manifests and summaries.
+GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
 
 
 class OtherRunActiveError(AlreadyRunningError):

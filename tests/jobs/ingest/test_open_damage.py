@@ -14,9 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode, Severity
-from jobs.ingest import Summary
+from jobs.ingest import OpenDamage, Summary
 from jobs.lake import upkeep
-from jobs.lake.open_damage import OpenDamage
 from jobs.report.metrics import write_metrics
 from jobs.store.ranges import Range, plan_ranges
 from rmq_formats.commitlog.layout import BLANK
