@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from jobs.lake.findings import Finding
+from jobs.diagnosis.findings import Finding
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import FILES
