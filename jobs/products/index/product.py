@@ -8,7 +8,7 @@ file gets a newer row in `index_files`.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from tempfile import gettempdir
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from jobs.store.chain import Outcome, damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.running_broker import check_disk_space
-from jobs.store.store import Store
+from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, make_rules
 
@@ -61,13 +61,14 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         keys = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
         works = plan_entry_work(opening, run, keys)
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
+        names = _find_broker_names(run.store, written)
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         with output.new_file(INDEX_FILES, "headers") as file:
             file.write_rows(
                 {
                     "index_file": rows.ordinal,
-                    "name": rows.name,
+                    "name": rows.name or names.get(_first_message(rows.header)),
                     **rows.header._asdict(),
                     "is_complete": rows.is_complete,
                     "sha256": rows.sha256,
@@ -206,6 +207,32 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
         end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end
         made.append((survivor.broker_file.name, 0, survivor.start, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
+
+
+def _first_message(header: IndexHeader) -> tuple[int, int]:
+    return header.begin_physical_offset, header.begin_timestamp
+
+
+def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple[int, int], str]:
+    """
+    Return the names of the broker's files by their first messages, for the *written* files without a name.
+
+    The headers are read from the newest file backwards, so a run reads about as many as it has written files. Names are
+    not needed to query the lake, so a file that cannot be read does not fail the run.
+    """
+    firsts = {_first_message(rows.header) for rows in written if rows.name is None and rows.header.entry_count}
+    names: dict[tuple[int, int], str] = {}
+    for file in reversed(store.index_files if firsts else ()):
+        header = None
+        with suppress(OSError):  # the broker's retention deleted the file after it was listed, or it is not readable
+            header = read_index_header(file, store)
+        if header is None or not any(header):
+            continue
+        if header.begin_physical_offset < min(firsts)[0]:
+            break
+        if _first_message(header) in firsts:
+            names[_first_message(header)] = file.about.path.rpartition("/")[2]
+    return names
 
 
 def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """From real brokers' stores to Delta tables, read by engines other than Spark."""
 
+import errno
 import json
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -23,6 +24,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import find_unfinished_run, list_known_stores
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
+from jobs.store.store import Store, StoredFile
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -127,6 +129,26 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
     for field in ("messages", "to_offset", "units", "index_entries", "exit_code"):
         assert getattr(stepped, field) == getattr(whole, field)
     assert stepped.steps > 1
+
+
+@pytest.mark.parametrize("name", ["b498-base", "b551-base"])
+def test_each_run_records_the_names_of_the_index_files_that_it_continues(name: str, tmp_path: Path) -> None:
+    store = unpack(name, tmp_path)
+    assert ingest_store(store, tmp_path / "lake", "b", step_bytes=4_000).steps > 1
+
+    newest = {row["index_file"]: row["name"] for row in rows_of(tmp_path / "lake", "index_files", "run")}
+    assert dict(enumerate(sorted(path.name for path in (store / "index").iterdir()))) == newest
+
+
+def test_a_later_run_needs_no_index_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: StoredFile, _: Store) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", file.location)
+
+    monkeypatch.setattr("jobs.products.index.product.read_index_header", refuse)
+    store = unpack("b551-base", tmp_path)
+    ingested = ingest_store(store, tmp_path / "lake", "b", step_bytes=4_000)
+
+    assert (286, ExitCode.CLEAN) == (ingested.index_entries, ingested.exit_code)
 
 
 def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) -> None:
