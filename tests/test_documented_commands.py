@@ -89,13 +89,25 @@ def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCo
     assert told[0] == ended.returncode
 
 
-def test_systemd_fails_only_for_problems() -> None:
+def _successful_exit_codes(text: str) -> set[ExitCode]:
+    """Return the exit codes that a unit of systemd counts as success, in addition to 0."""
     unit = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
-    unit.read_string(_UNITS["rocketmq-lake.service"])
+    unit.read_string(text)
+    return {ExitCode(int(code)) for code in unit["Service"]["SuccessExitStatus"].split()}
 
-    taken = {ExitCode(int(code)) for code in unit["Service"]["SuccessExitStatus"].split()}
-    assert _QUIET - {ExitCode.CLEAN} == taken
+
+def test_systemd_fails_only_for_problems() -> None:
+    assert _QUIET - {ExitCode.CLEAN} == _successful_exit_codes(_UNITS["rocketmq-lake.service"])
+
+
+def test_the_unit_that_follows_starts_again_after_a_failure_and_while_another_run_is_active() -> None:
+    """Else it would stay stopped, without an alert, if it is started during a run of the timer."""
+    text = (ROOT / "conf" / "rocketmq-lake-follow.service").read_text()
+
+    assert "Restart=on-failure" in text.splitlines()
+    ended = {ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.INTERRUPTED}
+    assert ended == _successful_exit_codes(text)
 
 
 def test_the_deletion_script_deletes_the_rows_of_the_selected_messages_only(run: Run, tmp_path: Path) -> None:
