@@ -367,7 +367,7 @@ def require_single_source(sources: Sequence[Source]) -> Source:
 
 def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
     """
-    Return the answer of the only source that has one, with the source.
+    Return the answer of the only source that has one, with the source; a note names it if several were asked.
 
     Raises `SeveralStoresError` if more than one has an answer. If none has, the reasons of all are returned.
     """
@@ -379,6 +379,7 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         source = require_single_source([source for source, _ in found])
         for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
             source.note_incomplete(why)
+        source.note_once(f"this answer is from store {source.name}")
         return source, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # Of the kind that a store with the topic gives.

@@ -115,3 +115,18 @@ def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_
 
     assert told.code is ExitCode.CLEAN
     assert "other stores of the lake have copies of this message: b (" in told.err
+
+
+@pytest.mark.parametrize(
+    "command", [("message", "-i", "b-id1"), ("by-key", "-t", "Alone", "-k", "b1"), ("story", "b-id1")]
+)
+def test_an_answer_from_a_lake_of_several_stores_names_its_store(
+    command: tuple[str, ...], run: Run, lake: Path
+) -> None:
+    store_id = next(row["store_id"] for row in rows_of(lake) if row["broker"] == "broker-b")
+    note = f"this answer is from store broker-b ({store_id})"
+    found, chosen = (run("query", *command, "--lake", lake, *more) for more in ((), ("--broker", "broker-b")))
+
+    assert (ExitCode.CLEAN, ExitCode.CLEAN) == (found.code, chosen.code)
+    assert note in found.err
+    assert note not in chosen.err
