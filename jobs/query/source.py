@@ -203,6 +203,10 @@ class Source(Protocol):
         if note not in self.notes:
             self.notes.append(note)
 
+    def note_own_name(self) -> None:
+        """Note the name of the store, which was found among several."""
+        self.note_once(f"this answer is from store {self.name}")
+
     def note_assumed_release(self, writers: Known[Writers]) -> None:
         """Note that the release is assumed, because several may have written the store."""
         if writers.origin == ASSUMED:
@@ -379,7 +383,7 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         source = require_single_source([source for source, _ in found])
         for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
             source.note_incomplete(why)
-        source.note_once(f"this answer is from store {source.name}")
+        source.note_own_name()
         return source, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # Of the kind that a store with the topic gives.

@@ -76,7 +76,10 @@ def choose_call(
     named = [one for one in sources if call.options.get("brokerName") in {None, one.broker, one.name}] or sources
     able = [one for one in named if _has_answer(call._replace(source=one))]
     with_topic = [one for one in named if one.has_topic(call.options.get("topic", ""))]
-    return parsed(require_single_source(able) if able else [*with_topic, *named][0])
+    source = require_single_source(able) if able else [*with_topic, *named][0]
+    if able and len(named) > 1:
+        source.note_own_name()
+    return parsed(source)
 
 
 def _has_answer(call: Call) -> bool:
