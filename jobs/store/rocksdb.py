@@ -194,8 +194,17 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
 def _names(location: str, storage: Storage) -> list[str]:
     """Return the names of the files in the folder itself, which may also have a hundred thousand folders of queues."""
     if is_local(location):
-        return sorted(entry.name for entry in os.scandir(local_path(location)) if entry.is_file())
+        return sorted(entry.name for entry in os.scandir(local_path(location)) if _is_file(entry))
     return [info.name for info in storage.list_files(location) if "/" not in info.name]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError as error:  # a link to itself: RocksDB misses the file
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _fetch(location: str, storage: Storage, target: Path, limit: int | None = None) -> None:
