@@ -5,6 +5,7 @@ Everything is made twice, by the scalar modules and by the commands that rebuild
 are read as they are. Where a rebuild from the log cannot be equal, `verify` must explain every file (`unexplained`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -213,11 +214,11 @@ def unexplained(store: Path, release: str, *, is_killed: bool = False) -> list[F
     ]
 
 
-def units_into_log(files: dict[str, bytes], log_start: int) -> list[tuple[str, int, bytes]]:
-    """List the written units of plain queues that point at *log_start* or after it, with their places."""
-    return [
+def units_into_log(files: Mapping[str, bytes], log_start: int = 0) -> set[tuple[str, int, bytes]]:
+    """Return the written units of plain queues that point at *log_start* or after it, with their places."""
+    return {
         (path, at, data[at : at + UNIT.size])
-        for path, data in sorted(files.items())
+        for path, data in files.items()
         for at in range(0, len(data), UNIT.size)
         if (unit := decode_unit(data, at)).is_written and unit.physical_offset >= log_start and not unit.is_pre_blank
-    ]
+    }

@@ -188,7 +188,8 @@ def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led
     if led:
         had = by_scalar([*log[:_AGREED], *taken_back], rules).queues
         has = by_scalar([*log, *taken_back[1:]], rules).queues
-        assert _units(by_scalar(log[:_AGREED], rules).queues) <= _units(on_disk(store).queues) or forgotten
+        agreed = by_scalar(log[:_AGREED], rules).queues
+        assert units_into_log(agreed) <= units_into_log(on_disk(store).queues) or forgotten
         assert _are_among(on_disk(store).queues, has, had, in_place=not forgotten)
         assert {offset for _, _, _, offset, *_ in real_entries(store)} <= {
             record.physical_offset for record in (*log, *taken_back)
@@ -234,15 +235,11 @@ def _drain(group: Group) -> None:
 
 
 def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place: bool) -> bool:
-    known = set[tuple[str, int, bytes]]().union(*map(_units, others))
+    known = set[tuple[str, int, bytes]]().union(*map(units_into_log, others))
     if in_place:
-        return _units(some) <= known
-    moved, places = ({(Path(name).parent, unit) for name, _, unit in units} for units in (_units(some), known))
+        return units_into_log(some) <= known
+    moved, places = ({(Path(name).parent, unit) for name, _, unit in units} for units in (units_into_log(some), known))
     return moved <= places
-
-
-def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
-    return {*units_into_log(dict(queues), 1)}
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
