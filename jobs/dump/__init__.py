@@ -19,13 +19,26 @@ from jobs.storage import storage_for
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.model import Reader
 from rmq_formats.layout import Layout, read_in_blocks
-from rmq_formats.store import parse_offset_name
+from rmq_formats.store import FileKind, parse_offset_name
 
 MORE_FOLLOWS = "stopped here (more data follows)"
 short_time_text = partial(time_text, zone="Z")
 _WINDOW = 1 << 20
 _SECTOR = 4096
 _AT_ONCE = 1 << 16
+
+# The kinds of files that a user can select, by name.
+KIND_NAMES = {
+    "commitlog": FileKind.COMMITLOG,
+    "consumequeue": FileKind.CONSUME_QUEUE,
+    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
+    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
+    "index": FileKind.INDEX,
+    "checkpoint": FileKind.CHECKPOINT,
+    "timerwheel": FileKind.TIMER_WHEEL,
+    "timerlog": FileKind.TIMER_LOG,
+    "timercheck": FileKind.TIMER_PROGRESS,
+}
 
 
 class Field(NamedTuple):

@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 from jobs.console.amounts import count_text
 from jobs.dump import (
+    KIND_NAMES,
     MORE_FOLLOWS,
     DumpFile,
     DumpRequest,
@@ -411,18 +412,6 @@ _DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[It
     FileKind.TIMER_PROGRESS: dump_numbers,
     FileKind.TIMER_WHEEL: dump_wheel,
     FileKind.TIMER_LOG: dump_timer_log,
-}
-# The kinds of files that a user can select, by name.
-KIND_NAMES = {
-    "commitlog": FileKind.COMMITLOG,
-    "consumequeue": FileKind.CONSUME_QUEUE,
-    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
-    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
-    "index": FileKind.INDEX,
-    "checkpoint": FileKind.CHECKPOINT,
-    "timerwheel": FileKind.TIMER_WHEEL,
-    "timerlog": FileKind.TIMER_LOG,
-    "timercheck": FileKind.TIMER_PROGRESS,
 }
 
 

@@ -66,7 +66,7 @@ class Problems(list[Problem]):
             self.append(Problem(severity, file, f"{how}: {error.strerror or error}"))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # reports are not compared; each method that is generated takes time at each start
 class SegmentReport:
     """One file of the log."""
 
@@ -81,7 +81,7 @@ class SegmentReport:
     records: int | None = None  # counted by a walk
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LogReport:
     """The whole log."""
 
@@ -96,7 +96,7 @@ class LogReport:
     topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class QueueReport:
     """One queue."""
 
@@ -119,7 +119,7 @@ class QueueReport:
         return self.next_unit - self.first_unit
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class QueuesReport:
     """All queues."""
 
@@ -143,7 +143,7 @@ class IndexFileReport(NamedTuple):
     header: IndexHeader
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class IndexReport:
     """All index files."""
 
@@ -158,7 +158,7 @@ class IndexReport:
         return max((header.end_physical_offset for header in headers if header.entry_count), default=None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RocksReport:
     """Rows other than queue units that a broker of 5.4.0+ keeps in RocksDB."""
 
@@ -170,7 +170,7 @@ class RocksReport:
     last_due: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TimersReport:
     """Pending timer messages in the timer's files."""
 
@@ -180,7 +180,7 @@ class TimersReport:
     last_due: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StateReport:
     """The content of the small files of a store."""
 
@@ -198,7 +198,7 @@ class StateReport:
     timers: TimersReport | None = None  # timer messages in files
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StoreReport:
     """The contents of a store, and its problems."""
 

@@ -31,8 +31,7 @@ from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
-from jobs.dump import DumpRequest, Item, open_file
-from jobs.dump.units import KIND_NAMES, dump_items, recognise_kind
+from jobs.dump import KIND_NAMES, DumpRequest, Item, open_file
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
@@ -111,6 +110,8 @@ def dump(  # noqa: PLR0913 - one argument an option
 
 
 def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severity:
+    from jobs.dump.units import dump_items, recognise_kind
+
     try:
         with open_file(location) as file:
             known = kind or recognise_kind(file)
