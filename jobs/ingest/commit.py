@@ -1,7 +1,7 @@
 """The beginning and end of a run of a store or a tier: it finishes an interrupted run, and commits its own files."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from jobs.console import process
@@ -152,7 +152,7 @@ class NextRun:
                 store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
                 fingerprints=fingerprints,
                 tables={name: tuple(actions) for name, actions in files.items()},
-                selection=self.request.selection.to_manifest(),
+                selection=asdict(self.request.selection),
                 state={**state, OPEN_DAMAGE_KEY: summary.open._asdict()},
                 counts=counts,
                 gaps=tuple(summary.gaps),

@@ -117,7 +117,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         store.root,
         str(request.out),
         settings.to_dict(),
-        [f"  format: RocketMQ {settings.release} ({settings.release_origin})"],
+        [f"  format: RocketMQ {settings.releases.value} ({settings.releases.origin_text})"],
         *_describe_log(store),
         written,
     )

@@ -122,7 +122,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     is_database, features = request.to == ROCKSDB, detect_storage_features(store)
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = QueueRebuildSummary(
-        store.root, str(request.out), settings.release, settings.release_origin, plain.value,
+        store.root, str(request.out), settings.releases.value.text, settings.releases.origin_text,
+        plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
         folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,

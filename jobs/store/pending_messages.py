@@ -141,11 +141,6 @@ class RocksdbStoreState(NamedTuple):
     transactions: tuple[PendingTransaction, ...]
     timers: tuple[TimerRow, ...]  # pending ones; rows outlive their delivery
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the database is empty; newer brokers create one in every store."""
-        return not (self.index_rows or self.transactions or self.timers)
-
 
 def read_rocksdb_state(store: Store) -> RocksdbStoreState | None:
     """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""

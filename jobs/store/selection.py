@@ -1,7 +1,7 @@
 """The selection of messages for a lake, recorded with every run: it explains which rows are missing on purpose."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
@@ -97,10 +97,6 @@ class Selection:
     def topic_filter(self) -> Callable[[str], bool] | None:
         """The test, or None if every topic is wanted."""
         return self.includes if self.topics or self.exclude_topics else None
-
-    def to_manifest(self) -> dict[str, object]:
-        """Return the form that a manifest keeps."""
-        return asdict(self)
 
 
 class TopicChoices(NamedTuple):

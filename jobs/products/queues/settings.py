@@ -72,16 +72,6 @@ class QueueSettings(NamedTuple):
     file_sizes: Mapping[QueueKind, Known[int]]
     ext_file_size: int | None  # None: no ConsumeQueueExt
 
-    @property
-    def release(self) -> str:
-        """The releases that wrote the store, as text."""
-        return str(self.releases.value)
-
-    @property
-    def release_origin(self) -> str:
-        """How the releases are known."""
-        return self.releases.origin_text
-
     def require_known_size(self) -> None:
         """Refuse to use a default: a broker with another queue file size does not start."""
         if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
@@ -92,8 +82,8 @@ class QueueSettings(NamedTuple):
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {
-            "release": self.release,
-            "release_origin": self.release_origin,
+            "release": self.releases.value.text,
+            "release_origin": self.releases.origin_text,
             "file_size": {kind.value: size.value for kind, size in self.file_sizes.items()},
             "ext_file_size": self.ext_file_size,
         }
