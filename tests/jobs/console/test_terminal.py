@@ -157,11 +157,10 @@ def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: St
     file.write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
 
     lines: list[list[str | Path]] = [["verify", store], ["dump", file], ["dump", "--json", file]]
-    for words in lines:
-        shown = in_terminal(*words).text
-        assert "hidden" in shown
-        assert "\x1b[8m" not in shown
-    assert "\x1b[35m" in in_terminal("verify", store).text
+    shown = [in_terminal(*words).text for words in lines]
+    assert [True] * 3 == ["hidden" in text for text in shown]
+    assert not [text for text in shown if "\x1b[8m" in text]
+    assert "\x1b[35m" in shown[0]
 
 
 LONG = (

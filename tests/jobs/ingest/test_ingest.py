@@ -60,7 +60,7 @@ _QUICK = ("b420-crash-later", "b498-multipath", "b533-expired")
 _DLEDGER = ("b498-dledger", "b498-dledger-upgraded")
 
 
-@pytest.mark.sample(5, always=[*_QUICK, *_DLEDGER])
+@pytest.mark.sample(2, always=[*_QUICK, *_DLEDGER])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rows_of_a_real_store_have_its_bytes_and_restore_its_log(name: str, golden: StoreOf, tmp_path: Path) -> None:
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
@@ -90,7 +90,7 @@ def test_spark_tasks_and_one_process_write_the_same_rows(golden: StoreOf, spark:
     assert contents(tmp_path / "tasks") == contents(tmp_path / "here")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-types", "b533-dledger", "b420-live", "b498-expired"])
 def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_thread(
     name: str, golden: StoreOf, tmp_path: Path
@@ -117,7 +117,7 @@ def contents(lake: Path, *names: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)

@@ -60,10 +60,11 @@ def test_a_suspended_run_blocks_other_runs_and_succeeds_when_it_is_resumed(
     assert result["bad"] == []
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_crashes_of_the_broker_and_killed_runs_leave_the_current_log_in_the_lake(
-    tmp_path: Path, campaign: Campaign
+    kills: int, tmp_path: Path, campaign: Campaign
 ) -> None:
-    assert is_right(campaign("crashes", tmp_path, 6))
+    assert is_right(campaign("crashes", tmp_path, kills))
 
 
 @pytest.mark.parametrize(

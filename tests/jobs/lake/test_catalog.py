@@ -31,6 +31,9 @@ _FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
 _DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
 
 
+of_spark_sql = pytest.mark.slow  # a statement takes seconds
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("catalog")
@@ -52,6 +55,7 @@ def named(spark: SparkSession, lake: Path) -> Iterator[SparkSession]:
     spark.sql("DROP DATABASE brokers CASCADE")
 
 
+@of_spark_sql
 def test_spark_finds_every_table_by_its_name_with_comments(named: SparkSession, lake: Path) -> None:
     there = {table.name for table in TABLES if (lake / table.name).is_dir()}
     tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
@@ -64,6 +68,7 @@ def test_spark_finds_every_table_by_its_name_with_comments(named: SparkSession, 
     assert 60 == named.sql("SELECT * FROM brokers.messages").count()
 
 
+@of_spark_sql
 def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession) -> None:
     day = _DAYS[1].date()
     end = day + timedelta(days=1)
@@ -76,6 +81,7 @@ def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession
         assert (column, 20, 1) == (column, chosen.count(), len(chosen.inputFiles()))
 
 
+@of_spark_sql
 def test_the_hive_statement_declares_all_columns_with_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
@@ -161,9 +167,6 @@ def _rows_of(name: str) -> str:
     return f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown"
 
 
-of_spark_sql = pytest.mark.slow  # a statement takes seconds
-
-
 @of_spark_sql
 @pytest.mark.parametrize("case", EXPECTED[-2:], ids=lambda case: f"{case[0]}-{case[1]}")
 def test_spark_gives_the_rows_of_a_view(
@@ -191,7 +194,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_recipe_data(tmp_path_factory.mktemp("recipes"))
 
 
-@pytest.mark.sample(3)
+@of_spark_sql
+@pytest.mark.sample(6)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
 def test_every_recipe_returns_rows(number: int, data: Path, own_session: SparkSession) -> None:
@@ -203,6 +207,7 @@ def test_every_recipe_returns_rows(number: int, data: Path, own_session: SparkSe
 BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in recipe.text or '"c3"' in recipe.text]
 
 
+@of_spark_sql
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", BY_CUSTOMER)
 def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: SparkSession) -> None:

@@ -103,8 +103,10 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     assert ingest_beside(broker.root).run is None
 
 
-@pytest.mark.parametrize("written", [0, 3])
-@pytest.mark.parametrize("was_sealed", [True, False])
+@pytest.mark.parametrize(
+    ("written", "was_sealed"),
+    [(0, True), (3, False), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, False), (3, True)))],
+)
 def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was_sealed: bool, tmp_path: Path) -> None:
     """A message that did not fit sealed the file early: the truncated bytes after it are never overwritten."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)

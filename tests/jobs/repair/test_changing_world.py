@@ -243,17 +243,19 @@ def world(scene: Scene) -> Callable[[str], World]:
     return lambda verb: worlds[verb] if verb in worlds else worlds.setdefault(verb, World(scene, verb))
 
 
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(2),
+        pytest.param(range(2, 4), marks=pytest.mark.slow),
+        pytest.param(range(SEED, SEED + DRAWS), marks=pytest.mark.campaign),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("verb", VERBS)
-def test_changes_by_another_process_are_kept(world: Callable[[str], World], verb: str) -> None:
-    found = [fault for seed in (*KEPT_SEEDS.get(verb, ()), *range(4)) for fault in world(verb).draw(seed)]
-    assert [] == found
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("verb", VERBS)
-def test_changes_by_another_process_are_kept_in_many_random_cases(world: Callable[[str], World], verb: str) -> None:
-    found = [fault for seed in range(SEED, SEED + DRAWS) for fault in world(verb).draw(seed)]
-    assert [] == found
+def test_changes_by_another_process_are_kept(world: Callable[[str], World], verb: str, seeds: range) -> None:
+    kept = KEPT_SEEDS.get(verb, ()) if seeds.start == 0 else ()
+    assert [] == [fault for seed in (*kept, *seeds) for fault in world(verb).draw(seed)]
 
 
 def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene: Scene) -> None:

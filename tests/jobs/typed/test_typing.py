@@ -345,6 +345,7 @@ def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Br
     assert ("no types are proposed" if bodies else "the lake has no such topic") in outcome.out
 
 
+@pytest.mark.slow  # Spark compiles for seconds
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     import polars as pl  # slow to load, and each test process collects this module
 
