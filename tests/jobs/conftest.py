@@ -1,14 +1,18 @@
 """Fixtures shared by tests of several packages."""
 
+import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.golden import StoreOf
 from tests.support.broker import Broker
+from tests.support.lakes import ingest_store
 
 
 @pytest.fixture
@@ -26,6 +30,14 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 def newer_store(golden: StoreOf, tmp_path: Path) -> Path:
     """Give a copy of what a broker of 5.5.1 left."""
     return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def newer_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the lake of what a broker of 5.5.1 left; it is shared, so copy it before you change anything."""
+    lake = tmp_path_factory.mktemp("newer") / "lake"
+    ingest_store(golden("b551-base"), lake, "b0", hash_slots=100, index_num=20)
+    return lake
 
 
 @pytest.fixture
@@ -52,3 +64,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield place
     # What an exception still holds, or a thread of a library, may have a file open there for a moment.
     subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
+    """Count the bytes that this process reads from each file, by inode."""
+    counted: Counter[int] = Counter()
+    preadv = os.preadv
+
+    def counting(descriptor: int, *rest: Any) -> int:  # noqa: ANN401
+        count = preadv(descriptor, *rest)
+        counted[os.fstat(descriptor).st_ino] += count
+        return count
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", counting)
+        yield counted

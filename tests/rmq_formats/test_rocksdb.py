@@ -93,6 +93,8 @@ def test_the_max_row_of_a_queue_points_to_its_last_unit() -> None:
 
     assert decode_bound_row(key, value) == QueueBound(QueuePrefix("Tx", 0), True, 0x8193, 1)  # noqa: FBT003
     assert encode_bound_key(QueuePrefix("Tx", 0), is_max=True) == key
+    with pytest.raises(NeedMoreData):
+        decode_bound_row(key, value[:-1])
 
 
 def test_the_checkpoint_row_has_the_dispatched_offset() -> None:
@@ -100,12 +102,6 @@ def test_the_checkpoint_row_has_the_dispatched_offset() -> None:
 
     assert decode_bound_row(key, (52145).to_bytes(8, "big")) == 52145
     assert isinstance(decode_bound_row(key, bytes(16)), QueueBound)
-
-
-def test_a_truncated_value_is_reported() -> None:
-    key, value = map(bytes.fromhex, _MAX)
-    with pytest.raises(NeedMoreData):
-        decode_bound_row(key, value[:-1])
 
 
 def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
@@ -132,10 +128,11 @@ def test_every_index_row_is_a_key_of_its_message(tmp_path: Path) -> None:
     assert progress == {LAST_OFFSET_KEY: newest, LAST_TIME_KEY: messages[newest][0].store_timestamp}
 
 
-def test_a_key_may_contain_the_separator() -> None:
+def test_a_key_and_the_topic_of_a_transaction_may_contain_the_separator() -> None:
     key = bytes(8) + b"@T@K@a@b@U1@" + (7).to_bytes(8, "big")
 
     assert decode_index_row(key, (5).to_bytes(8, "big")) == IndexRow(0, "T", KeyKind.KEY, "a@b", "U1", 7, 5)
+    assert decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8)) == PendingTransaction(0, "a@b", "id", 0, 0)
 
 
 def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
@@ -168,12 +165,6 @@ def test_pending_transactions_are_half_messages_without_op_message(tmp_path: Pat
         assert one.transaction_id == halves[one.physical_offset][UNIQ_KEY]
         assert one.size == messages[one.physical_offset][0].total_size
         assert one.check_times == 0
-
-
-def test_the_topic_of_a_transaction_may_contain_the_separator() -> None:
-    row = decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8))
-
-    assert row == PendingTransaction(0, "a@b", "id", 0, 0)
 
 
 def test_a_timer_row_points_to_its_waiting_record(tmp_path: Path) -> None:

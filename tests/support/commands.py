@@ -5,16 +5,18 @@ import json
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 
 
@@ -91,6 +93,15 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def peak_of(work: Callable[[], T]) -> tuple[T, int]:
+    """Return a result, and the most bytes of Python and numpy that it took; Arrow's are not counted."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def result_of(module: str, *arguments: object) -> dict[str, Any]:

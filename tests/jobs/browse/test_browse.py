@@ -37,7 +37,6 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT
-from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, Pages, rendered, served
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import segments_of, stored_records, tree_state
@@ -52,21 +51,14 @@ def store(golden: StoreOf) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lake(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("browse") / "lake"
-    ingest_store(store, place, "broker-a", hash_slots=100, index_num=20)
-    return place
-
-
-@pytest.fixture(scope="module")
 def of_store(store: Path) -> Iterator[Pages]:
     with served(store) as pages:
         yield pages
 
 
 @pytest.fixture(scope="module")
-def of_lake(lake: Path) -> Iterator[Pages]:
-    with served(lake) as pages:
+def of_lake(newer_lake: Path) -> Iterator[Pages]:
+    with served(newer_lake) as pages:
         yield pages
 
 
@@ -233,24 +225,19 @@ def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store
     assert str(store) in line
 
 
-def test_a_search_for_an_id_finds_its_message_or_states_the_reason(of_store: Pages, of_lake: Pages) -> None:
-    for pages in (of_store, of_lake):
-        page = pages.get("/messages?topic=T1").text
-        unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', page)[0]
-        found = pages.get(f"/find?id={unique}")
-        assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
-        assert unique in pages.get(found.headers["location"]).text
-        missing = pages.get("/find?id=nothing")
-        assert (404, True) == (missing.status, "No message has the id, key or offset" in missing.text)
-
-
-def test_a_search_for_a_key_or_an_offset_finds_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
     """A key of several messages leads to the list of these."""
     records = [record for record, _ in stored_records(store)]
     one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
     keys = Counter(key for record in records for key in Message(record, NEWEST).keys)
     single, several = (next(key for key in keys if (keys[key] == 1) is is_single) for is_single in (True, False))
     for pages in (of_store, of_lake):
+        unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', pages.get("/messages?topic=T1").text)[0]
+        found = pages.get(f"/find?id={unique}")
+        assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
+        assert unique in pages.get(found.headers["location"]).text
+        missing = pages.get("/find?id=nothing")
+        assert (404, True) == (missing.status, "No message has the id, key or offset" in missing.text)
         for text in (str(one.physical_offset), f"T1/{one.queue_id}/3"):
             found = pages.get(f"/find?{urlencode({'id': text})}")
             assert 303 == found.status
@@ -372,8 +359,8 @@ VALUES = (
 _CHOOSING = {"topic", "key", "tag", "words", "before", "state", "broker", "run"}  # of messages or rows
 
 
-def test_hostile_requests_return_nothing_and_run_nothing(lake: Path, of_store: Pages, of_lake: Pages) -> None:
-    before = tree_state(lake)
+def test_hostile_requests_return_nothing_and_run_nothing(newer_lake: Path, of_store: Pages, of_lake: Pages) -> None:
+    before = tree_state(newer_lake)
     fields = {
         "/messages": ("topic", "key", "tag", "words", "since", "until", "before"),
         "/messages.ndjson": ("topic", "key", "tag", "words", "since", "until"),
@@ -406,7 +393,7 @@ def test_hostile_requests_return_nothing_and_run_nothing(lake: Path, of_store: P
             assert led.startswith("/tables/")
     for path in ("/../../../../etc/passwd", "/style.css/../../page.css", "//example.com/", "/tables/..%2f..%2fruns"):
         assert of_lake.get(path).status in {400, 404}
-    assert before == tree_state(lake)
+    assert before == tree_state(newer_lake)
 
 
 def test_incomplete_or_oversized_requests_do_not_block_other_clients(of_lake: Pages) -> None:
@@ -437,8 +424,8 @@ def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> No
         assert 3 == len(links(pages.get(in_a_topic).text, "/message?"))
 
 
-def test_typed_tables_are_listed_and_shown(lake: Path, tmp_path: Path) -> None:
-    place = shutil.copytree(lake, tmp_path / "lake")
+def test_typed_tables_are_listed_and_shown(newer_lake: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(newer_lake, tmp_path / "lake")
     write_deltalake(place / "typed" / "Orders-1", pa.table({"id": ["7"], "time": ["noon"], "items": [[{"sku": "x"}]]}))
 
     at = Place(lake=str(place))

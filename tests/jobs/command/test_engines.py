@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -159,11 +160,7 @@ def test_bytes_are_counted_only_if_the_engine_depends_on_them(
     golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of a store on S3 is a listing of thousands of requests."""
-
-    def count(*_: str) -> int:
-        raise AssertionError("counted")
-
-    monkeypatch.setattr("jobs.command.engine.count_stored_bytes", count)
+    monkeypatch.setattr("jobs.command.engine.count_stored_bytes", Mock(side_effect=AssertionError("counted")))
 
     assert run("verify", golden("b551-base"), "--engine", "here").code is ExitCode.CLEAN
 

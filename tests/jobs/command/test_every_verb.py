@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -30,7 +31,6 @@ from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, overwrite, without_spark
-from tests.support.lakes import ingest_store
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -65,15 +65,10 @@ _TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$
 _AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
 
 
-@pytest.fixture(scope="module")
-def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("every-verb") / "lake"
-    ingest_store(golden("b551-base"), folder)
-    return folder
-
-
 @pytest.fixture
-def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+def words(
+    golden: StoreOf, newer_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[str]]:
     """Return a function that puts a store, a damaged one, the lake and a new directory into a command line."""
     without_spark(monkeypatch)
     good = golden("b551-base")
@@ -82,7 +77,7 @@ def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.Monke
     overwrite(sorted((bad / "commitlog").iterdir())[1], 4616, b"?")
     shutil.rmtree(bad / "consumequeue" / "T1" / "1")
     sorted((bad / "index").iterdir())[2].unlink()
-    places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
+    places = {"good": good, "bad": bad, "lake": shutil.copytree(newer_lake, tmp_path / "lake"), "out": tmp_path / "out"}
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
     places["types"] = tmp_path / "types.toml"
     places["file"] = sorted((bad / "commitlog").iterdir())[1]
@@ -259,10 +254,7 @@ def _next_of(text: str) -> list[str]:
 def test_a_run_next_to_another_one_is_reported_with_its_own_exit_code(
     work: str, line: str, words: Callable[[str], list[str]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held(*_: object, **_more: object) -> None:
-        raise OtherRunActiveError("another run holds it")
-
-    monkeypatch.setattr(work, held)
+    monkeypatch.setattr(work, Mock(side_effect=OtherRunActiveError("another run holds it")))
     outcome = run(*words(line))
 
     assert (ExitCode.HELD, f"rmq-lake: {words(line)[1]}: another run holds it\n") == (outcome.code, outcome.err)

@@ -134,21 +134,6 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
     assert 1 == len(asked.stderr.splitlines())
 
 
-@pytest.mark.skipif(shutil.which("uvx") is None, reason="uv is not installed here")
-def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    here = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    uvx = str(shutil.which("uvx"))
-    store = unpack("b533-base", tmp_path)
-
-    environment = {**here, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    command: list[str | Path] = [uvx, "--python", sys.executable, "--from", wheel, "rmq-lake", "inspect", store]
-    done = ended(command, tmp_path, environment)
-
-    assert 0 == done.returncode, done.stderr
-    assert "no problems found" in done.stdout
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("python", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in PYTHONS)], ids=str)
 def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Path) -> None:

@@ -52,8 +52,14 @@ def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: tzinfo) ->
     assert f"{moment.year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}" == shown
 
 
-def test_a_time_beyond_the_calendar_of_python_is_printed_as_java_prints_it() -> None:
+def test_values_are_printed_as_java_prints_them() -> None:
+    """Python's calendar ends before Java's; a map of more entries has more buckets; Java counts UTF-16 units."""
+    many = {f"n{number}": "v" for number in range(13)}
+
     assert "292278994-08-17 07:12:55,807" == time_text((1 << 63) - 1, UTC)
+    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(bytes.fromhex(f"20010db8{1:024x}"), 10911))
+    assert hash_map_text(many, 32) == hash_map_text(many, 16)
+    assert ["ключ  ", "🔑  "] == [pad("ключ", 6), pad("🔑", 4)]
 
 
 @pytest.mark.parametrize(
@@ -68,23 +74,6 @@ def test_a_time_beyond_the_calendar_of_python_is_printed_as_java_prints_it() -> 
 def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
     assert decode_as_java(raw, "GBK") == text
     assert decode_as_java(text.encode("utf-16-be"), "UTF-16") == text  # without a mark the high byte comes first
-
-
-def test_ipv6_hosts_are_printed_in_brackets_without_abbreviation() -> None:
-    address = bytes.fromhex("20010db8000000000000000000000001")
-
-    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(address, 10911))
-
-
-def test_a_map_with_more_entries_has_more_buckets() -> None:
-    many = {f"n{number}": "v" for number in range(13)}
-    assert hash_map_text(many, 32) == hash_map_text(many, 16)
-
-
-def test_widths_are_counted_in_utf_16_units() -> None:
-    """A character beyond the first plane is two for Java."""
-    assert "ключ  " == pad("ключ", 6)
-    assert "🔑  " == pad("🔑", 4)
 
 
 def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, ask: Run) -> None:

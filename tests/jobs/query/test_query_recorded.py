@@ -234,25 +234,19 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
         assert source.notes == []
 
 
-def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded: Recorded) -> None:
-    """Of files it takes the newest entries first: a limit that is met cuts the other end."""
+def test_limits_and_time_windows_hold_for_the_index_in_rocksdb(recorded: Recorded) -> None:
+    """The broker finds its oldest hour first, but of files the newest entries: a limit cuts the other end."""
     with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         few = offsets(lookups.by_key_like_mqadmin(source, "Orders", "every", TimeWindow(), 5))
-        all_of_them = offsets(lookups.by_key(source, "Orders", "every", limit=None))
-        newest = offsets(lookups.by_key(source, "Orders", "every", limit=5))
-
-    assert len(all_of_them) > 5
-    assert few == all_of_them[:5]
-    assert newest == all_of_them[-5:]
-
-
-def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Recorded) -> None:
-    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         messages = lookups.by_key(source, "Orders", "every", limit=None).messages
+        newest = offsets(lookups.by_key(source, "Orders", "every", limit=5))
         times = sorted(message.record.store_timestamp for message in messages)
         inside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[3], times[7]), limit=None)
         outside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[-1] + 1, MAX_TIME), limit=None)
 
+    places = [message.record.physical_offset for message in messages]
+    assert len(places) > 5
+    assert (places[:5], places[-5:]) == (few, newest)
     assert [m.record.store_timestamp for m in inside.messages] == [t for t in times if times[3] <= t <= times[7]]
     assert outside.reason is not None
     assert outside.reason.kind is ReasonKind.OUTSIDE_TIMES

@@ -36,12 +36,10 @@ def store(golden: StoreOf) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sources(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreSource, LakeSource]]:
+def sources(store: Path, newer_lake: Path) -> Iterator[tuple[StoreSource, LakeSource]]:
     """Open a broker's store and its lake."""
-    lake = tmp_path_factory.mktemp("source") / "lake"
-    ingest_store(store, lake, "b", hash_slots=100, index_num=20)
     with opened(store, RELEASE, None) as of_store:
-        yield of_store, open_lake(lake, RELEASE)
+        yield of_store, open_lake(newer_lake, RELEASE)
 
 
 @pytest.fixture(scope="module")

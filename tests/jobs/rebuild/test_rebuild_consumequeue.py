@@ -1,5 +1,5 @@
 """
-`rebuild-consumequeue`: the queues of real brokers, rebuilt from their logs.
+`rebuild-consumequeue`: the queues of real brokers rebuilt from their logs, as files and as rows of RocksDB.
 
 Over a log that has lost something, rebuilds of queues and of index files name the gap, and what is left is at its own
 place. A task that dies and is done again, as Spark does, leaves nothing of its first attempt among the results.
@@ -8,6 +8,7 @@ place. A task that dies and is done again, as Spark does, leaves nothing of its 
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,21 +19,43 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.rebuild import index
-from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild import index, queue_database
+from jobs.rebuild.queue_run import MANIFEST_FILE, QueueRebuildSummary, RebuildQueuesRequest, rebuild_queues
+from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
+from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
 from jobs.storage.scratch import Scratch
+from jobs.store.queue_files import list_queues, rocksdb_queue_folder
+from jobs.store.rocksdb import open_database
 from jobs.store.spark_workers import SparkWorkers
+from jobs.store.store import list_store
+from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
-from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import a_record, a_segment
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.release import Release
+from rmq_formats.rocksdb.layout import (
+    BOUND_FAMILY,
+    UNIT_FAMILY,
+    UNIT_VALUE,
+    QueuePrefix,
+    decode_bound_row,
+    encode_bound_key,
+    encode_unit_key,
+)
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of, unpack_feature
+from tests.rmq_formats.builders import a_record, a_segment, framed, placed
+from tests.rmq_formats.reference import decode_unit_row
+from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import files_in, flip, log_folders, segments_of
+from tests.support.stores import compare_queues, files_in, flip, log_folders, segments_of, stored_records, tree_state
 
 # Halted between append and dispatch, copied while being written, deleted in part, without queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -179,3 +202,250 @@ def test_a_rebuild_deletes_the_scratch_files_of_killed_runs_only(golden: StoreOf
     os.close(running)
 
     assert [held] == list(tmp_path.glob(".scratch-*"))
+
+
+Rows = dict[bytes, bytes]
+
+_RELEASE = "5.5.1"
+_SEGMENT = 16384
+_COMPLETE = (
+    "b533-cqdouble",
+    "b540-cqcombine-rocksonly",
+    "b551-cqdouble",
+    "b551-lmq-rockscq",
+    "b551-rockscq-clean",
+    "b551-rockscq-separate",
+)
+
+
+def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
+    return rebuild_queues(request(store, out, target, file_size), SerialWorkers())
+
+
+def request(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> RebuildQueuesRequest:
+    conf = BrokerConf(consume_queue_size=file_size)
+    return RebuildQueuesRequest(str(store), out, conf, release=_RELEASE, to=target)
+
+
+def rows_in(folder: Path) -> dict[str, Rows]:
+    with open_database(str(folder), AnyStorage()) as database:
+        return {family: dict(database.items(family)) for family in database.families}
+
+
+def in_place(store: Path, queues: Path) -> None:
+    shutil.rmtree(store / "consumequeue", ignore_errors=True)
+    queues.rename(store / "consumequeue")
+
+
+def numbers_of(folder: Path, topic: str) -> dict[int, int]:
+    units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
+    return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, 0)}
+
+
+def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rocksdict import Rdict
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    Rdict(str(tmp_path), queue_database.database_options()).close()
+
+    assert "max_subcompactions=1\n" in max(tmp_path.glob("OPTIONS-*")).read_text()
+
+
+@pytest.mark.parametrize("name", _COMPLETE)
+def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> None:
+    """
+    Each unit, the last unit of each queue, and where the dispatched log ends.
+
+    Rows of first units may differ: a broker writes them when it is asked, as (0, 0) for a queue that is empty then.
+    """
+    root = unpack_feature(name, tmp_path).root
+    folder = rocksdb_queue_folder(list_store(str(root))) or ""
+    made(root, tmp_path / "out")
+    broker, ours = rows_in(root / folder), rows_in(tmp_path / "out" / folder)
+
+    assert ours.keys() == broker.keys()
+    assert ours[UNIT_FAMILY] == broker[UNIT_FAMILY]
+    lasts = [{key: value for key, value in rows[BOUND_FAMILY].items() if _is_last(key)} for rows in (ours, broker)]
+    assert lasts[0] == lasts[1]
+    firsts = {key: value for key, value in ours[BOUND_FAMILY].items() if not _is_last(key)}
+    assert all(broker[BOUND_FAMILY].get(key) in {None, value, bytes(16)} for key, value in firsts.items())
+
+
+def _is_last(key: bytes) -> bool:
+    return key[-8:-5] == b"max"
+
+
+@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
+def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: Path) -> None:
+    """Files to RocksDB to files: a broker with double write has written both, byte for byte the same."""
+    root = unpack_feature(name, tmp_path).root
+    own = _files(root / "consumequeue")
+    made(root, tmp_path / "database")
+    in_place(root, tmp_path / "database/consumequeue")
+    made(root, tmp_path / "files", FILES, file_size=400)
+
+    assert not _files(root / "consumequeue")
+    assert _files(tmp_path / "files") == own
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
+
+
+def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path: Path) -> None:
+    """No options, no logs, no configuration of rocksdict; a table format that brokers know: theirs is older."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    before = tree_state(root)
+    summary = made(root, tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / "consumequeue").iterdir()}
+    tables = {name for name in names if name.endswith(".sst")}
+
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"consumequeue", MANIFEST_FILE}
+    assert {name.partition("-")[0] for name in names - tables} == {"CURRENT", "IDENTITY", "MANIFEST"}
+    assert summary.files == len(names)
+    for name in tables:
+        footer = (tmp_path / "out" / "consumequeue" / name).read_bytes()[-12:]
+        assert int.from_bytes(footer[:4], "little") == 5
+    assert before == tree_state(root)
+
+
+@pytest.mark.parametrize(
+    "name", ["b420-base", "b498-types", "b533-dledger", "b551-direct", "b551-expired", "b551-types"]
+)
+def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golden: StoreOf, tmp_path: Path) -> None:
+    store = golden(name)
+    made(store, tmp_path / "out")
+    rules = QueueRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
+
+    expected: Rows = {}
+    for unit in (unit for record, _ in stored_records(store) for unit in expected_units(record, rules)):
+        key = encode_unit_key(QueuePrefix(unit.queue.topic, unit.queue.queue_id), unit.queue_offset)
+        expected[key] = UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+    assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
+
+
+@pytest.mark.parametrize("name", ["b533-base", "b551-types"])
+def test_small_tables_contain_the_same_rows_as_one_table(
+    name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
+    rebuild_queues(replace(one, groups=3, range_size=4096), SerialWorkers())
+    monkeypatch.setattr(queue_database, "_UNITS_AT_ONCE", 7)
+    monkeypatch.setattr(queue_database, "_ROWS_AT_ONCE", 2)
+    rebuild_queues(replace(many, groups=3, range_size=4096), SerialWorkers())
+
+    assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
+
+
+def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: Path, tmp_path: Path) -> None:
+    """Its consumers are at its end; a broker that found no row would give the next message number 0."""
+    queue = next(queue for queue in list_queues(list_store(str(newer_store))) if queue.name.topic == "T1")
+    shutil.copytree(newer_store / "consumequeue" / "T1" / "0", newer_store / "consumequeue" / "Quiet" / "3")
+    (newer_store / "config" / "topics.json").unlink(missing_ok=True)
+    summary = made(newer_store, tmp_path / "out")
+    end = queue.written_end()
+    place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
+
+    bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
+    row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
+    assert row == (("Quiet", 3), True, place, end - 1)
+    assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
+    in_place(newer_store, tmp_path / "out/consumequeue")
+    made(newer_store, tmp_path / "again")
+    assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
+    back = made(newer_store, tmp_path / "back", FILES)
+    assert any(
+        "1 (Quiet/3). No files are written for these queues, so the broker restarts them at queue offset 0" in note
+        for note in back.notes
+    )
+
+
+def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: Path, tmp_path: Path) -> None:
+    """
+    A broker ends a pull at the first number without a row.
+
+    A row leads to the start of the segment before the next message: there is no message of such a size, what a broker
+    skips for it ends before that message, and the row lives as long as the messages around it.
+    """
+    made(store, tmp_path / "whole")
+    sorted((store / "commitlog").iterdir())[2].unlink()
+    made(store, tmp_path / "files", FILES, file_size=200)
+    summary = made(store, tmp_path / "out")
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert summary.blanks > 0
+    whole, ours = (rows_in(tmp_path / name / "consumequeue")[UNIT_FAMILY] for name in ("whole", "out"))
+    blanks = {key: value for key, value in ours.items() if value != whole[key]}
+    assert len(blanks) == summary.blanks
+    for key, value in blanks.items():
+        place, size, tags_code, _ = UNIT_VALUE.unpack(value)
+        following = decode_unit_row(*min(row for row in ours.items() if row[0] > key and row[0] not in blanks))
+        assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
+        assert place == _SEGMENT
+        assert following.physical_offset >= 3 * _SEGMENT
+    in_place(store, tmp_path / "out/consumequeue")
+    for queue in list_queues(list_store(str(store))):
+        assert queue.written_end() == queue.capacity
+    alone = compare_queues(store, _RELEASE)
+    (tmp_path / "files" / MANIFEST_FILE).unlink()
+    shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
+    both = compare_queues(store, _RELEASE)
+    assert {finding.kind for finding in alone.findings} == {finding.kind for finding in both.findings}
+    assert {finding.kind for finding in alone.findings} == {"blank_of_lost_record"}
+    assert [note.rpartition(". ")[2] for note in (*alone.notes, *both.notes)] == ["Switching to RocksDB is safe"]
+
+
+def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
+    (folder / "commitlog").mkdir(parents=True)
+    content = b"".join(framed(record) for record in placed(records))
+    (folder / "commitlog" / f"{0:020}").write_bytes(content.ljust(1 << 16, b"\0"))
+    return folder
+
+
+def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
+    """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
+    store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
+    summary = made(store, tmp_path / "out")
+    places = [record.physical_offset for record, _ in stored_records(store)]
+
+    assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
+    assert any(note.startswith("records whose queue offset ") for note in summary.notes)
+    rows = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
+    bounds = [decode_bound_row(key, value) for key, value in rows.items()]
+    assert (("Orders", 0), True, places[6], 1) in bounds
+    assert (("Orders", 0), False, places[5], 0) in bounds
+
+
+def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
+    """As a broker gives them; also a long one, and one that is no UTF-8."""
+    further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
+    odd = a_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
+    store = _store_of(tmp_path / "store", [a_record(topic="Ä" * 60, queue_offset=5), a_record(properties=further), odd])
+    made(store, tmp_path / "out")
+    folder = tmp_path / "out" / "consumequeue"
+
+    assert numbers_of(folder, "%LMQ%$Lite$a/b").keys() == {7}
+    assert numbers_of(folder, "%LMQ%..").keys() == {8}
+    assert numbers_of(folder, "Ä" * 60).keys() == {5}
+    assert numbers_of(folder, "Od\ufffd").keys() == {9}
+
+
+def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "table.sst"
+
+    with pytest.raises(OSError, match="No such file or directory") as raised:
+        queue_database.write_table(str(path), [([b"k"], [b"v"])])
+    assert raised.value.filename == str(path)
+
+
+def test_a_missing_rocksdict_is_reported_with_what_to_install(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
+
+    assert outcome.code == ExitCode.USAGE
+    assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err

@@ -1,9 +1,8 @@
 """The same faults in stores of other kinds: DLedger, several paths, extensions, batches, other releases."""
 
-import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -128,22 +127,6 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
     assert content_of(kind.store) == damaged
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
-    """Count the bytes that this process reads from each file, by inode."""
-    counted: Counter[int] = Counter()
-    preadv = os.preadv
-
-    def counting(descriptor: int, *rest: Any) -> int:  # noqa: ANN401
-        count = preadv(descriptor, *rest)
-        counted[os.fstat(descriptor).st_ino] += count
-        return count
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "preadv", counting)
-        yield counted
 
 
 # The segments are tiny. In each pass a fourth of such a file is read besides, to find where the log ends, and the like.

@@ -1,14 +1,16 @@
-"""`spark.read.format("rocketmq-store")` gives the rows of the table `messages`, of all of a store or after a lake's."""
+"""The data source `rocketmq-store`: all of a store, the rows after those of a lake, and micro-batches."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from jobs.ingest import commit
@@ -17,10 +19,13 @@ from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source import ReadOptions
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
-from jobs.source.log import DataLossError
+from jobs.source.log import DataLossError, LogPosition
+from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from rmq_formats.errors import CorruptData, NotAStore, UnsupportedFormat
+from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf
+from tests.rmq_formats.builders import STORED, a_blank
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.data_source import read_offsets, read_rows
@@ -48,22 +53,18 @@ def _read(store: Path, **options: str) -> list[int]:
     return read_offsets(reader, reader.partitions())
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b420-base", "b498-dledger-upgraded", "b551-types"])
-def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(
-    name: str, golden: StoreOf, rocketmq: Callable[..., "DataFrame"]
-) -> None:
-    store = golden(name)
-    frame = rocketmq(store)
-    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
-    rows = frame.orderBy("physical_offset").toArrow().to_pylist()
+def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: str, golden: StoreOf) -> None:
+    reader = RocketmqReader(ReadOptions.parse({"path": str(golden(name))}))
+    rows = read_rows(reader, reader.partitions())
 
-    assert STORED_MESSAGES.schema.names == frame.columns
-    assert [record.raw for record in stored_records(store)] == [encode_record(record_from_row(row)) for row in rows]
+    assert [record.raw for record in stored_records(golden(name))] == [
+        encode_record(record_from_row(row)) for row in rows
+    ]
 
 
 def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
-    messages = [Sent(topic=("Orders", "Bills")[n % 2], body=bytes(500)) for n in range(40)]
+    messages = [Sent(("Orders", "Bills")[n % 2], ("k", "l"), f"id{n}", "tag", body=bytes(500)) for n in range(40)]
     records = stored(messages)
     store = write_store(tmp_path / "store", records)
     middle = records[20]
@@ -72,8 +73,13 @@ def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq:
     assert offsets[1::2] == _read(store, topics="B*")
     assert offsets[:20] == _read(store, toTime=str(middle.store_timestamp))
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
-    rows = rocketmq(store, fromOffset=middle.physical_offset, body="false").where("topic = 'Orders'").collect()
-    assert [(offset, None) for offset in offsets[20::2]] == sorted((row.physical_offset, row.body) for row in rows)
+    without = RocketmqReader(ReadOptions.parse({"path": str(store), "body": "false"}))
+    assert {None} == {row["body"] for row in read_rows(without, without.partitions())}
+    frame = rocketmq(store, fromOffset=middle.physical_offset).where("topic = 'Orders'").orderBy("physical_offset")
+    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
+    rows = frame.toArrow().to_pylist()
+    assert STORED_MESSAGES.schema.names == frame.columns
+    assert [*map(encode_record, records[20::2])] == [encode_record(record_from_row(row)) for row in rows]
 
 
 def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path, spark: "SparkSession") -> None:
@@ -270,3 +276,276 @@ def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_
         filled.after(broker="b")
     kept = [record.physical_offset for record in filled.records if record.physical_offset >= start]
     assert filled.after(broker="b", failOnDataLoss="false") == kept
+
+
+EVERYTHING = ReadAllAvailable()
+Offset = dict[str, Any]
+
+
+def _records(count: int) -> list[MessageRecord]:
+    return stored([Sent(body=bytes([n % 251]) * (300 + n % 7)) for n in range(count)])
+
+
+def _write(root: Path, records: Sequence[MessageRecord]) -> Path:
+    rmtree(root, ignore_errors=True)
+    return write_store(root, records, with_queues=False, with_index=False)
+
+
+def _reader(store: Path, **options: str) -> RocketmqStreamReader:
+    return RocketmqStreamReader(ReadOptions.parse({"path": str(store), "pollMilliseconds": "0", **options}))
+
+
+def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
+    return read_offsets(reader, reader.partitions(start, end))
+
+
+def _offsets(records: Iterable[MessageRecord]) -> list[int]:
+    return [record.physical_offset for record in records]
+
+
+def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tuple[Offset, list[int]]]:
+    """Read batch after batch until nothing is new; give each end, and the rows."""
+    found = []
+    while (end := reader.latestOffset(start, ReadMaxBytes(limit))) != start:
+        found.append((end, _rows(reader, start, end)))
+        start = end
+    return found
+
+
+def _read_on(reader: RocketmqStreamReader, start: Offset, limit: int = 1 << 40) -> list[int]:
+    return [offset for _, rows in _batches(reader, start, limit) for offset in rows]
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("limit", [1, 500, 1000, SEGMENT_SIZE, 3 * SEGMENT_SIZE, 1 << 40])
+@pytest.mark.parametrize("part", ["1", "700", "0"])
+def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path, limit: int, part: str) -> None:
+    records = _records(60)
+    reader = _reader(_write(tmp_path / "store", records), partitionSize=part)
+    start = reader.initialOffset()
+    batches = _batches(reader, start, limit)
+    ends = [start["offset"], *(end["offset"] for end, _ in batches)]
+
+    assert _offsets(records) == [offset for _, rows in batches for offset in rows]
+    longest = max(record.total_size for record in records)
+    assert all(after - before <= max(limit, longest) for before, after in pairwise(ends))
+    assert records[-1].end_offset == ends[-1]
+
+
+def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path) -> None:
+    records = _records(60)
+    store = _write(tmp_path / "store", records[:40])
+    reader = _reader(store)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxBytes(5000))
+    second = reader.latestOffset(first, EVERYTHING)
+    before = _rows(reader, start, first), _rows(reader, first, second)
+    _write(store, records)
+
+    assert before == (_rows(_reader(store), start, first), _rows(_reader(store), first, second))
+    assert _offsets(records[40:]) == _read_on(_reader(store), second)
+
+
+def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> None:
+    records = _records(60)
+    store = _write(tmp_path / "store", records[:40])
+    reader = _reader(store)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    _write(store, records)
+    batches = _batches(reader, start, 900)
+
+    assert _offsets(records[:40]) == [offset for _, rows in batches for offset in rows]
+    again = _reader(store)
+    again.prepareForTriggerAvailableNow()
+    assert _offsets(records[40:]) == _read_on(again, batches[-1][0], 900)
+
+
+def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
+    for record in hit:
+        at = record.physical_offset % SEGMENT_SIZE
+        overwrite(store / "commitlog" / f"{record.physical_offset - at:020d}", at, b"\xff" * 8)
+    kept = [record.physical_offset for record in records if record not in hit]
+    for limit in (1, 900, 1 << 40):
+        reader = _reader(store)
+        assert kept == _read_on(reader, reader.initialOffset(), limit)
+    strict = _reader(store, mode="FAILFAST")
+    with pytest.raises(CorruptData):
+        _batches(strict, strict.initialOffset(), 1 << 40)
+
+
+def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tmp_path: Path) -> None:
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store)
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1000))
+    for base in (0, SEGMENT_SIZE):
+        (store / "commitlog" / f"{base:020d}").unlink()
+
+    with pytest.raises(DataLossError, match=f"{start['offset']} to {2 * SEGMENT_SIZE}"):
+        _reader(store).latestOffset(start, EVERYTHING)
+    tolerant = _reader(store, failOnDataLoss="false")
+    rest = _read_on(tolerant, start, 1000)
+    assert [one.physical_offset for one in records if one.physical_offset >= 2 * SEGMENT_SIZE] == rest
+    assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
+
+
+def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_path: Path) -> None:
+    """A restart plans the batch of the checkpoint again, and tasks may come too late as well."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(2 * SEGMENT_SIZE))
+    strict = _reader(store)
+    planned = strict.partitions(start, end)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    last = LogPosition.from_json(end).offset
+    kept = [one.physical_offset for one in records if SEGMENT_SIZE <= one.physical_offset < last]
+
+    assert kept == _rows(reader, start, end)
+    with pytest.raises(DataLossError):
+        [*strict.read(planned[0])]
+    with pytest.raises(DataLossError):
+        _reader(store).partitions(start, end)
+    assert kept == _rows(_reader(store, failOnDataLoss="false"), start, end)
+    (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
+    assert _rows(_reader(store, failOnDataLoss="false"), start, end) == []
+
+
+def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
+    message, records = Sent(body=bytes([7]) * 300), list[MessageRecord]()
+    for number in range(40):
+        offset = records[-1].end_offset if records else 0
+        records.append(message.record(number, offset, STORED + number))
+    log = bytearray(b"".join(map(encode_record, records)).ljust(1 << 16, b"\0"))
+    start = records[5].physical_offset
+    log[start : start + 8192] = bytes(8192)
+    folder = tmp_path / "store" / "commitlog"
+    folder.mkdir(parents=True)
+    (folder / file_name_of_offset(0)).write_bytes(log)
+
+    reader = _reader(folder.parent)
+    before = LogPosition(start).to_json()
+    end = reader.latestOffset(before, EVERYTHING)
+
+    assert _rows(reader, before, end) == [one.physical_offset for one in records if one.physical_offset >= start + 8192]
+
+
+def _ended(store: Path, at: int) -> None:
+    """Let recovery move the write position back and end the file there: the old bytes stay after its end."""
+    overwrite(store / "commitlog" / f"{0:020d}", at, a_blank(SEGMENT_SIZE - at)[: BLANK.size])
+
+
+OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)])
+
+
+@pytest.mark.parametrize(
+    ("count", "change", "said"),
+    [
+        (30, lambda store: _write(store, OTHER), "was replaced"),
+        (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
+        (8, lambda store: _ended(store, _records(8)[2].physical_offset), "no longer exists"),
+    ],
+    ids=["another log", "a shorter one", "a record that nothing leads to"],
+)
+def test_a_checkpoint_of_another_log_is_refused(
+    count: int, change: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
+    store = _write(tmp_path / "store", _records(count))
+    reader = _reader(store)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    change(store)
+
+    for is_available_now in (False, True):
+        again = _reader(store)
+        if is_available_now:
+            again.prepareForTriggerAvailableNow()
+        with pytest.raises(CorruptData, match=f"{said}.*; to read the log from its start, use a new checkpoint"):
+            again.latestOffset(end, EVERYTHING)
+    with pytest.raises(CorruptData, match=r"the log ends .*; to read the log from its start, use a new checkpoint"):
+        _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
+
+
+def test_a_query_can_start_at_the_end_of_the_log(tmp_path: Path) -> None:
+    records = _records(40)
+    store = _write(tmp_path / "store", records[:20])
+    reader = _reader(store, startingOffset="latest")
+    start = reader.initialOffset()
+    _write(store, records)
+
+    assert _offsets(records[20:]) == _read_on(reader, start)
+
+
+def test_an_idle_store_is_polled_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks again immediately; a pause follows only a poll that finds nothing."""
+    records = _records(20)
+    store = _write(tmp_path / "store", records[:10])
+    clock, waits = [100.0], list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("jobs.source.format.monotonic", lambda: clock[0])
+    monkeypatch.setattr("jobs.source.format.sleep", wait)
+    reader = _reader(store, pollMilliseconds="1500")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    looks = list[int]()
+
+    def is_all_read(_: object, offset: int) -> bool:
+        looks.append(offset)
+        return True
+
+    monkeypatch.setattr("jobs.source.format._is_all_read", is_all_read)
+    for _ in range(6):
+        assert reader.latestOffset(end, EVERYTHING) == end
+
+    assert waits == [0, 0, 1.0, 0.5, 1.0, 0.5, 1.0]
+    assert len(looks) == 3
+
+
+def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "checkpoint").write_bytes(bytes(4096))
+    reader = _reader(store)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, EVERYTHING) == start
+    records = _records(20)
+    _write(store, records)
+
+    assert _offsets(records) == _read_on(reader, start)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, [], None, {"offset": "x"}, {"offset": -5}, {"offset": 1 << 70}, {"offset": 5, "record": {"a": 1}}],
+    ids=str,
+)
+def test_a_checkpoint_of_another_source_is_reported(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
+    reader = _reader(_write(tmp_path / "store", _records(3)))
+    with pytest.raises(CorruptData, match="does not contain a position in a log"):
+        reader.latestOffset(values, EVERYTHING)
+
+
+def test_an_incomplete_record_after_the_end_of_a_batch_is_read_later(broker: Broker) -> None:
+    """The position after all offsets was taken for the record's end, and nothing was read from then on."""
+    broker.append(some_records(3))
+    reader = _reader(broker.root)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    later = some_records(2, seed=2, stored=STORED + 1000)
+    broker.append(later[:1], cut_at=60)
+    waiting = reader.latestOffset(end, EVERYTHING)
+    broker.append(later)
+
+    assert end == waiting
+    answers = (reader.latestOffset(waiting, EVERYTHING) for _ in range(60))  # a slow look delays the next one
+    after = next((answer for answer in answers if answer != waiting), waiting)
+    assert broker.offset == after["offset"]
+    assert len(_rows(reader, waiting, after)) == len(later)

@@ -200,13 +200,6 @@ def test_settings_are_read_from_hadoop_files_and_overridden_by_spark(tmp_path: P
 
     with patch.dict(os.environ, {"HADOOP_CONF_DIR": str(tmp_path)}, clear=True):  # a user may have some of S3
         assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(given)
-
-
-def test_a_configuration_file_that_is_not_xml_is_an_error_with_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "core-site.xml").write_text("<configuration>")
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-
-    with pytest.raises(OSError, match=r"core-site\.xml: "):
-        file_system_settings([])
+        (tmp_path / "core-site.xml").write_text("<configuration>")
+        with pytest.raises(OSError, match=r"core-site\.xml: "):
+            file_system_settings([])

@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import tempfile
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -27,7 +26,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
-from tests.support.commands import Run
+from tests.support.commands import Run, peak_of
 
 _SEPARATE = "consumequeue_rocksdb"
 
@@ -215,10 +214,7 @@ def test_delivered_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeyp
 
     pending = read_rocksdb_state(store)
     monkeypatch.setattr(rocksdb.Database, "items", with_delivered)
-    tracemalloc.start()
-    state = read_rocksdb_state(store)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    state, peak = peak_of(lambda: read_rocksdb_state(store))
 
     assert pending == state
     assert peak < 2 << 20
