@@ -5,7 +5,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from difflib import get_close_matches
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
@@ -30,6 +29,7 @@ from jobs.query.place import Place, open_place
 from jobs.query.source import Source, do_nothing, parse_whole_number
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
+from jobs.store.selection import list_similar_topics
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import UnsupportedFormat
@@ -46,7 +46,6 @@ _MESSAGE_FIELDS = ("topic", "queue", "key", "tag", "words", "since", "until")
 _LETTERS = {"topic": "-t", "key": "-k"}
 _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
-_SUGGESTED = 5
 _MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
 
 Lists = StoreLists | LakeLists
@@ -146,7 +145,7 @@ class Pages:
         named = () if is_too_large else sorted(lists.source.topics())
         topics = [name for name in named if not lists.is_system_topic(name)]
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
-        similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
+        similar = [] if has_topic else list_similar_topics(str(wanted.topic), topics)
         return self._page(
             "messages.html",
             asked=asked,

@@ -12,6 +12,7 @@ from operator import attrgetter
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin import HALF_TOPIC, OffsetRange, host_port_text, time_text
 from jobs.query.source import MAX_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.store.selection import list_similar_topics
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
@@ -141,8 +142,6 @@ def coverage_text(coverage: Coverage) -> str:
 
 def explain_unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never existed, and suggest similar names."""
-    from difflib import get_close_matches
-
     stored = source.first_and_last(topic)
     if stored is not None and source.knows_topics:
         first, last = stored
@@ -151,8 +150,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
             f"still in the log, from {_place(first)}, to {_place(last)}; --through-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
-    names = sorted(source.topics())
-    near = [name for name in names if name.lower() == topic.lower()] or get_close_matches(topic, names, n=3)
+    near = list_similar_topics(topic, source.topics())
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     if not source.knows_topics:
         text = f"the log has no message of {topic}, and the broker's topics are in RocksDB, which cannot be read"

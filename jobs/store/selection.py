@@ -28,6 +28,14 @@ class TopicsError(RequestError):
     """The selected topics are not in the log, or differ from those of earlier runs."""
 
 
+def list_similar_topics(topic: str, topics: Iterable[str]) -> list[str]:
+    """Return the topics that a user may have meant: those that differ only in case, or up to three similar ones."""
+    from difflib import get_close_matches  # lazy import: needed for a wrong name only
+
+    names = sorted(topics)
+    return [name for name in names if name.lower() == topic.lower()] or get_close_matches(topic, names)
+
+
 def carries_other_topics(topic: str) -> bool:
     """Return whether the broker puts messages there that were sent to other topics."""
     return topic in _CARRIERS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache, partial
 from io import BytesIO
 from shlex import join
@@ -27,6 +26,7 @@ from jobs.lake.runs import discard_files
 from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
+from jobs.store.selection import list_similar_topics
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING_APPLICATION
 from jobs.typed.declaration import TopicType, ValuesLostError, needs_rebuild
@@ -49,7 +49,6 @@ from jobs.typed.typings import (
 from rmq_formats.errors import NotAStore
 
 _SHOWN_REASONS = 5
-_SIMILAR, _SIMILARITY = 3, 0.6  # names that are suggested for a topic that the lake does not have
 
 
 @dataclass(frozen=True)
@@ -364,7 +363,7 @@ def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str
             names.update(filter(None, batch.column("topic").unique().to_pylist()))
     found = {}
     for topic in absent:
-        similar = " or ".join(get_close_matches(topic, names, _SIMILAR, _SIMILARITY))
+        similar = " or ".join(list_similar_topics(topic, names))
         hint = f" Did you mean {similar}?" if similar else ""
         reason = "the topic has no messages yet" if topic in known else f"the lake has no such topic.{hint}"
         found[topic] = AbsentTopic(topic in known, reason)
