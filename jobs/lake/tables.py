@@ -279,7 +279,7 @@ TRACES = Table(
 
 CONFIG_FILES = Table(
     "config_files",
-    "one version of a file in the broker's folder `config`: topics, groups, consumers' offsets",
+    "one version of a file in the broker's folder `config`: topics, groups, consumer offsets",
     (
         column("name", pa.string(), "name of the file"),
         column("modified", TIMESTAMP, "when the broker wrote it"),

@@ -218,8 +218,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    The retention time is seven days, or one day for tables that `ingest --follow` writes. Rows and their order do not
-    change; ingest runs may continue at the same time.
+    The retention time is seven days, or at most one day for tables that `ingest --follow` writes. Rows and their order
+    do not change; ingest runs may continue at the same time.
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)

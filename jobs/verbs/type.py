@@ -38,7 +38,7 @@ def _limit(text: str) -> int | float:
 
 
 def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
-    """Return whether a topic has more dead letters; without a limit: whether it has nothing else."""
+    """Return whether a topic has more dead letters than *limit*; without a limit, whether it has only dead letters."""
     if limit is None:
         return bool(topic.dead_letters and not topic.rows)
     return topic.dead_letters > (limit if isinstance(limit, int) else limit * (topic.dead_letters + topic.rows))
@@ -65,8 +65,8 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
     limit: float | None = option(
         "RATIO|COUNT",
-        "Exit with 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became "
-        "dead letters in this run. Default: exit with 3 if all of them did.",
+        "Exit with code 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became "
+        "dead letters in this run. Default: if all of them did.",
         ParsedType("ratio|count", _limit),
         names="--max-dead-letters",
     ),

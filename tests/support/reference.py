@@ -74,7 +74,7 @@ JVM also have `source`. The last line has the message `ended`, `exit_code` and `
 
 _METRICS = """\
 `ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`. With `--follow`,
-the run includes all steps since the start of the process.
+"the run" means all steps since the process started.
 """
 
 _DOCUMENT = f"""\
