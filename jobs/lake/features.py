@@ -9,19 +9,18 @@ each snapshot on which a commit is based. The table in docs/internals/guarantees
 Delta commits our files (`jobs.lake.commit`), on local file systems only: on S3 it supports only one writing driver.
 """
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import UnsupportedTableError
 from jobs.lake.tables import TABLES_BY_NAME, Table
 from jobs.launch.engine import has_session, why_spark_cannot_start
 from jobs.storage.locations import is_local
-from jobs.storage.s3 import delta_location, delta_options
 
 SUPPORTED_FEATURES = frozenset(
     {
@@ -57,6 +56,7 @@ _EXPRESSIONS = {
     "delta.identity.start": "an identity column",
 }
 _DEFAULT = "CURRENT_DEFAULT"
+_COMMIT = re.compile(r"\d{20}\.json")
 
 _Refusal: TypeAlias = tuple[str, tuple[str, ...]]  # a feature that we do not write, and the statements that drop it
 
@@ -67,7 +67,7 @@ def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) 
     found = list(_find_refusals(lake, snapshot, table))
     lacking = why_spark_cannot_start() if needs_spark(snapshot) and not has_session() else ""
     if lacking:
-        found.append(_describe_refused(lake, snapshot, table, _features(snapshot) & SPARK_ONLY_FEATURES))
+        found.append(_describe_refused(lake, table, _features(snapshot) & SPARK_ONLY_FEATURES))
     if not found:
         return
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
@@ -101,7 +101,7 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _find_layout_differences(snapshot.schema(), metadata.partition_columns, table)
-    statements = _restore_statements(lake, snapshot, table) if what else ()
+    statements = _restore_statements(lake, table) if what else ()
     if not what and any(":/" in path for path in paths):
         what = ["files of another table (CLONE)"]
         statements = ("CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}",)
@@ -138,42 +138,50 @@ def _find_refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_
     refused = used - _writable(lake)
     columns = list(_find_refused_columns(schema, snapshot.metadata().partition_columns, table))
     if refused or columns:
-        yield _describe_refused(lake, snapshot, table, refused, columns)
+        yield _describe_refused(lake, table, refused, columns)
 
 
-def _describe_refused(
-    lake: Lake, snapshot: DeltaTable, table: Table, features: set[str], columns: Sequence[str] = ()
-) -> _Refusal:
+def _describe_refused(lake: Lake, table: Table, features: set[str], columns: Sequence[str] = ()) -> _Refusal:
     """Return the refused features and columns, with the statements that drop them."""
     if not columns and features <= {*_DROPPED}:
         dropped = [one for one in _DROPPED if one in features]
         what = ", ".join(f"the feature {one}" for one in dropped)
         return (what, tuple(f"ALTER TABLE {{table}} DROP FEATURE {one}" for one in dropped))
     what = ", ".join([*(f"the feature {feature}" for feature in sorted(features)), *columns])
-    return (what, _restore_statements(lake, snapshot, table))
+    return (what, _restore_statements(lake, table))
 
 
-def _restore_statements(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
+def _restore_statements(lake: Lake, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
     writable = SUPPORTED_FEATURES if why_spark_cannot_start() else _writable(lake)
-    known = _find_newest_writable_version(lake, table, snapshot.version(), writable)
+    known = _find_newest_writable_version(lake, table, writable)
     version = "<an earlier version from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _find_newest_writable_version(lake: Lake, table: Table, newest: int, writable: frozenset[str]) -> int | None:
-    """Return the newest version before *newest* that we can write; None if the log does not reach back to one."""
-    location = lake.locate(table.name)
-    options = delta_options(location, lake.options)
-    with suppress(DeltaError):  # the log no longer has the version
-        for version in range(newest - 1, -1, -1):
-            earlier = DeltaTable(delta_location(location), version, options)
-            metadata = earlier.metadata()
-            columns = _find_refused_columns(earlier.schema(), metadata.partition_columns, table)
-            if _features(earlier) <= writable and not (_is_mapped(metadata.configuration) or any(columns)):
-                return version
-    return None
+def _find_newest_writable_version(lake: Lake, table: Table, writable: frozenset[str]) -> int | None:
+    """Return the newest version that we can write; None if the commits of the log do not reach back to one."""
+    log = f"{table.name}/_delta_log"
+    found: int | None = None
+    newest: dict[str, Mapping[str, Any]] = {}
+    is_writable = False
+    for name in sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name)):
+        actions = [json.loads(line) for line in lake.read(f"{log}/{name}").splitlines() if line.strip()]
+        changed = {kind: one[kind] for one in actions for kind in ("protocol", "metaData") if one.get(kind)}
+        newest |= changed
+        if changed and len(newest) > 1:  # few commits change either
+            is_writable = _is_writable(newest["protocol"], newest["metaData"], table, writable)
+        found = int(name[:20]) if is_writable else found
+    return found
+
+
+def _is_writable(
+    protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table, writable: frozenset[str]
+) -> bool:
+    columns = _find_refused_columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
+    features = (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
+    return writable.issuperset(features) and not (_is_mapped(metadata.get("configuration", {})) or any(columns))
 
 
 def _is_mapped(configuration: Mapping[str, str | None]) -> bool:
