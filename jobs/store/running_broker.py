@@ -204,7 +204,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     try:
         with run_as_user(*owner):
             if (root / LOCK_FILE).exists():
-                descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                descriptor = _open_lock_file(root / LOCK_FILE)
                 try:
                     _change_lock(descriptor, fcntl.F_WRLCK)
                 except OSError as error:
@@ -220,6 +220,17 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
         if descriptor is not None:
             _change_lock(descriptor, fcntl.F_UNLCK)  # forked workers may still have the descriptor
             os.close(descriptor)
+
+
+def _open_lock_file(path: Path) -> int:
+    """Open the broker's lock file for writing; `NotInstalledError` if it is a link or a directory."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.EISDIR}:
+            raise
+        what = "a symbolic link, which is not followed" if error.errno == errno.ELOOP else "a directory"
+        raise NotInstalledError(f"{path}: this lock file is {what}. Move it out of the store") from error
 
 
 def _change_lock(descriptor: int, kind: int) -> None:
