@@ -85,17 +85,24 @@ def named_places(ctx: click.Context) -> Iterator[tuple[str, "PlaceType", click.P
 
 
 def check_places(ctx: click.Context) -> None:
-    """Refuse missing local stores and lakes, and places to write inside a store, before anything starts."""
+    """Refuse places to write inside a store, and missing local stores and lakes, before anything starts."""
     named = list(named_places(ctx))
-    stores = [place for place, type_, _ in named if type_.is_guarded]
+    stores = [place for place, type_, _ in named if type_.is_guarded and not _is_above_store(place, type_, ctx)]
+    for place, type_, param in named:
+        if type_.is_output:
+            _check_output(place, type_, stores, param, ctx)
     for place, type_, param in named:
         if type_.lacks is not None and is_local(place):
             problem = _problem(place, type_.lacks, ctx)
             if problem is not None:
                 raise click.BadParameter(problem, ctx, param)
-    for place, type_, param in named:
-        if type_.is_output:
-            _check_output(place, type_, stores, param, ctx)
+
+
+def _is_above_store(place: str, type_: "PlaceType", ctx: click.Context) -> bool:
+    """Return whether a place that must be a store only contains one: it is refused, with the name of that store."""
+    if type_.lacks is not _lacks_store or not is_local(place) or _find_inner_store(Path(local_path(place))) is None:
+        return False
+    return _problem(place, type_.lacks, ctx) is not None
 
 
 def _check_output(
@@ -156,6 +163,10 @@ def _problem(location: str, lacks: _Lacks, ctx: click.Context) -> str | None:
         return f"{location}: {error.strerror or error}"
 
 
+def _find_inner_store(root: Path) -> Path | None:
+    return next((root / name for name in sorted(_names(root)) if (root / name / COMMITLOG_FOLDER).is_dir()), None)
+
+
 def _lacks_store(root: Path, location: str) -> str | None:
     """Return a problem if none of the first files below *root* has a name that makes it a store, or a tier."""
     pending, looked_at = [root], 0
@@ -174,7 +185,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
         return (
             f"{location!r} is a lake, not a store: pass the directory that contains commitlog, consumequeue and index"
         )
-    inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
+    inner = _find_inner_store(root)
     hint = "" if inner is None else f". Did you mean {str(inner)!r}?"
     return f"{location}: not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
 
