@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
@@ -70,11 +71,14 @@ class Journal:
         """Return the journal of an earlier command, if there is one."""
         try:
             values = json.loads(read_file(folder / JOURNAL_FILE))
-            return cls(values["store"], values["folder"], [JournalEntry(**entry) for entry in values["entries"]])
+            journal = cls(values["store"], str(folder), [JournalEntry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
+        if not isinstance(values["store"], str) or not all(map(_has_valid_types, journal.entries)):
+            raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a journal of a repair: a value has the wrong type")
+        return journal
 
     def refuse_other_places(self) -> None:
         """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
@@ -148,6 +152,18 @@ class Journal:
         return said
 
 
+def _has_valid_types(entry: Any) -> bool:  # noqa: ANN401 - values of JSON
+    lists = (entry.new, entry.set_aside, entry.made_folders, entry.empty_folders)
+    return (
+        all(isinstance(text, str) for text in (entry.part, entry.folder, entry.aside))
+        and all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists)
+        and all(isinstance(flag, bool) for flag in (entry.is_exchange, entry.done, entry.is_undone))
+        and isinstance(entry.digests, dict)
+        and all(isinstance(digest, str) for digest in entry.digests.values())
+        and isinstance(entry.inode, int | None)
+    )
+
+
 def _list_empty_folders(folder: Path) -> list[str]:
     folders = (path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())
     return sorted(str(path.relative_to(folder)) for path in folders if not any(path.iterdir()))
@@ -165,7 +181,8 @@ def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
         (folder.is_relative_to(root) or folder in places or has_only_segments)
         and aside.parent == base.parent
         and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
-        and not any(Path(name).is_absolute() or ".." in Path(name).parts for name in names)
+        and not any(Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name for name in names)
+        and all(Path(name).parts for name in names)  # else a name is that of the folder itself
     )
 
 
