@@ -92,7 +92,7 @@ class LakeLists:
         if sum(rows for _, _, rows in inside) > _MOST_COUNTED:
             for low, high, rows in inside:
                 spread_evenly(counts, rows, (low - start) // step, (high - start) // step)
-            return Histogram(start, step, counts, "all topics, estimated from the numbers of rows in the files")
+            return Histogram(start, step, counts, "all topics, estimated from the row counts of the files")
         of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
@@ -117,7 +117,7 @@ class LakeLists:
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
             f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
-        return self._rows(sql) if self._tables.has_table("runs") else Rows((), (), note="the lake has no table runs")
+        return self._rows(sql) if self._tables.has_table("runs") else Rows((), (), note="the lake has no table `runs`")
 
     def _rows(self, sql: str) -> Rows:
         rows = self._tables.rows(sql)
@@ -168,7 +168,7 @@ class LakeLists:
         """Return the lag of each group in each topic, as the newest run saw it."""
         columns = ("consumer group", "topic", "queues", "lag", "largest lag of a queue")
         if not self._tables.has_table("consumer_offsets"):
-            return Rows(columns, (), note="the lake has no table consumer_offsets")
+            return Rows(columns, (), note="the lake has no table `consumer_offsets`")
         where = self.source.restrict_to_store("kind = 'consumer'")
         sql = (
             "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted

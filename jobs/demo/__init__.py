@@ -159,7 +159,8 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
             tasks, ranges = pop_task_counts()
             click.echo(
                 f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log. "
-                "A step this\nsmall needs no Spark: without `--engine spark`, the command would run in its own process."
+                "A step this\nsmall does not need Spark: without `--engine spark`, the command would run in its own "
+                "process."
             )
 
 

@@ -63,7 +63,10 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
                     )
                 # `deltalake` aborts the process if the file does not fit into memory. It is only a hint.
                 if entry.name == _LAST_CHECKPOINT and entry.stat().st_size > _LARGEST_HINT:
-                    raise OSError(f"{entry.path}: larger than {_LARGEST_HINT:,} bytes. Delete it")
+                    raise OSError(
+                        f"{entry.path}: larger than {_LARGEST_HINT:,} bytes, so it is not a valid checkpoint hint. "
+                        "Delete it; Delta does not require it"
+                    )
     with deltalake_errors_as_oserror(location, options, "read"):
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
 

@@ -51,7 +51,8 @@ def cache_directory() -> Path:
         raise PermissionError(
             None, "belongs to another user; set RMQ_LAKE_CACHE to a directory that you own", str(fallback)
         )
-    print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  also runs on workers
+    text = f"rmq-lake: {wanted} cannot be written; using {fallback} instead"
+    print(text, file=sys.stderr)  # noqa: T201  also runs on workers
     return fallback
 
 

@@ -75,7 +75,7 @@ def _make(directory: Path, lock: Path) -> bool:
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     pip += ["--no-deps", "--require-hashes", "--requirement", str(lock)]
     if subprocess.run(pip, check=False, stdout=sys.stderr).returncode:  # noqa: S603  our own command
-        _refuse("the packages could not be installed; see pip's output above. The first run needs a package registry")
+        _refuse("the packages could not be installed; see pip's output above. The first run needs a package index")
         return False
     # The checkout itself, by a relative path: a checkout that is moved as a whole keeps working.
     (site_packages,) = directory.glob("lib/python3*/site-packages")

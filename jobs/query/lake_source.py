@@ -232,7 +232,7 @@ class LakeSource(Source):
             found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
-                self.note_once("the lake has no table index_entries: searching the keys of every message")
+                self.note_once("the lake has no table `index_entries`: searching the keys of every message")
             found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
         for message in found:
             if wanted.is_kept_by_client(message):
@@ -520,7 +520,7 @@ class LakeSource(Source):
 
     def list_unknown_facts(self) -> list[Sentence]:
         missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has_table(name)]
-        sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
+        sentences = [Sentence("the lake has no table `{name}`", name=name) for name in missing]
         return [*sentences, Sentence("a lake does not show when retention deletes a record from the broker's store")]
 
 

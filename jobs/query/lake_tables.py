@@ -90,7 +90,7 @@ class LakeTables:
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES):
-            raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
+            raise NotAStore(f"not a lake: it has no table `{MESSAGES}`", None, self._lake)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
         """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
@@ -107,7 +107,7 @@ class LakeTables:
             types = {field.name: field.type for field in ours.fields}
             for field in table.schema().fields:  # of another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
-                    reason = f"has a different type of the column {field.name}: another engine has rewritten the table"
+                    reason = f"has a different type for the column {field.name}: another engine has rewritten the table"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")
         # The engine would also read a file that a crafted log names.
         files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()

@@ -211,5 +211,5 @@ def parse_position(text: str) -> int:
     """Return the log offset of a page's position; raise `UnsupportedFormat` if the text is not a position."""
     number = parse_whole_number(text)
     if number is None:
-        raise UnsupportedFormat(f"{text[:40]!r} is not a position of a message")
+        raise UnsupportedFormat(f"{text[:40]!r} is not a valid message position")
     return number

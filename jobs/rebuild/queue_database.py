@@ -181,7 +181,7 @@ class BuiltDatabase(NamedTuple):
             (
                 "records whose queue offset was already used in their queue",
                 {queue.name: queue.overwritten for queue in self.queues},
-                "The later record is used, as a broker does",
+                "The later record is used, as in a broker",
             ),
             (
                 "rows for records that the log has lost",

@@ -261,8 +261,8 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     yield from count_note(
         "intact messages that consumers may miss",
         {queue.name: queue.hidden for queue in queues},
-        "A broker that reads a blank unit skips to the messages after the first segment. Restore the lost bytes "
-        "first, from a lake or a replica, and rebuild again",
+        "In these queues, a broker skips from a blank unit to the messages after the log file with offset 0. Restore "
+        "the lost bytes first, from a lake or a replica, and rebuild again",
     )
 
 

@@ -253,7 +253,7 @@ def _check(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> N
             raise refused_at_byte("a required value is missing", end).within(member_path("", field.name))
         if field.oneof is not None and field.name in found:
             if field.oneof in oneofs:
-                raise refused_at_byte("two fields of a oneof", end).within(member_path("", field.name))
+                raise refused_at_byte("two fields of a oneof are set", end).within(member_path("", field.name))
             oneofs.add(field.oneof)
 
 

@@ -222,7 +222,7 @@ def _load_arrow() -> None:
     """
     Load Arrow with an allocator that returns memory to the system, unless the user has chosen one.
 
-    The one that Arrow prefers, mimalloc, keeps what one thread allocated and another freed: more after each merge.
+    Arrow's default, mimalloc, keeps memory that one thread allocated and another freed, so it grows with each merge.
     """
     if _ALLOCATOR in os.environ:
         return
@@ -236,7 +236,7 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """Return workers for steps of any size: the requested engine, or this process, and Spark from a large step on."""
+    """Return workers of the requested engine; if none was, this process for small steps and Spark for large ones."""
     half = request.read_limits is not None
     if asked != AUTO:
         return make_workers(Engine(asked), half=half)

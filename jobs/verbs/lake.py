@@ -245,7 +245,7 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = count_text(saved.vacuumed, "obsolete file")
     merged, before = count_text(saved.merged, "file"), size_text(saved.bytes_before)
     if dry_run:
-        would = f"{merged} of {before} would be merged into {saved.written:,} (final size unknown)"
+        would = f"{merged} ({before} in total) would be merged into {saved.written:,} (final size unknown)"
         return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"
     done = f"{merged} merged into {saved.written:,}, {before} into {size_text(saved.bytes_after or 0)}"
     return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"

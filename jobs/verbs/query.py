@@ -150,7 +150,7 @@ def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
 def _answer(
     options: QueryOptions, ask: Callable[[Source], Answer], show: Callable[[Answer, Source], object]
 ) -> ExitCode:
-    """Ask the store, or each store of the lake; print the answer and return the exit code."""
+    """Query the store, or each store of the lake; print the answer and return the exit code."""
     with _opened(options) as sources:
         source, answer = find_only_answer(sources, ask)
         show(answer, source)

@@ -197,7 +197,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
 
 
 def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
-    """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
+    """Refuse a nonempty output directory, and an installation while the broker runs; then choose the engine."""
     refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
         refuse_running_broker(place.store)

@@ -217,7 +217,7 @@ def repair(  # noqa: PLR0913 - one argument an option
 
 
 def _repeat_lines(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
-    """Return the lines of a step that repeats this command with *more* words."""
+    """Return the lines of a step that repeats this command with *more* arguments."""
     return RecommendedStep(words, (typed_command_text(*more, besides=besides),)).lines(title)
 
 

@@ -99,7 +99,7 @@ _CAUSES = {
     DifferenceKind.HOLE: "bytes inside the file were lost; a broker that starts now treats this as the end of the "
     "queue",
     DifferenceKind.BLANK_INSIDE: "the queue was restarted at a later offset while the log still had its earlier "
-    "messages, or lost messages were restored to the log; consumers never receive them",
+    "messages, or lost messages were restored to the log; consumers never receive these messages",
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
@@ -405,7 +405,7 @@ _READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
-    f"{UNDECIDED}the topic, queue ID or queue offset of this record or of an earlier one changed, or the end of the "
+    f"{UNDECIDED}the topic, queue id or queue offset of this record or of an earlier one changed, or the end of the "
     "queue was lost; the record has no unit yet, and the broker writes one from these values at its next start"
 )
 

@@ -213,7 +213,8 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
-    cause = f"{UNDECIDED}{why}, or a segment belongs to another log: other units also point where it has no record"
+    others = "other units also point to offsets at which it has no record"
+    cause = f"{UNDECIDED}{why}, or a segment belongs to another log: {others}"
     return finding._replace(cause=cause)
 
 

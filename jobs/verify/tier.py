@@ -250,7 +250,7 @@ class _Comparison:
     def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
         # `_entries` has the entries of all files, `_keys` the keys of all queues; `_file` and `_queue` have the file of
         # each entry and the queue of each key. `_key` has the key of each entry (-1: of no known message), and
-        # `_is_indexed` whether a key has an entry. They match if queue ID, hash (with the topic) and offset are equal.
+        # `_is_indexed` whether a key has an entry. They match if queue id, hash (with the topic) and offset are equal.
         # Of each readable file, the name, the content, and whether it contradicts itself.
         self._files = [(name, index, bool(own)) for _, name, index, own in files if index is not None]
         self._has_expired = bool(files) and files[0][0].base_offset > 0
@@ -417,7 +417,7 @@ class _Comparison:
 
 
 def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
-    """Return a number for each key and entry, which those of one queue ID, hash and offset share, and a bound."""
+    """Return a number for each key and entry, which those of one queue id, hash and offset share, and a bound."""
     columns = [
         np.concatenate([keys["physical_offset"], entries["physical_offset"]]).astype(np.int64),
         np.concatenate([keys["key_hash"], entries["key_hash"]]).astype(np.int64),

@@ -244,9 +244,8 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
         (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, start + body_length))
         properties_at = start + body_length + PROPERTIES_LENGTH.size
         if properties_at + properties_length != end or properties_length < 0:
-            reason = (
-                f"inner message of {total_size} bytes whose parts take {properties_at + properties_length - position}"
-            )
+            parts = properties_at + properties_length - position
+            reason = f"inner message of {total_size} bytes whose parts add up to {parts} bytes"
             raise CorruptData(reason, position)
         yield InnerMessage(flag, bytes(view[start : start + body_length]), bytes(view[properties_at:end]))
         position = end

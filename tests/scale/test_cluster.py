@@ -155,7 +155,7 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
-    assert "rmq-lake: /dev/null/cache cannot be written, using" in cluster.said()
+    assert "rmq-lake: /dev/null/cache cannot be written; using" in cluster.said()
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
 

@@ -175,7 +175,7 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
         by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
         before = before if survivor.is_repeated else survivor
     for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
-        verdict, detail = FileVerdict.MISNAMED, f"its content is that of {other}"
+        verdict, detail = FileVerdict.MISNAMED, f"it has the contents of {other}"
         if other is None:
             verdict, detail = FileVerdict.OUT_OF_ORDER, ""
         by_name[name] = replace(by_name[name], verdict=verdict, detail=detail)

@@ -225,7 +225,10 @@ def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str
             f"{location}: written on {built.host}, but not accessible here: use a directory that all workers share"
         ) from error
     if seen != built.sha256:
-        raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
+        raise OSError(
+            f"{location}: has SHA-256 {seen} here, but had {built.sha256} on {built.host}, which wrote it: use a "
+            "directory that all workers share, and to which no other process writes"
+        )
 
 
 def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASH_BLOCK) -> str:

@@ -332,7 +332,7 @@ def test_the_tour_completes_with_the_expected_results(
         assert text in part, step
     assert "0A010203075F4E0E2F2A6380678E0019" in parts[list(SHOWN).index("miss")]
     assert result.output.count("Spark ran ") == 2
-    assert "needs no Spark" in parts[list(SHOWN).index("rebuild")]
+    assert "does not need Spark" in parts[list(SHOWN).index("rebuild")]
     (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
     assert run_nested([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
     half = "half message of the producer group pg for T1 queue 1, returned to the queue after check 1"

@@ -146,7 +146,7 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("position", ["", "x", "-1", "1.2", "1.2.'; --", "9" * 30, "1.2.3.4", "²", "../../x"])
 def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
-    with pytest.raises(UnsupportedFormat, match="is not a position"):
+    with pytest.raises(UnsupportedFormat, match="is not a valid message position"):
         parse_position(position)
 
 

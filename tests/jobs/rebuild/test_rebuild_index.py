@@ -267,14 +267,14 @@ def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> 
     with pytest.raises(OSError, match="written on worker-7, but not accessible here"):
         check_built_file(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
-    with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):
+    with pytest.raises(OSError, match=r"has SHA-256 .* here, but had 00 on worker-7"):
         check_built_file(built, str(tmp_path), {})
     check_built_file(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
 
     own = built._replace(host=gethostname(), state=FileState.read(path))
     check_built_file(own, str(tmp_path), {})
     path.write_bytes(bytes(839))
-    with pytest.raises(OSError, match="sha256"):
+    with pytest.raises(OSError, match="has SHA-256"):
         check_built_file(own, str(tmp_path), {})
 
 

@@ -217,7 +217,7 @@ def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
         (row["id"], row["labels"], row["total"], row["place"]) for row in rows
     ]
     assert [
-        ("a schema ID that has no file in the folder", "schema 8"),
+        ("a schema id that has no file in the folder", "schema 8"),
         ("the schema registry header is missing", "byte 0"),
         ("truncated", "byte 1"),
         ("an empty body", "byte 0"),

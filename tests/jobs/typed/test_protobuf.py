@@ -127,7 +127,7 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("d2 01 05 08 01 10 e8 07", {"at": dt.datetime(1970, 1, 1, 0, 0, 1, 1, dt.UTC)}),
         ("d2 01 06 10 80 94 eb dc 03", ("an invalid or out-of-range time", "$.at")),
         ("da 01 00", {"w": 0}),
-        ("e0 01 01 ea 01 00", ("two fields of a oneof", "$.q at byte 6")),
+        ("e0 01 01 ea 01 00", ("two fields of a oneof are set", "$.q at byte 6")),
         ("f0 01 00", {"o": 0}),
         ("c0 3e 01 c3 3e c3 3e c4 3e c4 3e", {"i8": 0}),
         ("c3 3e" * 101, ("nested deeper than 100", "byte 202")),
@@ -260,7 +260,7 @@ _BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(
     lambda fields: ORDER(**fields).SerializeToString(deterministic=True)
 )
 _STRICTER = {
-    "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object",
+    "a field occurs twice in one message", "two fields of a oneof are set", "a key occurs twice in one object",
     "not a valid boolean",
     "a number is out of range for int", "a number is out of range for a 32-bit field",
     "an undeclared number of an enum",
