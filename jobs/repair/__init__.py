@@ -171,7 +171,8 @@ def _list_empty_folders(folder: Path) -> list[str]:
 
 def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
     """Return whether a step names only files in a folder of a store, or segments in a folder of its log elsewhere."""
-    names = [*entry.new, *entry.set_aside, *entry.made_folders, *entry.digests, *entry.empty_folders]
+    files = [*entry.new, *entry.set_aside, *entry.digests, *entry.empty_folders]
+    names = [*files, *entry.made_folders]
     base, aside = Path(entry.folder), Path(entry.aside)
     folder = base.resolve()
     has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
@@ -182,7 +183,7 @@ def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
         and aside.parent == base.parent
         and aside.name.startswith(f"{base.name}{SET_ASIDE_MARK}")
         and not any(Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name for name in names)
-        and all(Path(name).parts for name in names)  # else a name is that of the folder itself
+        and all(Path(name).parts for name in files)  # else a name is that of the folder, which only may have been made
     )
 
 
