@@ -30,8 +30,9 @@ def slices_between_cuts(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
 
 
 def are_inside(numbers: NDArray[np.int64], ranges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Return which numbers are in one of the ranges [start, end), which do not overlap."""
-    starts, ends = np.array(sorted(ranges), np.int64).reshape(-1, 2).T
+    """Return which numbers are in at least one of the ranges [start, end)."""
+    # Starts and ends are sorted separately: a number is inside if more ranges have begun than ended.
+    starts, ends = np.sort(np.array(list(ranges), np.int64).reshape(-1, 2), axis=0).T
     inside: NDArray[np.bool_] = np.searchsorted(starts, numbers, "right") > np.searchsorted(ends, numbers, "right")
     return inside
 

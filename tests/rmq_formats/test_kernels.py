@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import are_inside
 from rmq_formats.commitlog import columns
 from rmq_formats.commitlog import scan as scanning
 from rmq_formats.commitlog.columns import message_batch
@@ -169,6 +170,16 @@ def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyPar
 def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int) -> None:
     found = _FIND_BELOW(as_bytes(raw + bytes(after)), 0, len(raw), limit)
     assert found == next((at for at, byte in enumerate(raw) if byte < limit), len(raw))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), max_size=6))
+def test_a_number_is_inside_if_one_range_contains_it(ranges: list[list[int]]) -> None:
+    """Ranges may overlap, contain each other, or be empty."""
+    numbers = np.arange(-1, 32)
+
+    inside = are_inside(numbers, [(start, end) for start, end in ranges])
+
+    assert inside.tolist() == [any(start <= one < end for start, end in ranges) for one in numbers.tolist()]
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
