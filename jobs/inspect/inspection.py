@@ -52,7 +52,8 @@ _OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
     "consumequeue": "queues in RocksDB",
     "consumequeue_rocksdb": "queues in RocksDB",
-    "rocksdbstore": "index, timers and transactions in RocksDB (RocketMQ 5.4.0 and later create it in every store)",
+    "rocksdbstore": "index, timers and transactions in RocksDB "
+    "(RocketMQ 5.4.0 and later create this database in every store)",
     "config/topics": "topics in RocksDB",
     "config/subscriptionGroups": "consumer groups in RocksDB",
     "config/consumerOffsets": "consumer offsets in RocksDB",

@@ -240,7 +240,8 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
             "Delta log has no transaction of this store. Without it, every message would be ingested twice. Another "
             "engine has probably rewritten the table (CREATE TABLE … AS SELECT, CLONE), or set "
             "delta.setTransactionRetentionDuration. Restore the table from a backup, including `_delta_log`, or "
-            "restore the transactions from the rows and manifests:\n"
+            "restore the transactions from the rows and manifests. This command lists them; without --dry-run, it "
+            "restores them:\n"
             f"rmq-lake optimize --heal --dry-run {lake.location}"
         )
 

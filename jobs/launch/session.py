@@ -225,7 +225,7 @@ def require_worker_modules(context: SparkContext, *modules: str) -> None:
         del part
         missing = [name for name in modules if find_spec(name) is None]
         if missing:
-            yield f"worker {socket.gethostname()}: its Python, {sys.executable}, has no {', '.join(missing)}"
+            yield f"worker {socket.gethostname()}: its Python, {sys.executable}, lacks {', '.join(missing)}"
 
     count = max(context.defaultParallelism, 1)
     lacking = context.parallelize(range(count), count).mapPartitions(look).collect()

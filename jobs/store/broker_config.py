@@ -244,7 +244,7 @@ class ReaderProgress(NamedTuple):
 
 
 QueueOffsets: TypeAlias = "array[int]"
-"""Queue ids, each followed by the next offset there: there may be a million, each of which would be two objects."""
+"""Queue ids, each followed by its next offset, in one flat array: a million pairs of objects need too much memory."""
 
 
 def unpack_offsets(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:

@@ -204,7 +204,7 @@ def _part(range_: Range, start: int, end: int) -> Range:
 
 
 NewestSegment = tuple[Segment, bytes | None]
-"""A segment and its first bytes: empty if they cannot be read, None if it was deleted just now."""
+"""A segment and its first bytes: empty if they cannot be read, None if the segment has been deleted since."""
 
 
 def find_newest_segment(store: Store) -> NewestSegment | None:

@@ -182,7 +182,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
 
 
 def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the patterns of an option: several may be given together, as no topic has a comma in its name."""
+    """Return the patterns of an option, which may be separated by commas: topic names cannot contain commas."""
     return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
 
@@ -194,7 +194,7 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 
 
 def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
-    """Return the lake of a run; a run that found nothing new has not read settings."""
+    """Return the lake of a run; if the run found nothing new and so read no settings, read them now."""
     from jobs.lake.lake import Lake
 
     return Lake(normalise_location(summary.lake), options or file_system_options())
@@ -236,7 +236,7 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """Return workers of the requested engine; if none was, this process for small steps and Spark for large ones."""
+    """Return workers of the requested engine; for auto, this process for small steps and Spark for large ones."""
     half = request.read_limits is not None
     if asked != AUTO:
         return make_workers(Engine(asked), half=half)

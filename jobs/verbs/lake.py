@@ -297,7 +297,9 @@ def restore(  # noqa: PLR0913 - one argument an option
         "mappedFileSizeCommitLog; by default derived from the offsets of the segments in the lake.",
         POSITIVE_INTEGER,
     ),
-    no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them when it starts, which takes longer."),
+    no_queues: bool = flag(
+        "Write no ConsumeQueue files; the broker rebuilds them at its first start, which then takes longer."
+    ),
     no_index: bool = flag("Write no index files."),
     resume: bool = flag("Continue a restore that was interrupted."),
     settings: StoreSettings = settings_options,

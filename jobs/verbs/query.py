@@ -1,4 +1,4 @@
-"""`query`: find messages as mqadmin does, without a running broker, in a store or in a lake, without a JVM."""
+"""`query`: find messages in a store or a lake as mqadmin does, without a running broker or a JVM."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

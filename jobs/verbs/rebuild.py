@@ -54,7 +54,7 @@ class _RebuildForm(NamedTuple):
 
     @property
     def is_preview(self) -> bool:
-        """Whether nothing is written."""
+        """Whether this is a dry run that writes no files."""
         return self.dry_run and not self.wants_install
 
 

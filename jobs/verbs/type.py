@@ -92,7 +92,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     if infer:
         if declared is not None or retype or retry or not topics:
             raise click.UsageError(
-                "--infer requires -t TOPIC, and cannot be combined with --types, --retype and --retry"
+                "--infer requires -t TOPIC, and cannot be combined with --types, --retype or --retry"
             )
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:

@@ -142,7 +142,10 @@ def repair(  # noqa: PLR0913 - one argument an option
     ),
     lake: str | None = option("LAKE", "The lake from which lost and damaged segments are restored.", LAKE),
     broker: str | None = label_option,
-    applies: bool = flag("Install the files in STORE; keep a backup. The broker must be stopped.", names="--apply"),
+    applies: bool = flag(
+        "Install the files in STORE, and keep the replaced files for --undo. The broker must be stopped.",
+        names="--apply",
+    ),
     bridges: bool = flag(
         "Fill lost ranges of the log with bridge records (placeholders), so that the broker keeps the messages after "
         "them.",

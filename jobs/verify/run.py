@@ -213,7 +213,7 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
-    others = "other units also point to offsets at which it has no record"
+    others = "other units also point to offsets at which the log has no record"
     cause = f"{UNDECIDED}{why}, or a segment belongs to another log: {others}"
     return finding._replace(cause=cause)
 

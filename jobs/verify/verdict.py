@@ -185,7 +185,7 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
 
 
 AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
-"""An action, and the findings that it corrects."""
+"""An action, and the findings that it resolves."""
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})  # of queues, by no repair
@@ -268,7 +268,7 @@ _OPEN = (
 
 def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> list[AdvisedStep]:
     """
-    Return the steps in the order of execution, each with the findings that it corrects.
+    Return the steps in the order of execution, each with the findings that it resolves.
 
     *omitted_commands* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
     """

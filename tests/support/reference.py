@@ -27,8 +27,8 @@ _MEANINGS = {
     "same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue. `ingest --follow` and "
-    "`browse` end with 0 instead",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue. `browse` ends with 0 "
+    "instead, `ingest --follow` with 0, or with 1 if its last step failed",
 }
 VARIABLES = {
     "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",

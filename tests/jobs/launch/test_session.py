@@ -86,7 +86,7 @@ def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
     require_worker_modules(spark.sparkContext, "json")
 
-    expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package. "
+    expected = f"worker {gethostname()}: its Python, {sys.executable}, lacks no_such_package. "
     with pytest.raises(SetupError, match=f"^{re.escape(expected)}"):
         require_worker_modules(spark.sparkContext, "json", "no_such_package")
 
