@@ -6,7 +6,7 @@ are compiled, for large logs: importing these two loads numba and pyarrow.
 
 A segment is read record by record; a record determines the keys and the queue by which a broker finds it:
 
->>> from rmq_formats import QueueRules, Release, expected_units, index_keys
+>>> from rmq_formats import UnitRules, Release, expected_units, index_keys
 >>> from rmq_formats import decode_record, encode_record, new_record, walk
 >>> message = new_record(topic=b"Orders", magic_code=-626843481, body=b"hello", properties=b"KEYS\x01order-1\x02")
 >>> segment = encode_record(message).ljust(1024, b"\0")
@@ -18,7 +18,7 @@ A segment is read record by record; a record determines the keys and the queue b
 ('Orders', b'hello')
 >>> index_keys(message, Release.from_version("5.3.3"))
 ['Orders#order-1']
->>> [(unit.queue.path, unit.physical_offset, unit.size) for unit in expected_units(message, QueueRules())]
+>>> [(unit.queue.path, unit.physical_offset, unit.size) for unit in expected_units(message, UnitRules())]
 [('consumequeue/Orders/0', 0, 115)]
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, new_record
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
-from rmq_formats.consumequeue.dispatch import QueueRules, expected_units, walk_units
+from rmq_formats.consumequeue.dispatch import UnitRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry
@@ -48,8 +48,8 @@ __all__ = [
     "Piece",
     "PieceKind",
     "PropertyParser",
-    "QueueRules",
     "Release",
+    "UnitRules",
     "classify",
     "decode_checkpoint",
     "decode_record",

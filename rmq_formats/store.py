@@ -149,7 +149,7 @@ def is_queue_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and int(name) < 1 << 31
 
 
-def is_index_name(name: str) -> bool:
+def is_loadable_index_name(name: str) -> bool:
     """Return whether a broker loads a file of this name from `index`: it skips names that are not numbers."""
     return len(name) <= OFFSET_DIGITS and name.isascii() and name.isdigit()
 

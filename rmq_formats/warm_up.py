@@ -45,7 +45,7 @@ def compile_queues_and_index() -> None:
     """Compile the functions that walk a log, and that derive queue units and index files from it."""
     from rmq_formats.consumequeue.build import QueueBuilder
     from rmq_formats.consumequeue.collect import UnitCollector
-    from rmq_formats.consumequeue.dispatch import QueueKind, QueueRules
+    from rmq_formats.consumequeue.dispatch import QueueKind, UnitRules
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
     from rmq_formats.indexfile.columns import text_array
     from rmq_formats.indexfile.layout import Geometry
@@ -59,8 +59,8 @@ def compile_queues_and_index() -> None:
     kernels.count_settled_records(records.buffer, records.positions, 0, 0)
     kernels.read_store_timestamps(records.buffer, records.positions, numbers)
     kernels.has_right_crc(records.buffer, records.positions[0])
-    kernels.find_changed_records(records.buffer, records.positions, numbers, numbers.copy())
-    rules = QueueRules()
+    kernels.find_records_with_wrong_crc(records.buffer, records.positions, numbers, numbers.copy())
+    rules = UnitRules()
     collector = UnitCollector(rules, with_tags=True)
     collector.add(records)
     units = collector.finish().units

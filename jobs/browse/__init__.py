@@ -40,7 +40,7 @@ class PageReply(NamedTuple):
     content: bytes
     status: int = HTTPStatus.OK
     location: str = ""  # of a redirect
-    next: int | None = None  # of a download: the position where the next part begins
+    next_position: int | None = None  # of a download: where its next part begins
 
 
 class Workers:

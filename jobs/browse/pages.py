@@ -168,7 +168,7 @@ class Pages:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line("message", message_object(found)) for found in page.messages)
-        return PageReply(lines.encode(), next=page.next)
+        return PageReply(lines.encode(), next_position=page.next)
 
     def _find(self, lists: Lists, question: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""

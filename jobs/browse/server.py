@@ -313,7 +313,7 @@ class Application:
             if is_first:
                 await _begin(send, Response(b"", media_type=media_type, headers=headers))
             await send({"type": "http.response.body", "body": reply.content, "more_body": True})
-            following = reply.next
+            following = reply.next_position
             question = question._replace(before=following)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -48,7 +48,9 @@ class StoreLists:
     def histogram(self, wanted: ListConditions, slots: int, seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
-        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
+        every = sorted(
+            self._reader.queues.values(), key=lambda queue: queue.capacity - queue.first_unit_number, reverse=True
+        )
         of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]

@@ -41,7 +41,7 @@ def exit_process(code: int) -> None:
     sys.exit(code)
 
 
-class StoppedError(Exception):
+class ThreadStoppedError(Exception):
     """The result of this thread is not needed, because another thread has failed or the command was interrupted."""
 
 
@@ -51,10 +51,10 @@ def stop_thread_on_event(event: threading.Event) -> None:
 
 
 def raise_if_stopped() -> None:
-    """Raise `StoppedError` if this thread was asked to stop; long tasks call this between two steps."""
+    """Raise `ThreadStoppedError` if this thread was asked to stop; long tasks call this between two steps."""
     stop = _stop.get()
     if stop is not None and stop.is_set():
-        raise StoppedError
+        raise ThreadStoppedError
 
 
 def get_resumption_text() -> str | None:

@@ -284,11 +284,11 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                 for walked in walk_pieces(log, 0, final=is_final, why_left_over=leftover_check_by_queues(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
-                        for number, offset in enumerate(walked.wrong):
+                        for number, offset in enumerate(walked.wrong_crc_offsets):
                             until = replace(log, size=offset - log.base_offset)
                             before = sum(1 for _ in record_bounds(until, piece.offset - log.base_offset)) - number
                             places.append(DoubtfulBytes(offset, offset + 1, messages + before))
-                        messages += walked.records - len(walked.wrong)
+                        messages += walked.records - len(walked.wrong_crc_offsets)
                         end = piece.end
                     elif piece.kind in {PieceKind.DAMAGE, PieceKind.BLANK}:
                         size = piece.size if piece.kind is PieceKind.DAMAGE else 0

@@ -131,7 +131,7 @@ class RangeCheck:
 
     def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
-        count = kernels.find_changed_records(item.buffer, item.positions, numbers, kinds)
+        count = kernels.find_records_with_wrong_crc(item.buffer, item.positions, numbers, kinds)
         for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
             at, size = int(item.positions[number]), int(item.sizes[number])
             record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])

@@ -44,7 +44,7 @@ from rmq_formats.store import (
     CHECKPOINT_SIZE,
     FileKind,
     classify,
-    is_index_name,
+    is_loadable_index_name,
     parse_first_offset,
     parse_offset_name,
 )
@@ -188,7 +188,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     if len(found) == 1:
         return found[0]
     with ExitStack() as stack:
-        names = [name for name, _ in list_numbered_files(file) if is_index_name(name) and name != file.name]
+        names = [name for name, _ in list_numbered_files(file) if is_loadable_index_name(name) and name != file.name]
         opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_MOST_OTHERS]]
         others = [Content(other.size, other.read) for other in opened]
         stated = find_stated_geometry(others, request.hash_slots, request.index_num)

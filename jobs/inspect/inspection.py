@@ -20,7 +20,7 @@ from jobs.inspect.queues import (
     find_first_message_with_key,
     inspect_index,
     inspect_queues,
-    note_unindexed_messages,
+    note_index_gaps,
     widen_sampled_ranges,
 )
 from jobs.launch.arguments import file_system_options
@@ -101,7 +101,7 @@ def inspect_store(
         closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
         problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
         if index.files:
-            note_unindexed_messages(store, index, problems, log.end_offset if is_closed else None)
+            note_index_gaps(store, index, problems, log.end_offset if is_closed else None)
         elif not report.has_index:
             _note_lost_index(store, report, conf, is_closed=is_closed)
         if is_closed or not store.segments:

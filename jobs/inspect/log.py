@@ -157,7 +157,7 @@ class LogInspector:
             self._topics.update(walked.topics)
             for record in walked.shown:
                 self.see_record(record)
-            for offset in walked.wrong:
+            for offset in walked.wrong_crc_offsets:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
             text = f"{count_text(piece.size, 'byte')} {is_or_are(piece.size)} not a valid record: {piece.reason}"

@@ -45,7 +45,7 @@ def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
     report = QueuesReport(
         ext_files=len(store.queue_files) - in_files,
         in_rocksdb=database is not None,
-        units_in_rocksdb=sum(queue.capacity - queue.start for queue in queues if queue.in_rocksdb),
+        units_in_rocksdb=sum(queue.capacity - queue.first_unit_number for queue in queues if queue.in_rocksdb),
     )
     for queue in queues:
         files = () if queue.in_rocksdb else queue.files
@@ -82,11 +82,12 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
-    report.first_unit, (_, report.next_unit) = queue.start, reader.unit_range(queue)
+    report.first_unit, (_, report.next_unit) = queue.first_unit_number, reader.unit_range(queue)
     report.left_over = queue.written_end() - report.next_unit
     report.min_offset, report.max_offset = reader.offsets_in_files(queue)
     first, last = (
-        queue.read_unit(number) if report.unit_count else None for number in (queue.start, report.next_unit - 1)
+        queue.read_unit(number) if report.unit_count else None
+        for number in (queue.first_unit_number, report.next_unit - 1)
     )
     if first is not None and not (isinstance(first, Unit) and first.is_pre_blank):  # units that fill up a first file
         report.first_physical_offset = first.physical_offset
@@ -193,7 +194,7 @@ def _check_sizes(report: IndexReport, problems: Problems) -> None:
             problems.add_damage(file.file, text, 36)
 
 
-def note_unindexed_messages(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
+def note_index_gaps(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
     """Note the messages between and before the index files, and after them up to *end* if it is given."""
     filled = (file for file in index.files if file.header.entry_count)
     files = sorted(filled, key=attrgetter("header.begin_physical_offset"))

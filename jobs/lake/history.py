@@ -183,7 +183,7 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
 def _read_original_rows(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
     """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
     kept = read_rows_where(lake, snapshot, list(_COMPARED), where)
-    deleted = read_rows_where(lake, snapshot, list(_COMPARED), where, deleted=True)
+    deleted = read_rows_where(lake, snapshot, list(_COMPARED), where, only_deleted=True)
     if deleted.num_rows:
         offsets, first = np.unique(_column_values(deleted, "physical_offset"), return_index=True)
         alone = first[~np.isin(offsets, _column_values(kept, "physical_offset"))]

@@ -128,10 +128,10 @@ def _decode_uri(uri: str) -> str:
     return unquote(uri).removeprefix("file://")
 
 
-def read_vector_descriptors(lake: Lake, snapshot: DeltaTable, log: str) -> dict[str, dict[str, object]]:
+def read_vector_descriptors(lake: Lake, snapshot: DeltaTable, log_folder: str) -> dict[str, dict[str, object]]:
     """Return how Delta's log describes the deletion vectors of a snapshot's files, by path."""
     snapshot.create_checkpoint()  # the log itself may be any mixture of commits and forms of checkpoints
-    with lake.open_arrow_file(f"{log}/{snapshot.version():020d}.checkpoint.parquet") as source:
+    with lake.open_arrow_file(f"{log_folder}/{snapshot.version():020d}.checkpoint.parquet") as source:
         adds = pq.ParquetFile(source).read(["add.path", "add.deletionVector"]).column("add").to_pylist()
     vectors = {add["path"]: add["deletionVector"] for add in adds if add and add["deletionVector"]}
     return {path: {key: value for key, value in one.items() if value is not None} for path, one in vectors.items()}
@@ -205,22 +205,22 @@ def read_rows_where(
     columns: list[str] | None = None,
     where: pc.Expression | None = None,
     *,
-    deleted: bool = False,
+    only_deleted: bool = False,
 ) -> pa.Table:
     """
-    Return the rows of a snapshot that match *where*, or the *deleted* ones that its files still contain.
+    Return the rows of a snapshot that match *where*; with *only_deleted*, instead the deleted ones still in its files.
 
     Statistics limit the number of files that are opened. Arrow reads the files itself: `deltalake`'s file system for
     Arrow is implemented in Python, and an Arrow thread that is still in it at exit would crash the interpreter.
     """
-    if deleted and not snapshot.protocol().reader_features:
+    if only_deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
     # A data set of `deltalake` treats a column as NULL if another engine wrote the file without its statistics.
-    return retry_server_failures(lambda: _read_rows(lake, snapshot, columns, where, deleted=deleted))
+    return retry_server_failures(lambda: _read_rows(lake, snapshot, columns, where, only_deleted=only_deleted))
 
 
 def _read_rows(
-    lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
+    lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, only_deleted: bool
 ) -> pa.Table:
     uri = snapshot.table_uri
     if is_local(uri):
@@ -236,7 +236,7 @@ def _read_rows(
     ]
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(where))
-    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
+    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not only_deleted]
     with naming_file_in_errors(uri):
         tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
@@ -245,7 +245,7 @@ def _read_rows(
         file = stored[fragment.path]
         if file.vector is not None:
             rows = fragment.to_table(schema, needed)
-            rows = rows.filter(pa.array(file.kept_rows(rows.num_rows) != deleted))
+            rows = rows.filter(pa.array(file.kept_rows(rows.num_rows) != only_deleted))
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)

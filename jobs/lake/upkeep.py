@@ -90,7 +90,8 @@ _MOST_TURNS = 4  # runs from one turn of a large table to the next
 _HOURS = 24
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
+_NEWEST_CHECKPOINTS_KEPT = 4
+_OLDER_CHECKPOINTS_STEP = 4  # of the checkpoints before them, each fourth is kept
 
 HashRange = range  # of hashes
 _TOP = HashRange(1 << _BITS)
@@ -505,8 +506,8 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
         return
     log = f"{table.name}/_delta_log"
     found = [int(name[1]) for info in lake.list_files(log) if (name := _CHECKPOINT.fullmatch(info.name))]
-    for version in sorted(found)[:-CHECKPOINTS_KEPT]:
-        if version // CHECKPOINT_INTERVAL % CHECKPOINTS_KEPT:
+    for version in sorted(found)[:-_NEWEST_CHECKPOINTS_KEPT]:
+        if version // CHECKPOINT_INTERVAL % _OLDER_CHECKPOINTS_STEP:
             lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 

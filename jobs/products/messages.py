@@ -27,7 +27,7 @@ from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
-from jobs.store.chain import Outcome, confirm_not_rewritten
+from jobs.store.chain import Outcome, confirm_deleted_since_first_read
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
 from rmq_formats.commitlog.columns import message_batch, record_crcs
@@ -98,7 +98,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[RangeMessages]], _to_offset: in
             "committed. Topic names are case-sensitive"
         )
     deleted = [outcome.range for outcome in outcomes if outcome.payload.was_deleted]
-    confirm_not_rewritten(run.store, deleted)
+    confirm_deleted_since_first_read(run.store, deleted)
     why = "deleted before the bytes between its messages were read; the messages themselves are in the lake"
     return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 

@@ -101,7 +101,7 @@ class Run:
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     step_bytes: int | None = None  # of the log, if the run is limited to a step
-    cut_back_to: int | None = None  # the offset at which the broker truncated its log since the last run
+    log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
 
 
 Gap = tuple[int, int, str]  # start and end of a range that the lake will lack, fully or in part, and why

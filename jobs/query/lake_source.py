@@ -49,7 +49,7 @@ from jobs.store.release import RELEASE_SETTING, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_from_row
-from rmq_formats.consumequeue.dispatch import QueueRules, Unit, expected_units
+from rmq_formats.consumequeue.dispatch import Unit, UnitRules, expected_units
 from rmq_formats.detection import detect_eras, record_marks
 from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
@@ -356,7 +356,7 @@ class LakeSource(Source):
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         message = self.by_queue_offset(topic, queue_id, queue_offset)
-        units = expected_units(message.record, QueueRules(((0, self.release),))) if message else ()
+        units = expected_units(message.record, UnitRules(((0, self.release),))) if message else ()
         made = next((unit.unit for unit in units), None)
         return made if isinstance(made, Unit) else None
 
@@ -512,7 +512,7 @@ class LakeSource(Source):
             if next_offset is not None:
                 yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
-    def truncation_sentence(self, message: Message) -> Sentence | None:
+    def log_truncation_sentence(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
         run = message.superseded_by_run
         template = "run {run} found that the broker had truncated this record"

@@ -69,7 +69,7 @@ def open_place(place: Place) -> Iterator[Source]:
 
 
 @contextmanager
-def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Sequence[Source]]:
+def open_stores(place: Place, search_progress: Progress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # with SQL's engine
@@ -90,7 +90,9 @@ def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Seque
         writers = None if place.release else detect_likely_writers(reader)
         releases = writers.value.possible if writers else (place.release or NEWEST,)
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
-        source = StoreSource(reader, *releases, through_log=place.through_log, progress=progress, broker=broker)
+        source = StoreSource(
+            reader, *releases, through_log=place.through_log, search_progress=search_progress, broker=broker
+        )
         source.delay_levels = conf.delay_level or source.delay_levels
         if writers:
             source.note_assumed_release(writers)

@@ -348,7 +348,7 @@ class Source(Protocol):
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
 
-    def truncation_sentence(self, message: Message) -> Sentence | None:
+    def log_truncation_sentence(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""
 
     def list_unknown_facts(self) -> list[Sentence]:

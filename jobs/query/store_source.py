@@ -54,8 +54,8 @@ from rmq_formats.consumequeue.dispatch import (
     ExpectedUnit,
     QueueKind,
     QueueName,
-    QueueRules,
     Unit,
+    UnitRules,
     expected_units,
 )
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
@@ -80,7 +80,7 @@ class StoreSource(Source):
         reader: StoreReader,
         *releases: Release,
         through_log: bool = False,
-        progress: Progress = do_nothing,
+        search_progress: Progress = do_nothing,
         broker: str | None = None,
     ) -> None:
         """Answer as the newest of *releases* would; with *through_log*, as if index and queue files were lost."""
@@ -90,7 +90,7 @@ class StoreSource(Source):
         self.through_log = through_log
         self.broker = broker
         self.delay_levels = DEFAULT_DELAY_LEVELS
-        self._progress = progress
+        self._search_progress = search_progress
         self._lost: dict[str, list[int]] = {}  # pointer → places without a message
         self._log_queues: dict[str, Mapping[int, LogQueue]] = {}
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
@@ -102,13 +102,13 @@ class StoreSource(Source):
         return StoreIndex(self)
 
     @cached_property
-    def queue_rules(self) -> QueueRules:
+    def unit_rules(self) -> UnitRules:
         """The rules by which units are derived from records."""
         attributes = ((name, about.get("attributes")) for name, about in self.reader.topic_config.items())
         batch_topics = frozenset(
             name for name, about in attributes if isinstance(about, dict) and about.get("queue.type") == "BatchCQ"
         )
-        return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
+        return UnitRules(((0, self.release),), self.delay_levels, batch_topics)
 
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
@@ -151,7 +151,7 @@ class StoreSource(Source):
 
     def search(self, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
         """Yield the messages of the log that contain *text*, in log order; note lost parts."""
-        for record in search_records(self.reader, text, self._progress, span, self._lose):
+        for record in search_records(self.reader, text, self._search_progress, span, self._lose):
             yield Message(record, self.release)
 
     def _lose(self, start: int, end: int, reason: str) -> None:
@@ -237,7 +237,7 @@ class StoreSource(Source):
         return self._log_queues[topic]
 
     def _units(self, record: MessageRecord, topic: str) -> list[ExpectedUnit]:
-        return [unit for unit in expected_units(record, self.queue_rules) if unit.queue.topic == topic]
+        return [unit for unit in expected_units(record, self.unit_rules) if unit.queue.topic == topic]
 
     def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         queue = self._queues_in_log(topic).get(queue_id)
@@ -295,7 +295,9 @@ class StoreSource(Source):
             return False
         first = queue.read_unit(offsets.minimum)
         start = self.reader.store.start_offset
-        lacks_start = queue.start == offsets.minimum > 0 and first is not None and first.physical_offset > start
+        lacks_start = (
+            queue.first_unit_number == offsets.minimum > 0 and first is not None and first.physical_offset > start
+        )
         return lacks_start or offsets.maximum == queue.capacity
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
@@ -377,7 +379,7 @@ class StoreSource(Source):
 
     def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         queue = self._queue(topic, queue_id)
-        if queue is not None and queue.start <= number < queue.written_end():
+        if queue is not None and queue.first_unit_number <= number < queue.written_end():
             return number
         logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
         at = bisect_left(logged.firsts, number) if logged is not None else 0
@@ -646,7 +648,7 @@ class StoreSource(Source):
         return FactOrigin(self.reader.store.path_below_root(segment.location), offset - segment.base_offset)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
-        return [self._queue_fact(expected) for expected in expected_units(message.record, self.queue_rules)]
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.unit_rules)]
 
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
         name = expected.queue
@@ -692,7 +694,7 @@ class StoreSource(Source):
             if reader.topic in topics:
                 yield reader, FactOrigin(reader.place)
 
-    def truncation_sentence(self, message: Message) -> Sentence | None:
+    def log_truncation_sentence(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change plus the retention time."""
         offset = message.record.physical_offset
         following = next((one for one in self.reader.store.segments if one.base_offset > offset), None)
@@ -716,4 +718,4 @@ def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
         unit = queue.read_unit(position)
         return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
 
-    return bisect_right(range(end), queue_offset, queue.start, key=base) - 1
+    return bisect_right(range(end), queue_offset, queue.first_unit_number, key=base) - 1

@@ -163,7 +163,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             found = explain_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
         else:
             found = Explanation(store, settings, join_keys(store, collected.outcomes, scratch))
-        keys, explained, rebuild = found.key_sequence, found.files, IndexRebuild(request, found)
+        keys, explained, rebuild = found.key_sequence, found.files, IndexRebuildPlanner(request, found)
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(keys), keys.records, keys.damaged_bytes,
@@ -217,7 +217,7 @@ def list_and_determine_settings(
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRebuild:
+class IndexRebuildPlanner:
     """The choice of the files to build: all of a log, or those that are missing next to the explained ones."""
 
     request: RebuildIndexRequest

@@ -50,7 +50,7 @@ from rmq_formats.store import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
-    is_index_name,
+    is_loadable_index_name,
 )
 
 _CHECKPOINT = "checkpoint"
@@ -125,7 +125,7 @@ def plan_index_installation(
     with run_as_user(*user):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
-        present = [name for name in there if is_index_name(name)]
+        present = [name for name in there if is_loadable_index_name(name)]
         kept = []
         if manifest["lost_only"]:  # the files must be the same as when they were compared
             changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})

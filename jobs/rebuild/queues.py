@@ -28,7 +28,7 @@ from jobs.storage.scratch import Scratch
 from jobs.store.units import Units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
-from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
@@ -41,7 +41,7 @@ _SHOWN = 3
 class QueueRecipe:
     """The parameters for building queues."""
 
-    rules: QueueRules
+    rules: UnitRules
     file_sizes: dict[QueueKind, int]
     ext_file_size: int | None  # None: no ConsumeQueueExt
     groups: int

@@ -61,12 +61,14 @@ class TableFiles:
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
     lost_files: tuple[SnapshotFile, ...] = ()
 
-    def read_rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield a store's rows of a small table, except those in which a *needed* column is NULL."""
+    def read_rows(
+        self, store_id: str, required_columns: Sequence[str], other_columns: Sequence[str]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield a store's rows of a small table, except those in which a required column is NULL."""
         for file in self.files:
-            for batch in read_batches(self.lake, self.table, file, [*needed, *others, "store_id"]):
+            for batch in read_batches(self.lake, self.table, file, [*required_columns, *other_columns, "store_id"]):
                 for row in batch.to_pylist():
-                    if row["store_id"] == store_id and all(row[name] is not None for name in needed):
+                    if row["store_id"] == store_id and all(row[name] is not None for name in required_columns):
                         yield row
 
 

@@ -190,15 +190,15 @@ def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
     raise kind(errno.ENOENT, reason, deleted[0].location)
 
 
-def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
+def confirm_deleted_since_first_read(store: Store, shortened_ranges: Sequence[Range]) -> None:
     """
     Accept that a second read of these ranges returned less, if retention has deleted their files meanwhile.
 
     `LogTruncatedError` if a file still exists: a broker that recovered from a crash is rewriting it.
     """
-    if ranges:
+    if shortened_ranges:
         start = relist_store(store).start_offset
-        for range_ in ranges:
+        for range_ in shortened_ranges:
             if range_.end_offset > start:
                 raise LogTruncatedError(errno.ESTALE, "the log was rewritten while it was being read", range_.location)
 

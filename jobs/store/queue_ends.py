@@ -86,7 +86,10 @@ def probe_queue_ends(
         )
     return QueueEnds(
         tuple(queues),
-        tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
+        tuple(
+            max(first.get(queue.name, at).watermark, queue.first_unit_number)
+            for queue, at in zip(queues, seen, strict=True)
+        ),
         tuple(at.end for at in seen),
         NO_LIMIT if closed else dispatched,
         max((at.last.physical_offset for at in seen if at.last is not None), default=-1),
@@ -126,9 +129,9 @@ def _end_of_records(queue: StoredQueue, queue_end: int, known: int, store: Store
     last = end_of_record(queue_end - 1)
     if last is None:
         lost = bisect_left(
-            range(queue_end), x=True, lo=queue.start, key=lambda position: end_of_record(position) is None
+            range(queue_end), x=True, lo=queue.first_unit_number, key=lambda position: end_of_record(position) is None
         )
-        last = end_of_record(lost - 1) if lost > queue.start else 0
+        last = end_of_record(lost - 1) if lost > queue.first_unit_number else 0
     return last or 0
 
 
@@ -170,7 +173,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
     This takes one read instead of three: most queues of a store have few new units.
     """
-    if known is None or known <= queue.start:
+    if known is None or known <= queue.first_unit_number:
         return None
     data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.capacity))
     written = first_unwritten(queue.name.kind, data)
@@ -183,13 +186,13 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     if known is None:
-        end, watermark = queue.written_end(), queue.start
+        end, watermark = queue.written_end(), queue.first_unit_number
     else:
         # A recovering broker truncates its queues where it truncates its log, and a deleted topic starts at 0 again:
         # then the unit before the watermark is not the one that an earlier run processed.
-        unit = queue.read_unit(known - 1) if known > queue.start else None
-        if known <= queue.start or (unit is not None and unit.physical_offset < from_offset):
-            end, watermark = queue.written_end(known), max(known, queue.start)
+        unit = queue.read_unit(known - 1) if known > queue.first_unit_number else None
+        if known <= queue.first_unit_number or (unit is not None and unit.physical_offset < from_offset):
+            end, watermark = queue.written_end(known), max(known, queue.first_unit_number)
         else:
             end = queue.written_end()
             watermark = queue.first_unit_pointing_from(from_offset, end)

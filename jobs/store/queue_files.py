@@ -58,7 +58,7 @@ class QueueFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredQueue:
-    """A queue and its files, in order; positions count units from the queue's beginning."""
+    """A queue and its files, in order; unit numbers and positions count units from the queue's beginning."""
 
     name: QueueName
     files: tuple[QueueFile, ...]
@@ -77,8 +77,8 @@ class StoredQueue:
         return self.name.kind.layout.size
 
     @property
-    def start(self) -> int:
-        """The position of the first unit in a file."""
+    def first_unit_number(self) -> int:
+        """The number of the first unit in a file."""
         return self.files[0].base_offset // self.unit_size
 
     @property
@@ -102,22 +102,22 @@ class StoredQueue:
                 data[begin - first : begin - first + len(part)] = part
         return data
 
-    def read_unit(self, position: int) -> Unit | BatchUnit | None:
-        """Return the unit at *position*; None if none is written there."""
-        unit = self.decode_unit(self.read(position, position + 1))
+    def read_unit(self, unit_number: int) -> Unit | BatchUnit | None:
+        """Return the unit with this number in the queue; None if it is not written."""
+        unit = self.decode_unit(self.read(unit_number, unit_number + 1))
         return unit if unit.is_written else None
 
     def last_unit(self, end: int) -> Unit | BatchUnit | None:
         """Return the last unit of a queue that ends at the position *end*; None if it has none."""
-        return self.read_unit(end - 1) if end > self.start else None
+        return self.read_unit(end - 1) if end > self.first_unit_number else None
 
     def decode_unit(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
         """Return the unit with this number in bytes from `read`."""
         return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
 
-    def next_written_position(self, position: int) -> int:
-        """Return the position of the next unit that may not be zeros, without reading the holes of sparse files."""
-        at = position * self.unit_size
+    def next_written_unit_number(self, unit_number: int) -> int:
+        """Return the number of the next unit that may not be zeros, without reading the holes of sparse files."""
+        at = unit_number * self.unit_size
         for file in self.files:
             if file.end <= at:
                 continue
@@ -128,7 +128,7 @@ class StoredQueue:
             except FileNotFoundError:
                 continue
             if found < file.size:
-                return max((file.base_offset + found) // self.unit_size, position)
+                return max((file.base_offset + found) // self.unit_size, unit_number)
         return self.capacity
 
     def first_unit_pointing_from(self, physical_offset: int, end: int) -> int:
@@ -143,9 +143,9 @@ class StoredQueue:
             unit = self._next_unit(number, end)
             return physical_offset if unit is None else unit.physical_offset
 
-        if offset(self.start) >= physical_offset:  # nothing is deleted: no other file needs to be read
-            return self.start
-        return bisect_left(range(end), physical_offset, self.start, key=offset)
+        if offset(self.first_unit_number) >= physical_offset:  # nothing is deleted: no other file needs to be read
+            return self.first_unit_number
+        return bisect_left(range(end), physical_offset, self.first_unit_number, key=offset)
 
     def _next_unit(self, position: int, end: int) -> Unit | BatchUnit | None:
         look = 1
@@ -155,12 +155,12 @@ class StoredQueue:
             unit = next((unit for unit in units if unit.is_written), None)
             if unit is not None:
                 return unit
-            position, look = self.next_written_position(position + look), min(look * 4, _LARGEST_LOOK)
+            position, look = self.next_written_unit_number(position + look), min(look * 4, _LARGEST_LOOK)
         return None
 
-    def file_at(self, position: int) -> QueueFile | None:
-        """Return the file that holds the unit at *position*."""
-        at = position * self.unit_size
+    def file_at(self, unit_number: int) -> QueueFile | None:
+        """Return the file that holds the unit with this number."""
+        at = unit_number * self.unit_size
         return next((file for file in self.files if file.base_offset <= at < file.end), None)
 
     def written_end(self, known: int | None = None) -> int:
@@ -172,7 +172,7 @@ class StoredQueue:
         otherwise a binary search runs in the last file that has any.
         """
         if known is not None:
-            return self._follow(max(known, self.start))
+            return self._follow(max(known, self.first_unit_number))
         for file in reversed(self.files):
             low, high = file.base_offset // self.unit_size, file.end // self.unit_size
             if not self._is_written(low):
@@ -183,7 +183,7 @@ class StoredQueue:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._is_written(middle) else (low, middle)
             return self._follow(low + 1)
-        return self.start
+        return self.first_unit_number
 
     def _is_written(self, position: int) -> bool:
         return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1

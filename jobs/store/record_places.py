@@ -132,7 +132,7 @@ class WalkedPiece(NamedTuple):
     piece: Piece
     records: int = 0
     topics: Mapping[str, int] = {}
-    wrong: Sequence[int] = ()  # physical offsets of records whose body has another CRC
+    wrong_crc_offsets: Sequence[int] = ()  # physical offsets of records whose body has another CRC
     shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 

@@ -34,7 +34,7 @@ from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.build import UNIT_TYPES
-from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
@@ -81,7 +81,7 @@ class _Verified(NamedTuple):
     behind: int = 0  # records that had no unit yet
 
 
-def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
+def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: UnitRules) -> None:
     """Verify the compacted logs, and add the findings and the number of messages to the part."""
     files = _compacted_files(store)
     if not store.has_clean_shutdown and not all(
@@ -133,7 +133,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
         before = verified.last if verified.last is not None else before
 
 
-def _verify(file: _CompactedFile, *, store: Store, rules: QueueRules, is_closed: bool) -> _Verified:
+def _verify(file: _CompactedFile, *, store: Store, rules: UnitRules, is_closed: bool) -> _Verified:
     """Verify a file, again if a running broker may have replaced it meanwhile; a deleted file has no findings."""
     verified = _Verified()
     for _ in range(1 if is_closed else _ATTEMPTS):
@@ -146,7 +146,7 @@ def _verify(file: _CompactedFile, *, store: Store, rules: QueueRules, is_closed:
     return verified
 
 
-def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_closed: bool) -> _Verified:
+def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_closed: bool) -> _Verified:
     if file.log is None or file.units is None:
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
         alone = store.path_below_root(there and there.location), None, "file"
@@ -267,7 +267,9 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
 
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:
     """Return the number, the record's offset and its segment of each copy whose original still exists."""
-    numbers = np.flatnonzero((copies["queue_offset"] >= queue.start) & (copies["queue_offset"] < queue.capacity))
+    numbers = np.flatnonzero(
+        (copies["queue_offset"] >= queue.first_unit_number) & (copies["queue_offset"] < queue.capacity)
+    )
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)
     for some in slices_between_cuts(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):

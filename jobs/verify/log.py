@@ -56,7 +56,7 @@ from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT
-from rmq_formats.consumequeue.dispatch import QueueRules
+from rmq_formats.consumequeue.dispatch import UnitRules
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
@@ -217,7 +217,7 @@ class QueueLog(NamedTuple):
 
 def check_log_of_queue(
     log: Store,
-    rules: QueueRules,
+    rules: UnitRules,
     queue: tuple[str, int],
     range_size: int = DEFAULT_RANGE_SIZE,
     others: Sequence[NewCollector[Any]] = (),

@@ -70,7 +70,7 @@ from jobs.verify.rocksdb_queues import (
     step_for_rocksdb_queues,
     unflushed_rows_note,
 )
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
@@ -132,7 +132,7 @@ _DELETED = "the topic was deleted: its messages need no units, and stay in the l
 def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
-    rules: QueueRules,
+    rules: UnitRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     collectors: Sequence[LogCollector[Any]] = (),
     scratch: str | Scratch | None = None,
@@ -430,7 +430,7 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
     position, some = end, _READ_FIRST
-    while (position := queue.next_written_position(position)) < queue.capacity:
+    while (position := queue.next_written_unit_number(position)) < queue.capacity:
         data = read_stored_units(queue, position, min(position + some, queue.capacity)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
@@ -473,5 +473,9 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
 
 def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> bool:
     """Return whether a running broker has written the unit meanwhile."""
-    unit = queue.read_unit(position) if queue is not None and queue.start <= position < queue.capacity else None
+    unit = (
+        queue.read_unit(position)
+        if queue is not None and queue.first_unit_number <= position < queue.capacity
+        else None
+    )
     return unit is not None and unit.physical_offset == log_offset

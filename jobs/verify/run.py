@@ -37,7 +37,7 @@ from jobs.diagnosis.findings import (
 from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind, JoinResult
-from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.storage.scratch import Scratch, open_scratch
 from jobs.store.chain import LogCollector, read_ranges_not_deleted, retry_if_expired
 from jobs.store.epochs import Promotion, find_last_promotion
@@ -152,7 +152,7 @@ def _log_and_queues(
     check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
     collectors: list[LogCollector[Any]] = [check, *indexing.collectors]
     releases = determine_releases(store, request.wanted.release)
-    rules = determine_queue_rules(store, releases.value.rules, request.wanted.conf)
+    rules = determine_unit_rules(store, releases.value.rules, request.wanted.conf)
     queues, joined = verify_queues(
         workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
     )

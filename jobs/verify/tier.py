@@ -32,7 +32,7 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.products.index.explanation import FileVerdict
-from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_in_files
 from jobs.store.store import Segment, Store, Tier, TierQueue
@@ -134,7 +134,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
 def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, PartReport, IndexedQueue]:
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
-    rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
     log = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
     findings, lost = findings_on_records(store, log.checks)
     keys = np.concatenate([NO_KEYS, *(own for (own,) in log.others)])
@@ -169,7 +169,7 @@ class _KeyCollector:
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
     """Return the number of units that match their records, and a finding for each batch with others."""
     matched, findings = 0, []
-    for start in range(stored.start, stored.capacity, _AT_ONCE):
+    for start in range(stored.first_unit_number, stored.capacity, _AT_ONCE):
         stop = min(start + _AT_ONCE, stored.capacity)
         units = read_stored_units(stored, start, stop)
         made = np.zeros(units.size, PACKED_UNIT)

@@ -250,9 +250,9 @@ def fill_topics(
     texts: TextTable,
     scratch: Bytes,
     numbers: Sizes,
-    raw: Column,
+    topic_raw: Column,
 ) -> int:
-    """Write the number of each topic, decoded as in Java; *raw* has the bytes of malformed topics."""
+    """Write the number of each topic, decoded as in Java; *topic_raw* has the bytes of malformed topics."""
     nothing = as_int64(0)
     number = number_at(numbers, first - 1) if first else -1
     for row in range(first, last):
@@ -269,7 +269,7 @@ def fill_topics(
             if number == TABLE_FULL:
                 return MORE_TEXTS
         numbers[np.uintp(row)] = number
-        _append_optional(raw, row, buffer, topic, raw_end)
+        _append_optional(topic_raw, row, buffer, topic, raw_end)
     return DONE
 
 

@@ -68,7 +68,7 @@ _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 GOOD = 0
 SHORT = 1  # the buffer ends before it is known
 BAD = 2  # not a record
-END = 3  # the broker closed the file here
+END_OF_FILE = 3  # the broker closed the file here
 RANGE_END = 4  # the range ends here
 NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
@@ -190,7 +190,7 @@ def check_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_s
 
 
 @inlined
-def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
+def is_end_of_file(buffer: Bytes, at: int, header_size: int) -> bool:
     """Return whether the broker closed the file at *at*, after which at least a blank's bytes are."""
     if header_size:
         return read_i32(buffer, at) == DLEDGER_END_MAGIC and read_i32(buffer, at + 4) > 0
@@ -219,8 +219,8 @@ def follow_chain(
     while at < stop:
         if limit - at < _BLANK_SIZE:
             return count, at, SHORT
-        if is_end(buffer, at, header_size):
-            return count, at, END
+        if is_end_of_file(buffer, at, header_size):
+            return count, at, END_OF_FILE
         found = check_framed_record(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return count, at, found
@@ -316,8 +316,8 @@ def _has_unused_queue_offset(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
-def find_changed_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
-    """Put the numbers of the records that changed, and the kind of each change, into the arrays; return how many."""
+def find_records_with_wrong_crc(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
+    """Put the number and kind of fault of each record with a wrong or missing CRC into the arrays; return how many."""
     count = 0
     for number in range(positions.size):
         at = positions[number]
@@ -384,7 +384,7 @@ def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) ->
     """Return the position of an end that states the right number of remaining bytes, or -1; *left* remain at *at*."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
-        if is_end(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:
+        if is_end_of_file(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:
             return at + i
     return -1
 

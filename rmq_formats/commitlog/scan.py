@@ -206,11 +206,11 @@ class _Walker:
             if found == kernels.LEFTOVER:
                 reason = LEFTOVER_REASON
                 break
-            if found == kernels.END and log.is_end_of_file(position, tail.next_record):
+            if found == kernels.END_OF_FILE and log.is_end_of_file(position, tail.next_record):
                 yield from self._release()
                 yield log.piece(PieceKind.BLANK, position)
                 return
-            if found in (kernels.BAD, kernels.END, _UNREADABLE):
+            if found in (kernels.BAD, kernels.END_OF_FILE, _UNREADABLE):
                 reason, unreadable_end = log.refusal(position, found)
                 after = tail.next_record(position)
                 if after is None:

@@ -110,7 +110,7 @@ class QueueBuilder:
         lost: Sequence[tuple[int, int]] = (),
     ) -> None:
         """
-        Make files of *file_size* bytes; *releases* as in `QueueRules`.
+        Make files of *file_size* bytes; *releases* as in `UnitRules`.
 
         *lost* are the ranges of the log, ascending, that hold no record any more. The units of their records are left
         out as blanks, so that every later unit is stored at the queue offset that its record states.

@@ -20,7 +20,7 @@ from rmq_formats.consumequeue.dispatch import (
     SCHEDULE_TOPIC,
     QueueKind,
     QueueName,
-    QueueRules,
+    UnitRules,
     delay_ms,
     expected_units,
     is_left_out_of_multi_dispatch,
@@ -75,7 +75,7 @@ class PackedUnits(NamedTuple):
 class UnitCollector:
     """Collects the units of a range; memory grows by about 80 bytes per unit."""
 
-    def __init__(self, rules: QueueRules, *, with_tags: bool = False) -> None:
+    def __init__(self, rules: UnitRules, *, with_tags: bool = False) -> None:
         """Collect by *rules*; *with_tags* also keeps the TAGS text of each unit."""
         self._rules = rules
         self._delays = np.array(rules.delays_ms, np.int64)

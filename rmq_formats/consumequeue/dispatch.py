@@ -143,7 +143,7 @@ def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRules:
+class UnitRules:
     """The rules for units that records do not show: the release that wrote them, and the broker's configuration."""
 
     releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
@@ -229,7 +229,7 @@ def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
     return delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS
 
 
-def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[ExpectedUnit]:
+def expected_units(record: MessageRecord, rules: UnitRules) -> Iterator[ExpectedUnit]:
     """Yield the units of *record* in the order in which the dispatcher appends them."""
     if transaction_type(record.sys_flag) in (TransactionType.PREPARED, TransactionType.ROLLBACK):
         return

@@ -25,14 +25,14 @@ from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
     QueueKind,
     QueueName,
-    QueueRules,
+    UnitRules,
     decode_unit,
     expected_units,
 )
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, make_rules
-from rmq_formats.store import file_name_of_offset, is_index_name
+from rmq_formats.store import file_name_of_offset, is_loadable_index_name
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 from tests.support.stores import stored_records, walked_segments
@@ -61,8 +61,8 @@ class Writer:
         return IndexGeometry(self.geometry.hash_slots, self.geometry.index_entries)
 
     @property
-    def queue_rules(self) -> QueueRules:
-        return QueueRules(
+    def unit_rules(self) -> UnitRules:
+        return UnitRules(
             releases=self.rules,
             batch_topics=self.batch_topics,
             multi_dispatch=self.settings.get("enableMultiDispatch") == "true",
@@ -99,7 +99,7 @@ def on_disk(store: Path) -> Derived:
 
 
 def list_index_files(store: Path) -> list[Path]:
-    return sorted(path for path in (store / "index").glob("*") if is_index_name(path.name))
+    return sorted(path for path in (store / "index").glob("*") if is_loadable_index_name(path.name))
 
 
 def differences(expected: Derived, actual: Derived) -> list[Difference]:
@@ -140,13 +140,13 @@ def unfaithful(store: Path) -> list[int]:
 
 
 def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
-    queue_rules = writer.queue_rules
+    unit_rules = writer.unit_rules
     queues: dict[QueueName, ConsumeQueue | BatchConsumeQueue] = {}
     for record in log:
-        for unit in expected_units(record, queue_rules):
+        for unit in expected_units(record, unit_rules):
             kind = unit.queue.kind
             queue = queues.setdefault(unit.queue, _MODELS[kind](writer.geometry.queue_file_size(kind)))
-            queue.append(unit, queue_rules.release_at(record.physical_offset))
+            queue.append(unit, unit_rules.release_at(record.physical_offset))
     index = IndexWriter(writer.index_geometry, make_rules(*writer.rules))
     index.dispatch_all(log)
     return Derived(

@@ -19,7 +19,7 @@ from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_rec
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
-from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, QueueRules, logical_offset
+from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, UnitRules, logical_offset
 from rmq_formats.consumequeue.layout import (
     EXT_ADDRESS_BASE,
     EXT_END_MARK,
@@ -278,7 +278,7 @@ def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> b
     return bytearray(file.encode())
 
 
-def pack_units(records: RawRecords, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
+def pack_units(records: RawRecords, rules: UnitRules, *, with_tags: bool = False) -> PackedUnits:
     """Return the units of one group of records, with no queue met before."""
     with patch.object(collect, "_THREAD", local()):
         collector = UnitCollector(rules, with_tags=with_tags)

@@ -13,8 +13,8 @@ from rmq_formats.consumequeue.dispatch import (
     ExpectedUnit,
     QueueKind,
     QueueName,
-    QueueRules,
     Unit,
+    UnitRules,
     decode_batch_unit,
     decode_unit,
     delay_ms,
@@ -45,7 +45,7 @@ def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> Mess
 
 
 def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:  # noqa: ANN401 - any rule
-    return list(expected_units(record, QueueRules(((0, Release.from_version(release)),), **rules)))
+    return list(expected_units(record, UnitRules(((0, Release.from_version(release)),), **rules)))
 
 
 def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:  # noqa: ANN401 - any rule

@@ -12,7 +12,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
-from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
+from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
@@ -35,7 +35,7 @@ def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
     }
 
 
-def in_queues(log: Sequence[MessageRecord], rules: QueueRules) -> dict[QueueName, list[ExpectedUnit]]:
+def in_queues(log: Sequence[MessageRecord], rules: UnitRules) -> dict[QueueName, list[ExpectedUnit]]:
     queues: dict[QueueName, list[ExpectedUnit]] = {}
     for record in log:
         for unit in expected_units(record, rules):
@@ -64,7 +64,7 @@ LIKELY = st.builds(
 )
 LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: placed(log, 1000))
 RULES = st.builds(
-    lambda old, new, since, multi, in_rocksdb, delays: QueueRules(
+    lambda old, new, since, multi, in_rocksdb, delays: UnitRules(
         ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi, in_rocksdb=in_rocksdb
     ),
     st.sampled_from(RELEASES),
@@ -94,7 +94,7 @@ MULTI_LOGS = st.lists(
 
 @given(MULTI_LOGS, RULES, st.booleans())
 def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
-    log: list[MessageRecord], rules: QueueRules, lmq: bool
+    log: list[MessageRecord], rules: UnitRules, lmq: bool
 ) -> None:
     """The first record that names a queue is read by the scalar code, later ones by the compiled code."""
     rules = replace(rules, lmq=lmq)
@@ -104,7 +104,7 @@ def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
 
 @given(LOGS, RULES, st.data())
 def test_units_equal_those_of_the_scalar_module_for_any_grouping(
-    log: list[MessageRecord], rules: QueueRules, data: st.DataObject
+    log: list[MessageRecord], rules: UnitRules, data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
     collector = UnitCollector(rules)
@@ -117,7 +117,7 @@ def test_units_equal_those_of_the_scalar_module_for_any_grouping(
 
 @given(LOGS, RULES, st.data())
 def test_only_records_between_two_offsets_are_collected(
-    log: list[MessageRecord], rules: QueueRules, data: st.DataObject
+    log: list[MessageRecord], rules: UnitRules, data: st.DataObject
 ) -> None:
     offsets = st.sampled_from([record.physical_offset for record in log])
     first, last = sorted((data.draw(offsets), data.draw(offsets)))
@@ -129,7 +129,7 @@ def test_only_records_between_two_offsets_are_collected(
 
 
 @given(LOGS, RULES)
-def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: QueueRules) -> None:
+def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: UnitRules) -> None:
     packed = pack_units(group_of(log), rules, with_tags=True)
     by_offset = {
         record.physical_offset: parse_properties(
@@ -148,7 +148,7 @@ def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: Q
 def test_delays_are_parsed_as_by_the_scalar_module(delay: str) -> None:
     log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
-    assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
+    assert unpacked(pack_units(group_of(log), UnitRules())) == in_queues(log, UnitRules())
 
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1), ("", 0, 5000)])
@@ -157,16 +157,16 @@ def test_records_may_have_more_units_than_the_table_has_rows(prefix: str, queues
     offsets = ",".join("0" * queues)
     properties = {"TAGS": "t", "INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
     log = placed([a_record(properties=properties)] * repeats)
-    packed = pack_units(group_of(log), QueueRules(), with_tags=True)
+    packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert packed.units.size == repeats * (queues + 1)
-    assert unpacked(packed) == in_queues(log, QueueRules())
+    assert unpacked(packed) == in_queues(log, UnitRules())
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
 def test_repeated_batches_add_no_units() -> None:
     unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
-    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+    builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
 
     assert len(filled(builder, [[unit], [unit], []])) == 1
     assert builder.skipped_count == 1
@@ -175,10 +175,10 @@ def test_repeated_batches_add_no_units() -> None:
 def test_tables_of_queues_and_tags_grow() -> None:
     """A text that was stored before its table grew keeps its number."""
     log = placed(a_record(topic=f"{n % 700:0127d}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
-    packed = pack_units(group_of(log), QueueRules(), with_tags=True)
+    packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert len(packed.names) == 700
-    assert unpacked(packed) == in_queues(log, QueueRules())
+    assert unpacked(packed) == in_queues(log, UnitRules())
     found = {
         int(unit["physical_offset"]): packed.tags[n] for unit, n in zip(packed.units, packed.tag_numbers, strict=True)
     }
@@ -192,9 +192,9 @@ def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPa
     records = [a_record(b"", topic=topic, queue_id=number) for topic in ("B", "A", "C") for number in (1, 0)]
     for some in ([0, 1, 2, 0], [5, 4], [3, 1, 5], [2]):
         log = list(placed(records[number] for number in some))
-        collector = UnitCollector(QueueRules())
+        collector = UnitCollector(UnitRules())
         collector.add(group_of(log))
-        packed, expected = collector.finish(), in_queues(log, QueueRules())
+        packed, expected = collector.finish(), in_queues(log, UnitRules())
         assert packed.names == sorted(expected)
         assert unpacked(packed) == expected
 
@@ -236,7 +236,7 @@ def test_appended_files_equal_those_of_the_scalar_queue(
     units: list[ExpectedUnit], old: Release, new: Release, data: st.DataObject
 ) -> None:
     """Blanks, gaps, repeats, drops, a change of release; in slices of any size."""
-    rules = QueueRules(((0, old), (data.draw(st.integers(1, 600)), new)))
+    rules = UnitRules(((0, old), (data.draw(st.integers(1, 600)), new)))
     scalar = ConsumeQueue(100)
     for unit in units:
         scalar.append(unit, rules.release_at(unit.physical_offset))
@@ -252,7 +252,7 @@ def test_appended_batch_files_equal_those_of_the_scalar_queue(units: list[Expect
     for unit in units:
         scalar.append(unit, RELEASES[-1])
     cut = data.draw(st.integers(0, len(units)))
-    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+    builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
 
     assert filled(builder, [units[:cut], units[cut:]]) == list(scalar.files())
 
@@ -325,7 +325,7 @@ def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     """Of three units, one is before the loss, one after it at offset 7, and one follows; a file has five of them."""
     name = QueueName(QueueKind.PLAIN, "T", 0)
     units = [ExpectedUnit(name, number, place, 10, 1, 1) for number, place in ((0, 0), (7, 1010), (8, 1020))]
-    builder = QueueBuilder(QueueKind.PLAIN, 100, (*QueueRules().releases, (1015, RELEASES[-1])), lost)
+    builder = QueueBuilder(QueueKind.PLAIN, 100, (*UnitRules().releases, (1015, RELEASES[-1])), lost)
     made = b"".join(data for _, data in filled(builder, [units, []]))
 
     blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)

@@ -23,7 +23,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece
-from rmq_formats.consumequeue.dispatch import QueueRules
+from rmq_formats.consumequeue.dispatch import UnitRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
@@ -229,7 +229,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
                 continue
             batch, bad = message_batch(item, parser)
             rows += batch.num_rows + len(bad)
-            pack_units(item, QueueRules(), with_tags=True)
+            pack_units(item, UnitRules(), with_tags=True)
             for _ in pack_keys(item, rules, with_places=True):
                 pass
     return rows

@@ -273,7 +273,7 @@ def _change(raw: bytes) -> int | None:
     if kernels.check_record(buffer, 0, len(raw), place) != kernels.GOOD:
         return None
     numbers, kinds = np.zeros((2, 1), np.int64)
-    kernels.find_changed_records(buffer, np.zeros(1, np.int64), numbers, kinds)
+    kernels.find_records_with_wrong_crc(buffer, np.zeros(1, np.int64), numbers, kinds)
     return int(kinds[0])
 
 

@@ -204,7 +204,7 @@ def test_rows_deleted_by_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
     snapshot = open_table(shared.lake, "messages")
     assert snapshot is not None
     assert sorted(read_rows_where(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
-    deleted = read_rows_where(shared.lake, snapshot, ["physical_offset"], deleted=True).column(0).to_pylist()
+    deleted = read_rows_where(shared.lake, snapshot, ["physical_offset"], only_deleted=True).column(0).to_pylist()
     assert deleted
     assert not any(offset % 3 for offset in deleted)
     queried = LakeTables(shared.lake.location, shared.lake.options).rows(OFFSETS)

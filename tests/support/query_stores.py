@@ -13,7 +13,7 @@ from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
+from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
@@ -143,7 +143,7 @@ def _write_index(folder: Path, records: Sequence[MessageRecord], release: Releas
 def write_queues(root: Path, records: Sequence[MessageRecord], release: Release) -> None:
     queues: dict[str, ConsumeQueue] = {}
     for record in records:
-        for unit in expected_units(record, QueueRules(((0, release),))):
+        for unit in expected_units(record, UnitRules(((0, release),))):
             queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, release)
     for path, queue in queues.items():
         folder = root / path

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import PartReport
@@ -100,7 +100,7 @@ def log_folders(store: Path) -> list[str]:
 def compare_queues(store: Path, release: str) -> PartReport:
     """Compare the queues of a store with its log."""
     listed = list_store(str(store), commitlog=log_folders(store))
-    rules = determine_queue_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
+    rules = determine_unit_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
     report, _ = verify_queues(SerialWorkers(), listed, rules)
     return report
 

@@ -65,7 +65,7 @@ def cache_open_slots() -> Iterator[None]:
 class EntryWork:
     """The new entries of one index file."""
 
-    ordinal: int
+    file_ordinal: int
     recipe: IndexRecipe
     open_header: IndexHeader | None = None  # as the last run left it
     open_rows_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
@@ -77,7 +77,7 @@ class EntryWork:
 class EntryRows(NamedTuple):
     """One index file after a run."""
 
-    ordinal: int
+    file_ordinal: int
     name: str | None
     header: IndexHeader
     is_complete: bool
@@ -133,9 +133,9 @@ class _FileWriter:
                 digest = hash_file(lambda position, length: os.pread(descriptor, length, position), CACHE_SIZED_BLOCK)
         kept = _kept.get()
         if not is_complete and kept is not None:
-            kept[self._store] = work.ordinal, header, builder.slots
+            kept[self._store] = work.file_ordinal, header, builder.slots
         name = recipe.broker_file.name if recipe.broker_file else None
-        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
+        return EntryRows(work.file_ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
         """
@@ -146,12 +146,14 @@ class _FileWriter:
         """
         work, output = self._work, self._output
         self._left_out = work.left_out
-        ordinal, header, kept = ((_kept.get() or {}) if not is_hashed else {}).pop(self._store, (None, None, None))
-        if kept is not None and (ordinal, header) == (work.ordinal, opened):
+        file_ordinal, header, kept = ((_kept.get() or {}) if not is_hashed else {}).pop(self._store, (None, None, None))
+        if kept is not None and (file_ordinal, header) == (work.file_ordinal, opened):
             builder.resume_file(kept, opened)
             return
         names = STORED_ENTRY.names or () if is_hashed else ("key_hash",)
-        entries, found = read_entries(output, work.open_rows_in, work.ordinal, opened.entry_count, names)
+        entries, found = read_index_file_entries(
+            output, work.open_rows_in, work.file_ordinal, opened.entry_count, names
+        )
         lost = opened.entry_count - int(np.count_nonzero(found))
         if lost > work.left_out and self._make_again(builder, opened, found):
             return
@@ -183,7 +185,7 @@ class _FileWriter:
             return False
         self._left_out, self._found, earlier_runs_end = 0, found, self._needs_lake_until
         self._needs_lake_until = end
-        builder.resume_file(builder.slots, read_previous_header(self._output, self._work.ordinal))
+        builder.resume_file(builder.slots, read_previous_header(self._output, self._work.file_ordinal))
         for records in self._records_of(begin, end):
             for block in pack_keys(records, table, begin, with_places=True):
                 last = int(np.searchsorted(block.keys["physical_offset"].astype(np.int64), end))
@@ -208,11 +210,11 @@ class _FileWriter:
         """Collect entries as rows; entries of messages that the log does not have are stored without keys."""
         stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
         if block is None:
-            batch = entry_batch(self._work.ordinal, first, geometry, stored)
+            batch = entry_batch(self._work.file_ordinal, first, geometry, stored)
         else:
             keys, texts = block
             times = keys["store_timestamp"].astype(np.int64)
-            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, texts)
+            batch = entry_batch(self._work.file_ordinal, first, geometry, stored, times, texts)
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._needs_lake_until
         if not wanted.all():
@@ -261,7 +263,7 @@ class _FileWriter:
         group = pa.concat_batches(batches)
         if self._rows is None:
             first = group["entry"][0].as_py()
-            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
+            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._work.file_ordinal:08d}-{first:010d}")
             self._rows = self._files.enter_context(opened)
         # Numbers are sorted faster than their places; those of equal hashes keep their order.
         order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
@@ -278,8 +280,8 @@ class _FileWriter:
             self._rows, self._rows_written = None, 0
 
 
-def read_entries(
-    output: Output, stored_in: Sequence[SnapshotFile], ordinal: int, count: int, names: Sequence[str]
+def read_index_file_entries(
+    output: Output, stored_in: Sequence[SnapshotFile], file_ordinal: int, entry_count: int, names: Sequence[str]
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """
     Return columns of an index file's entries in the lake, in file order, and which entries are present.
@@ -287,26 +289,26 @@ def read_entries(
     Absent entries are zeros. The lake's files may contain rows of several stores. Entries that another engine has
     deleted through a vector are read as well: later entries are chained to them, and only those are written.
     """
-    wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == output.naming.store_id)
-    entries = np.zeros(count, [(name, STORED_ENTRY[name]) for name in names])
-    found = np.zeros(count, np.bool_)
+    wanted = (pc.field("index_file") == file_ordinal) & (pc.field("store_id") == output.naming.store_id)
+    entries = np.zeros(entry_count, [(name, STORED_ENTRY[name]) for name in names])
+    found = np.zeros(entry_count, np.bool_)
     columns = ("index_file", "entry", "store_id", *names)
     for file in stored_in:
-        whole, limits = file._replace(vector=None), {"index_file": (ordinal, ordinal)}
+        whole, limits = file._replace(vector=None), {"index_file": (file_ordinal, file_ordinal)}
         for batch in read_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)
             at = own["entry"].to_numpy().astype(np.int64) - 1
-            inside = at < count
+            inside = at < entry_count
             found[at[inside]] = True
             for name in names:
                 entries[name][at[inside]] = own[name].to_numpy()[inside]
     return entries, found
 
 
-def read_previous_header(output: Output, ordinal: int) -> IndexHeader:
+def read_previous_header(output: Output, file_ordinal: int) -> IndexHeader:
     """Return the end of the previous index file in the lake, with which a file without entries begins."""
     snapshot = open_table(output.lake, INDEX_FILES.name)
-    own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == ordinal - 1)
+    own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == file_ordinal - 1)
     names = ["run", "end_timestamp", "end_physical_offset"]
     rows = [] if snapshot is None else read_rows_where(output.lake, snapshot, names, own).to_pylist()
     newest = max(rows, key=lambda row: row["run"], default=None)

@@ -42,7 +42,7 @@ class ContinuationPoint(NamedTuple):
     writers: Writers
     from_offset: int  # keys of messages before it are in the lake already
     files: tuple[BrokerIndexFile, ...] = ()  # the broker's own, in the first run
-    ordinal: int = 0  # of the open file
+    file_ordinal: int = 0  # of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
     left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
 
@@ -67,7 +67,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         with output.new_file(INDEX_FILES, "headers") as file:
             file.write_rows(
                 {
-                    "index_file": rows.ordinal,
+                    "index_file": rows.file_ordinal,
                     "name": rows.name or names.get(_first_message(rows.header)),
                     **rows.header._asdict(),
                     "is_complete": rows.is_complete,
@@ -109,7 +109,7 @@ def _first(run: Run) -> ContinuationPoint:
 def _continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files.
-    taken_to = state["to_offset"] if run.cut_back_to is None else min(state["to_offset"], run.cut_back_to)
+    taken_to = state["to_offset"] if run.log_truncated_at is None else min(state["to_offset"], run.log_truncated_at)
     start = max(taken_to, run.store.start_offset)  # before the run's start, if earlier runs left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
@@ -152,7 +152,10 @@ def plan_entry_work(opening: ContinuationPoint, run: Run, keys: KeySequence) -> 
     found = FilePlacer(keys, index.geometry, run.store).place_all(opening.files)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
-    return [EntryWork(ordinal, recipe, earlier_runs_end=earlier_runs_end) for ordinal, recipe in enumerate(recipes)]
+    return [
+        EntryWork(file_ordinal, recipe, earlier_runs_end=earlier_runs_end)
+        for file_ordinal, recipe in enumerate(recipes)
+    ]
 
 
 def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
@@ -167,19 +170,24 @@ def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
 
 def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, earlier_runs_end: int) -> Iterator[EntryWork]:
     """Continue the open file, then start new ones."""
-    opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.key_sequence), index.geometry.capacity
+    opened, file_ordinal, keys, capacity = (
+        opening.header,
+        opening.file_ordinal,
+        len(index.key_sequence),
+        index.geometry.capacity,
+    )
     end = min(capacity - opened.entry_count, keys) if opened else 0
     if opened and end:
         output, recipe, ranges = run.output, index.new_file_recipe(0, end), _ranges_of(opened, run.store)
         snapshot = open_table(output.lake, INDEX_ENTRIES.name)
         files = () if snapshot is None else list_snapshot_files(output.lake, snapshot)
         own = (file for file in files if file.may_have("store_id", output.naming.store_id))
-        opened_in = tuple(file for file in own if file.may_have("index_file", ordinal))
-        yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, earlier_runs_end)
-    ordinal += opened is not None
+        opened_in = tuple(file for file in own if file.may_have("index_file", file_ordinal))
+        yield EntryWork(file_ordinal, recipe, opened, opened_in, ranges, opening.left_out, earlier_runs_end)
+    file_ordinal += opened is not None
     for number, start in enumerate(range(end, keys, capacity)):
         recipe = index.new_file_recipe(start, min(start + capacity, keys), opened)
-        yield EntryWork(ordinal + number, recipe, earlier_runs_end=earlier_runs_end)
+        yield EntryWork(file_ordinal + number, recipe, earlier_runs_end=earlier_runs_end)
 
 
 def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
@@ -236,11 +244,11 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
 
 
 def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
-    last = max(written, key=lambda rows: rows.ordinal, default=None)
+    last = max(written, key=lambda rows: rows.file_ordinal, default=None)
     header = last.header if last else opening.header
     return {
         "to_offset": max(to_offset, opening.from_offset),
-        "file": last.ordinal if last else opening.ordinal,
+        "file": last.file_ordinal if last else opening.file_ordinal,
         "header": list(header) if header else None,
         "left_out": last.left_out if last else opening.left_out,
         "geometry": list(opening.geometry.value),

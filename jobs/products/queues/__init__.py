@@ -203,7 +203,7 @@ class JoinResult:
 
     def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""
-        starts = {queue.name: queue.start for queue in self.queues}
+        starts = {queue.name: queue.first_unit_number for queue in self.queues}
         behind = [
             difference
             for difference in self.differences

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -59,14 +59,21 @@ from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_
 from jobs.store.units import Units, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices_between_cuts
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, UnitRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
 _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
 _RUNS = 100
-ProbedQueue = tuple[StoredQueue, int, int]  # the end of the part that earlier runs processed, and the queue's end
+
+
+class ProbedQueue(NamedTuple):
+    """A queue as it was before the log was read."""
+
+    queue: StoredQueue
+    processed_end: int  # earlier runs processed the units before it
+    end: int  # the position after its last unit
 
 
 def collect_topic_evidence_with_queues(
@@ -80,7 +87,7 @@ def collect_topic_evidence_with_queues(
 def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
     workers: Workers,
     store: Store,
-    rules: QueueRules,
+    rules: UnitRules,
     groups: int,
     scratch: Scratch | None,
     range_size: int = DEFAULT_RANGE_SIZE,
@@ -102,7 +109,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
 def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
-    rules: QueueRules,
+    rules: UnitRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     collectors: Sequence[LogCollector[Any]] = (),
     scratch_location: str | Scratch | None = None,
@@ -121,7 +128,7 @@ def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and w
 def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted
     workers: Workers,
     store: Store,
-    rules: QueueRules,
+    rules: UnitRules,
     seen: QueueEnds,
     log: CollectedLog,
     topics: TopicEvidence,
@@ -171,8 +178,8 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
 
 def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
     members: list[list[ProbedQueue]] = [[] for _ in range(log.groups)]
-    for probed in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
-        members[group_of(probed[0].name, log.groups)].append(probed)
+    for queue, processed_end, end in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
+        members[group_of(queue.name, log.groups)].append(ProbedQueue(queue, processed_end, end))
     for number, queues in enumerate(members):
         if queues or has_units([*log.lake_only, *log.ranges], number):
             yield number, queues
@@ -220,9 +227,9 @@ class _GroupTask:
         for ranges, compare in ((log.lake_only, self._match_kept), (log.ranges, self._compare)):
             for parts in read_units(log.scratch, ranges, self._number):
                 yield from make_record_batches((block for part in parts for block in compare(part)), parts[0].tags)
-        for queue, taken_to, seen_end in self._queues:
+        for queue, processed_end, seen_end in self._queues:
             rest = self._rest[queue.name]
-            end = rest.close(log, taken_to, seen_end)
+            end = rest.close(log, processed_end, seen_end)
             result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
             if any(True for _ in list_offsets_to_resolve(rest, log)):
                 self.unsettled.append(rest)
@@ -307,7 +314,10 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     # each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
-    low, high = max(int(near.min(initial=NO_LIMIT)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
+    low, high = (
+        max(int(near.min(initial=NO_LIMIT)), queue.first_unit_number),
+        min(int(near.max(initial=-1)) + 1, queue.capacity),
+    )
     if low >= high:
         return None
     inside = (positions >= low) & (positions < high)

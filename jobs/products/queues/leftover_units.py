@@ -209,7 +209,7 @@ class _Settling:
         """Return the range of the log that has, or had, the record of a position; None if unknown."""
         if position in wanted:
             unit = wanted[position]
-        elif position < self._queue.start:
+        elif position < self._queue.first_unit_number:
             return None
         else:
             unit = read_stored_units(self._queue, position, position + 1)[0]

@@ -16,7 +16,7 @@ from jobs.products.committed_records import read_committed_records
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
-from jobs.products.queues.settings import determine_queue_rules
+from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import Outcome, damaged_ranges, ranges_deleted_meanwhile
@@ -32,8 +32,8 @@ from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
-    if state is not None and run.cut_back_to is not None:  # the broker has cut off its log there
-        state = {**state, **{name: min(state[name], run.cut_back_to) for name in ("dispatched", "boundary")}}
+    if state is not None and run.log_truncated_at is not None:  # the broker has cut off its log there
+        state = {**state, **{name: min(state[name], run.log_truncated_at) for name in ("dispatched", "boundary")}}
     takes = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
     seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
@@ -45,7 +45,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
     output, selection = run.output, run.selection
     scratch = output.scratch if groups > 1 else None
-    rules = determine_queue_rules(run.store, run.writers.rules, run.given_settings.conf)
+    rules = determine_unit_rules(run.store, run.writers.rules, run.given_settings.conf)
     topics = collect_topic_evidence_with_queues(run.store, seen.queues)
 
     def collect(start: int, first: int, last: int) -> RangeUnitCollector:

@@ -18,7 +18,7 @@ from jobs.store.release import (
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
+from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, UnitRules
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
@@ -68,7 +68,7 @@ class QueueSettings(NamedTuple):
     """The settings with which queues are built."""
 
     releases: Known[Writers]
-    rules: QueueRules
+    rules: UnitRules
     file_sizes: Mapping[QueueKind, Known[int]]
     ext_file_size: int | None  # None: no ConsumeQueueExt
 
@@ -120,17 +120,17 @@ def determine_queue_settings(
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        determine_queue_rules(store, releases.value.rules, conf, recorded.batch_topics),
+        determine_unit_rules(store, releases.value.rules, conf, recorded.batch_topics),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension.value if extension else (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 
-def determine_queue_rules(
+def determine_unit_rules(
     store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
-) -> QueueRules:
+) -> UnitRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
-    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
+    return UnitRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
 
 
 def determine_releases(store: Store, release: str | None) -> Known[Writers]:

@@ -24,7 +24,7 @@ from jobs.store.units import Units
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
-from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, UnitRules
 from rmq_formats.properties import MAX_LONG
 
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
@@ -80,7 +80,7 @@ class RangeUnitCollector:
 
     def __init__(  # noqa: PLR0913, PLR0917 - rules, place and limits
         self,
-        rules: QueueRules,
+        rules: UnitRules,
         groups: int,
         scratch: Scratch | None,
         stem: str,
@@ -131,7 +131,7 @@ class RangeUnitCollector:
 
 
 def collect_range_units(
-    rules: QueueRules, groups: int, scratch: Scratch | None, _range: Range, _files: ExitStack
+    rules: UnitRules, groups: int, scratch: Scratch | None, _range: Range, _files: ExitStack
 ) -> RangeUnitCollector:
     """Return the collector of a range's units."""
     return RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")

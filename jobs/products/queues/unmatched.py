@@ -33,7 +33,7 @@ from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT
-from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueRules, expected_units
+from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.properties import TAGS, parse_properties
 
@@ -178,10 +178,10 @@ class Remainder:
         return any(run.position <= position < run.end for run in self.lost)
 
 
-def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [*start*, *end*) that no matched run covers."""
-    starts = np.minimum(np.append(matched[:, 0], end), end)
-    ends = np.maximum.accumulate(np.append(start, matched.sum(axis=1)))
+def gaps_between(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [*start*, *end*) that no matched run (its start and length) covers."""
+    starts = np.minimum(np.append(matched_runs[:, 0], end), end)
+    ends = np.maximum.accumulate(np.append(start, matched_runs.sum(axis=1)))
     are_gaps = starts > ends
     yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
 
@@ -319,7 +319,7 @@ ResolvedRecords = Mapping[int, RecordFields | str]  # absent: no record begins t
 
 
 def resolve_records(
-    workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int], damaged: Sequence[tuple[int, int]]
+    workers: Workers, store: Store, rules: UnitRules, offsets: Iterable[int], damaged: Sequence[tuple[int, int]]
 ) -> ResolvedRecords:
     """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
@@ -338,7 +338,7 @@ def resolve_records(
     return found
 
 
-def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) -> dict[int, RecordFields | str]:
+def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: UnitRules) -> dict[int, RecordFields | str]:
     from jobs.store.range_reader import RangeReader
 
     inside = wanted[(wanted >= range_.start_offset) & (wanted < range_.end_offset)]

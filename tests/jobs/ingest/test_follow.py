@@ -134,7 +134,7 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, t
 
     happens = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
     story = Story([nothing, *happens[:4], cut_back, *happens[4:]])
-    with patch.object(entries, "read_entries", side_effect=entries.read_entries) as read:
+    with patch.object(entries, "read_index_file_entries", side_effect=entries.read_index_file_entries) as read:
         Follower(asked, SerialWorkers(), AT_ONCE, story.stop, run_beside, story.look).run()
     reads = Counter(call.args[0].lake.location for call in read.call_args_list)
 

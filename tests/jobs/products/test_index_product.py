@@ -23,7 +23,7 @@ from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.table_file import FileNaming
 from jobs.products import PRODUCT_NAMES
 from jobs.products.index import product as index_product
-from jobs.products.index.entries import read_entries
+from jobs.products.index.entries import read_index_file_entries
 from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
 from jobs.products.product import Output
 from jobs.store.range_reader import RangeReader
@@ -228,7 +228,7 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     pq.write_table(pa.Table.from_pylist(rows), path)
     lake = Lake(str(tmp_path))
     found = [
-        read_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
+        read_index_file_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
         for output in (Output(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
 

@@ -22,14 +22,14 @@ from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Output, RangeResult
 from jobs.products.queues import DifferenceKind
-from jobs.products.queues.join import compare_group
+from jobs.products.queues.join import ProbedQueue, compare_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,
     explain_remainder,
     group_displaced_units,
     lost_offset_of_blanks,
 )
-from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
@@ -106,7 +106,7 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
 
 def truth(root: Path) -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
-    rules = determine_queue_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
     for record, _ in stored_records(root):
         parser = rules.release_at(record.physical_offset).property_parser
@@ -476,7 +476,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         own = np.concatenate([packed.units[place] for packed in ranges])
         path = tmp_path / f"queue-{name.queue_id}"
         path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
-        queues.append((StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
+        queues.append(ProbedQueue(StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
     files = [
         RangeUnits((write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1),))
         for number, packed in enumerate(ranges)

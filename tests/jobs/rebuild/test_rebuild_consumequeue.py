@@ -37,7 +37,7 @@ from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
+from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.layout import (
@@ -318,7 +318,7 @@ def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path
 def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
     made(store, tmp_path / "out")
-    rules = QueueRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
+    rules = UnitRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
     for unit in (unit for record, _ in stored_records(store) for unit in expected_units(record, rules)):

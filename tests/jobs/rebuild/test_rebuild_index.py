@@ -33,7 +33,7 @@ from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
-    IndexRebuild,
+    IndexRebuildPlanner,
     IndexRebuildSummary,
     RebuildIndexRequest,
     list_and_determine_settings,
@@ -318,7 +318,7 @@ def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> Non
         for lost in subsets([*real], name, every=every):
             kept = FilePlacer(keys, TINY, store).place_all([file for file in files if file.name not in lost])
             explained = tuple(ExplainedFile(one.broker_file, FileVerdict.EQUAL, one) for one in kept)
-            builds = IndexRebuild(asked, Explanation(store, settings, keys, explained)).plan_files()
+            builds = IndexRebuildPlanner(asked, Explanation(store, settings, keys, explained)).plan_files()
             left = [(one, data) for one, data in real.items() if one not in lost]
             order = sorted([(build.name, built(build)) for build in builds] + left)
 

@@ -162,7 +162,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
         end = max(end, part.piece.end)  # damage inside a group comes before the group
         records += part.records
         topics.update(part.topics)
-        wrong += part.wrong
+        wrong += part.wrong_crc_offsets
         if part.piece.kind is PieceKind.RECORD:
             newest = part.shown[-1].store_timestamp
         else:

@@ -14,7 +14,7 @@ from jobs.console.result import Severity
 from jobs.diagnosis.findings import OUT_OF_SEQUENCE, Finding
 from jobs.products.index import KeySequence, RangeKeys
 from jobs.products.queues.join import join_queues_with_log
-from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.settings import determine_releases, determine_unit_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
@@ -28,7 +28,7 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.consumequeue.dispatch import QueueRules, Unit, decode_unit, walk_units
+from rmq_formats.consumequeue.dispatch import Unit, UnitRules, decode_unit, walk_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.indexfile.build import PACKED_KEY
 from rmq_formats.store import file_name_of_offset
@@ -127,7 +127,7 @@ def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path
     (queue,) = (one for one in list_queues(list_store(str(newer_store))) if one.name.path == T1)
     first, last = (unit_of(newer_store, position).physical_offset for position in (10, 25))
 
-    assert (queue.start, queue.capacity) == (10, 30)
+    assert (queue.first_unit_number, queue.capacity) == (10, 30)
     assert _is_stored(queue, 10, first)
     assert _is_stored(queue, 25, last)
     assert not any(_is_stored(queue, position, first) for position in (9, 11, 30))
@@ -185,7 +185,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     ):
         damage(data, path)
     store = list_store(str(root))
-    rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
     report, _ = verify_queues(SerialWorkers(), store, rules)
     joined = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
@@ -210,7 +210,7 @@ def test_verify_reports_any_content_of_a_log_and_never_fails(
         content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     store = list_store(str(root))
-    rules = determine_queue_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
+    rules = determine_unit_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
 
     report, _ = verify_queues(SerialWorkers(), store, rules)
 
@@ -246,7 +246,7 @@ def file_of(store_of_one_queue: Path, number: int) -> Path:
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:
-    report, _ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20)
+    report, _ = verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), UnitRules(), 2 << 20)
     return report.findings
 
 
