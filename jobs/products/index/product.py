@@ -8,11 +8,12 @@ file gets a newer row in `index_files`.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from tempfile import gettempdir
 from typing import NamedTuple
 
+from jobs.console.log import log_message
 from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
@@ -226,14 +227,18 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
     Return the names of the broker's files by their first messages, for the *written* files without a name.
 
     The headers are read from the newest file backwards, so a run reads about as many as it has written files. Names are
-    not needed to query the lake, so a file that cannot be read does not fail the run.
+    not needed to query the lake, so a file that cannot be read is reported and does not fail the run.
     """
     firsts = {_first_message(rows.header) for rows in written if rows.name is None and rows.header.entry_count}
     names: dict[tuple[int, int], str] = {}
     for file in reversed(store.index_files if firsts else ()):
-        header = None
-        with suppress(OSError):  # the broker's retention deleted the file after it was listed, or it is not readable
+        try:
             header = read_index_header(file, store)
+        except FileNotFoundError:  # the broker's retention deleted it after it was listed
+            continue
+        except OSError as error:
+            log_message(f"{error}; this run does not record the names of older index files", "warning")
+            break
         if header is None or not any(header):
             continue
         if header.begin_physical_offset < min(firsts)[0]:

@@ -140,7 +140,9 @@ def test_each_run_records_the_names_of_the_index_files_that_it_continues(name: s
     assert dict(enumerate(sorted(path.name for path in (store / "index").iterdir()))) == newest
 
 
-def test_a_later_run_needs_no_index_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_run_needs_no_index_file_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(file: StoredFile, _: Store) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied", file.location)
 
@@ -149,6 +151,7 @@ def test_a_later_run_needs_no_index_file_of_the_broker(tmp_path: Path, monkeypat
     ingested = ingest_store(store, tmp_path / "lake", "b", step_bytes=4_000)
 
     assert (286, ExitCode.CLEAN) == (ingested.index_entries, ingested.exit_code)
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) -> None:
