@@ -236,7 +236,7 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
             header = read_index_header(file, store)
         except FileNotFoundError:  # the broker's retention deleted it after it was listed
             continue
-        except OSError as error:
+        except OSError as error:  # reported; the run does not need the names
             log_message(f"{error}; this run does not record the names of older index files", "warning")
             break
         if header is None or not any(header):
