@@ -453,7 +453,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
 
 def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) -> None:
     """If an encrypting filter rewrote a file, all its bodies are wrong."""
-    _peak_of_wrong_bodies(tmp_path / "first", 100)  # what is compiled and imported is not counted
+    _peak_of_wrong_bodies(tmp_path / "first", 100)  # compilation and imports are not counted
     few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (2_000, 6_000))
 
     assert many < 1.5 * few
@@ -482,7 +482,7 @@ def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
 
 
 def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
-    """Plan ranges whose windows hold far fewer records than the log; what came before the pass is not counted."""
+    """Plan ranges whose windows hold far fewer records than the log; memory used before the pass is not counted."""
     gc.collect()
     tracemalloc.reset_peak()
     return [replace(range_, window=1 << 17) for range_ in plan_ranges(*asked)]

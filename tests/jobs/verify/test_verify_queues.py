@@ -306,7 +306,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_del
 
 
 def test_light_queues_in_rocksdb_are_compared_up_to_their_end(tmp_path: Path) -> None:
-    """A killed broker had written a part: what is missing in it was lost, what follows it is still to come."""
+    """A killed broker had written a part: entries missing within it were lost, later entries are still to come."""
     root = unpack_feature("b551-lmq-selective", tmp_path).root
     part = shutil.copytree(root, tmp_path / "part")
     first, last = sorted((part / "commitlog").iterdir())
