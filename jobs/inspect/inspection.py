@@ -28,7 +28,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
-from jobs.store.pending_messages import read_rocksdb_state, read_timer_state
+from jobs.store.pending_messages import RocksdbStore, open_rocksdb_store, read_timer_state
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
@@ -195,18 +195,29 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     elif report.abort is not None:
         report.broker = "not shut down cleanly: it crashed, or this is a copy of a running broker's store"
         problems.add_note(store.root, "the file `abort` exists, but no broker holds the lock")
-    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
-        rows = read_rocksdb_state(store)
-        if rows is not None:
-            oldest = min((one.physical_offset for one in rows.transactions), default=None)
-            times = [row.delivery_ms for row in rows.timers]
-            due = min(times, default=None), max(times, default=None)
-            report.rocksdb = RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
+    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"), open_rocksdb_store(store) as rows:
+        report.rocksdb = None if rows is None else _count_rows(rows)
     with problems.noting_errors(f"{store.root}/timerwheel"):
         timers = read_timer_state(store)
         report.timers = timers and TimersReport(timers.wheel, timers.waiting_count, *timers.due_range_ms)
     _see_unknown(store, report, problems)
     return report
+
+
+def _count_rows(rows: RocksdbStore) -> RocksReport:
+    report = RocksReport(rows.count_index_rows())
+    for transaction in rows.read_transactions():
+        report.pending_transactions += 1
+        report.oldest_transaction = _smallest(report.oldest_transaction, transaction.physical_offset)
+    for timer in rows.read_timers():
+        report.waiting_timers += 1
+        report.first_due = _smallest(report.first_due, timer.delivery_ms)
+        report.last_due = max(timer.delivery_ms, report.last_due or 0)
+    return report
+
+
+def _smallest(known: int | None, value: int) -> int:
+    return value if known is None else min(known, value)
 
 
 def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:

@@ -8,8 +8,8 @@ messages are in RocksDB, which also contains pending transactions and the rows o
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from itertools import starmap
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jobs.storage.locations import join_location
@@ -133,43 +133,46 @@ def _snapshot_number(wheel: StoredFile) -> int:
 MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large index stays fast
 
 
-class RocksdbStoreState(NamedTuple):
-    """The contents of `rocksdbstore/`: the number of index rows, and the decoded transactions and timer messages."""
+@dataclass(frozen=True, slots=True)
+class RocksdbStore:
+    """The open database in `rocksdbstore/`; its rows are not kept in memory."""
 
     folder: str
-    index_rows: int  # at most MAX_INDEX_ROWS_COUNTED
-    transactions: tuple[PendingTransaction, ...]
-    timers: tuple[TimerRow, ...]  # pending ones; rows outlive their delivery
+    _database: Database
+
+    def count_index_rows(self) -> int:
+        """Return the number of rows of the index, at most `MAX_INDEX_ROWS_COUNTED`."""
+        progress = {rows_of.LAST_OFFSET_KEY, rows_of.LAST_TIME_KEY}
+        count = 0
+        for rows in self._database.rows(rows_of.INDEX_FAMILY):
+            count += len(rows.keys) - sum(key in progress for key in rows.keys)
+            if count >= MAX_INDEX_ROWS_COUNTED:
+                return MAX_INDEX_ROWS_COUNTED
+        return count
+
+    def read_transactions(self) -> Iterator[PendingTransaction]:
+        """Yield the pending transactions."""
+        for key, value in self._database.items(rows_of.TRANSACTION_FAMILY):
+            if key != rows_of.LAST_OFFSET_KEY:
+                yield decode_transaction_row(key, value)
+
+    def read_timers(self) -> Iterator[TimerRow]:
+        """Yield the pending timer messages; rows outlive their delivery."""
+        progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
+        # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
+        found = next(self._database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))
+        delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.DELIVERY_PROGRESS_KEY else 0
+        for key, value in self._database.items(rows_of.TIMER_FAMILY):
+            if key not in progress and (row := decode_timer_row(key, value)).delivery_ms >= delivered_to:
+                yield row
 
 
-def read_rocksdb_state(store: Store) -> RocksdbStoreState | None:
-    """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""
+@contextmanager
+def open_rocksdb_store(store: Store) -> Iterator[RocksdbStore | None]:
+    """Open the database of the folder; None if there is none. `FormatError` if it cannot be read."""
     folder = detect_storage_features(store).rocksdbstore_folder
     if folder is None:
-        return None
+        yield None
+        return
     with open_database(join_location(store.root, folder), store.storage) as database:
-        transactions = tuple(
-            decode_transaction_row(key, value)
-            for key, value in database.items(rows_of.TRANSACTION_FAMILY)
-            if key != rows_of.LAST_OFFSET_KEY
-        )
-        return RocksdbStoreState(folder, _index_rows(database), transactions, _timers(database))
-
-
-def _index_rows(database: Database) -> int:
-    progress = {rows_of.LAST_OFFSET_KEY, rows_of.LAST_TIME_KEY}
-    count = 0
-    for rows in database.rows(rows_of.INDEX_FAMILY):
-        count += len(rows.keys) - sum(key in progress for key in rows.keys)
-        if count >= MAX_INDEX_ROWS_COUNTED:
-            return MAX_INDEX_ROWS_COUNTED
-    return count
-
-
-def _timers(database: Database) -> tuple[TimerRow, ...]:
-    progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
-    # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
-    found = next(database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))
-    delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.DELIVERY_PROGRESS_KEY else 0
-    items = ((key, value) for key, value in database.items(rows_of.TIMER_FAMILY) if key not in progress)
-    return tuple(row for row in starmap(decode_timer_row, items) if row.delivery_ms >= delivered_to)
+        yield RocksdbStore(folder, database)

@@ -11,7 +11,7 @@ write was disabled for a while; the next start with double write adds these. If 
 decides.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,7 +32,7 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
-from jobs.store.pending_messages import read_rocksdb_state, read_timer_state, read_waiting_units
+from jobs.store.pending_messages import open_rocksdb_store, read_timer_state, read_waiting_units
 from jobs.store.queue_files import (
     QueueStorage,
     StoredQueue,
@@ -242,75 +242,102 @@ def _set_aside(store: Store) -> RecommendedStep:
 
 _Row = tuple[int, int, str]
 """Physical offset and size of a record, and its transaction id or unique key."""
-_Waiting = tuple[str, str, str, Iterable[_Row]]
-"""Pending messages: the kind of their findings, their topic, where they are stored, and their rows."""
+
+
+@dataclass(slots=True)
+class _Checked:
+    """The rows of pending messages of one kind, once they are compared with the log."""
+
+    count: int = 0
+    wrong: int = 0  # rows that lead to no such record
+    first_wrong: int = MAX_LONG  # log offset
 
 
 def verify_waiting_messages(part: PartReport, store: Store) -> None:
     """Add the numbers of pending transactions and timer messages, and findings on those without a record."""
-    try:
-        part.findings += _findings(_in_rocksdb(part, store), store)
-    except UnsupportedFormat as error:
-        part.doubts.append(f"transactions and timer messages: {error}")
-    except FormatError as error:
-        part.findings.append(unreadable_database(QUEUES, error, store))
-    try:
-        part.findings += _findings(_in_files(part, store), store)
-    except FormatError as error:
-        place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
-        cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
-        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "", cause))
+    with ExitStack() as files:
+        record_at = _record_reader(store, files)
+        try:
+            _verify_rocksdb(part, store, record_at)
+        except UnsupportedFormat as error:
+            part.doubts.append(f"transactions and timer messages: {error}")
+        except FormatError as error:
+            part.findings.append(unreadable_database(QUEUES, error, store))
+        try:
+            _verify_timer_files(part, store, record_at)
+        except FormatError as error:
+            place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
+            cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
+            part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "", cause))
 
 
-def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
-    state = read_rocksdb_state(store)
-    if state is None or not (state.transactions or state.timers):
-        return
-    part.notes.append(
-        f"RocksDB has {count_text(len(state.transactions), 'pending transaction')} and "
-        f"{count_text(len(state.timers), 'pending timer message')}"
-    )
-    transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
-    yield TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions
-    timers = ((row.physical_offset, row.size, row.unique_key) for row in state.timers)
-    yield TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, state.folder, timers
+_RecordAt = Callable[[int], MessageRecord | None]
 
 
-def _in_files(part: PartReport, store: Store) -> Iterator[_Waiting]:
+def _record_reader(store: Store, files: ExitStack) -> _RecordAt:
+    """Return a function that reads the record at an offset, if there is one, from segments that stay open."""
+
+    @cache
+    def opened(segment: Segment) -> SegmentBytes:
+        return segment_bytes(segment, files.enter_context(store.open(segment)))
+
+    def record_at(offset: int) -> MessageRecord | None:
+        segment = store.segment_at(offset)
+        if segment is None:
+            return None
+        log = opened(segment)
+        try:
+            return log.record_at(offset - log.framing.header_size - log.base_offset)
+        except FormatError:
+            return None
+
+    return record_at
+
+
+def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> None:
+    with open_rocksdb_store(store) as database:
+        if database is None:
+            return
+        half = ((row.physical_offset, row.size, row.transaction_id) for row in database.read_transactions())
+        transactions = _check(half, HALF_TOPIC, store.start_offset, record_at)
+        delayed = ((row.physical_offset, row.size, row.unique_key) for row in database.read_timers())
+        timers = _check(delayed, TIMER_TOPIC, store.start_offset, record_at)
+    if transactions.count or timers.count:
+        part.notes.append(
+            f"RocksDB has {count_text(transactions.count, 'pending transaction')} and "
+            f"{count_text(timers.count, 'pending timer message')}"
+        )
+    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, database.folder)
+    part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, database.folder)
+
+
+def _verify_timer_files(part: PartReport, store: Store, record_at: _RecordAt) -> None:
     state = read_timer_state(store)
     if state is not None and state.slots:
         part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
-        yield TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units
+        checked = _check(units, TIMER_TOPIC, store.start_offset, record_at)
+        part.findings += _findings(checked, TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel)
 
 
-def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
-    with ExitStack() as stack:
+def _check(rows: Iterable[_Row], topic: str, start_offset: int, record_at: _RecordAt) -> _Checked:
+    """Compare rows with the log, which begins at *start_offset*: rows of expired messages are not wrong."""
+    checked = _Checked()
+    for offset, size, name in rows:
+        checked.count += 1
+        if offset >= start_offset and not _leads_to(size, name, record_at(offset), topic):
+            checked.wrong += 1
+            checked.first_wrong = min(checked.first_wrong, offset)
+    return checked
 
-        @cache
-        def opened(segment: Segment) -> SegmentBytes:
-            return segment_bytes(segment, stack.enter_context(store.open(segment)))
 
-        def record_at(offset: int) -> MessageRecord | None:
-            segment = store.segment_at(offset)
-            if segment is None:
-                return None
-            log = opened(segment)
-            try:
-                return log.record_at(offset - log.framing.header_size - log.base_offset)
-            except FormatError:
-                return None
-
-        for kind, topic, place, rows in waiting:
-            live = (row for row in rows if row[0] >= store.start_offset)  # the others are expired
-            wrong = [offset for offset, size, name in live if not _leads_to(size, name, record_at(offset), topic)]
-            if wrong:
-                cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
-                found = (
-                    f"{count_text(len(wrong), 'row')}, the first for log offset {min(wrong)}",
-                    f"messages of {topic}",
-                )
-                yield Finding(QUEUES, kind, place, None, "rows", *found, cause, len(wrong), min(wrong))
+def _findings(checked: _Checked, kind: str, topic: str, place: str) -> Iterator[Finding]:
+    if checked.wrong:
+        cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
+        found = f"{count_text(checked.wrong, 'row')}, the first for log offset {checked.first_wrong}"
+        yield Finding(
+            QUEUES, kind, place, None, "rows", found, f"messages of {topic}", cause, checked.wrong, checked.first_wrong
+        )
 
 
 def _leads_to(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:

@@ -11,18 +11,25 @@ from unittest.mock import Mock
 import pytest
 
 from jobs.console.result import ExitCode
+from jobs.diagnosis.findings import TIMER_ROW_WITHOUT_MESSAGE
+from jobs.inspect import Problems
+from jobs.inspect.inspection import inspect_state
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
-from jobs.store.pending_messages import read_rocksdb_state
+from jobs.store.pending_messages import open_rocksdb_store
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, StorageFeatures, detect_storage_features, list_queues
+from jobs.store.release import MarkCollector
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
+from jobs.verify import PartReport
+from jobs.verify.rocksdb_queues import verify_waiting_messages
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
@@ -203,18 +210,27 @@ def test_rows_are_read_as_a_file_of_units(tmp_path: Path) -> None:
     assert (queue.first_unit_number, queue.capacity, queue.written_end()) == (0, 64, 64)
 
 
-def test_delivered_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = list_store(str(unpack_feature("b551-timerrocks", tmp_path).root))
+    with open_rocksdb_store(store) as database:
+        assert database is not None
+        pending = len(list(database.read_timers()))
     items = rocksdb.Database.items
 
-    def with_delivered(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        if family == TIMER_FAMILY and not start:
-            yield from ((number.to_bytes(8, "big") + b"id", TIMER_VALUE.pack(1, number)) for number in range(20_000))
+    def with_more(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         yield from items(self, family, start)
+        if family == TIMER_FAMILY and not start:
+            delivered, never = ((number.to_bytes(8, "big") + b"id") for number in (1, MAX_LONG))
+            for number in range(60_000):
+                yield delivered, TIMER_VALUE.pack(1, number)
+                yield never, TIMER_VALUE.pack(1, MAX_LONG - number)
 
-    pending = read_rocksdb_state(store)
-    monkeypatch.setattr(rocksdb.Database, "items", with_delivered)
-    state, peak = peak_of(lambda: read_rocksdb_state(store))
+    monkeypatch.setattr(rocksdb.Database, "items", with_more)
+    part = PartReport()
+    _, verify_peak = peak_of(lambda: verify_waiting_messages(part, store))
+    state, inspect_peak = peak_of(lambda: inspect_state(store, MarkCollector(), Problems()))
 
-    assert pending == state
-    assert peak < 2 << 20
+    assert state.rocksdb is not None
+    assert state.rocksdb.waiting_timers == pending + 60_000
+    assert [(one.kind, one.times) for one in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 60_000)]
+    assert max(verify_peak, inspect_peak) < 6 << 20
