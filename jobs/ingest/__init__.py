@@ -73,6 +73,7 @@ class OpenDamage(NamedTuple):
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0
     gaps: tuple["GapRow", ...] = ()  # the first open gaps
+    unreadable: int = 0  # databases of queues
 
     @classmethod
     def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
@@ -80,12 +81,18 @@ class OpenDamage(NamedTuple):
         found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
-    def after_run(
-        self, run: int, gaps: Sequence["GapRow"], quarantined: int, superseded: int, contradictions: int = 0
+    def after_run(  # noqa: PLR0913, PLR0917 - the damage of a run, by kind
+        self,
+        run: int,
+        gaps: Sequence["GapRow"],
+        quarantined: int,
+        superseded: int,
+        contradictions: int = 0,
+        unreadable: int = 0,
     ) -> "OpenDamage":
         """Return the open damage after one more run."""
         new = [gap for gap in gaps if gap not in self.gaps]
-        if not (new or quarantined or superseded or contradictions):
+        if not (new or quarantined or superseded or contradictions or unreadable > self.unreadable):
             return self
         return OpenDamage(
             self.since_run or run,
@@ -94,6 +101,7 @@ class OpenDamage(NamedTuple):
             self.contradictions + contradictions,
             self.gap_count + len(new),
             (*self.gaps, *new)[:_GAPS_KEPT],
+            max(self.unreadable, unreadable),  # each run finds the same one
         )
 
     def __bool__(self) -> bool:
@@ -107,6 +115,7 @@ class OpenDamage(NamedTuple):
             (self.gap_count, "gap", ""),
             (self.superseded, "superseded part", " of the log"),
             (self.contradictions, "contradiction", " between log and queues"),
+            (self.unreadable, "unreadable database", " of queues"),
         )
         if self:
             text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
@@ -132,6 +141,7 @@ class Summary(RatedOutcome):
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list["GapRow"] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # damaged databases, and what was not read for this reason
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the release that wrote the store, and how it is known
@@ -159,6 +169,7 @@ class Summary(RatedOutcome):
             index_entries=self.index_entries + step.index_entries,
             contradictions=self.contradictions + step.contradictions,
             gaps=self.gaps + step.gaps,
+            unreadable=list(dict.fromkeys(self.unreadable + step.unreadable)),
             superseded=step.superseded or self.superseded,
             notes=list(dict.fromkeys(self.notes + step.notes)),
             versions=self.versions | step.versions,
@@ -178,7 +189,8 @@ class Summary(RatedOutcome):
         return worst_severity_met(
             behind=self.behind,
             gap=self.gaps or self.open.gap_count,
-            damage=self.quarantined or self.superseded or self.open.quarantined or self.open.superseded,
+            damage=any((self.quarantined, self.superseded, self.unreadable))
+            or any((self.open.quarantined, self.open.superseded, self.open.unreadable)),
             contradiction=self.contradictions or self.open.contradictions,
         )
 
@@ -241,6 +253,7 @@ class Summary(RatedOutcome):
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
             yield from map("  {}".format, self._damage_lines())
+        yield from map("  {}".format, self._unreadable_lines())
         yield from map("  {}".format, self._note_lines())
         yield from self.open.lines()
         yield from map("  {}".format, self._gap_lines())
@@ -250,6 +263,7 @@ class Summary(RatedOutcome):
         if self.run is not None:
             yield from self._contradiction_lines()
             yield from self._damage_lines()
+        yield from self._unreadable_lines()
         yield from self._note_lines()
         yield from self._gap_lines()
 
@@ -263,6 +277,9 @@ class Summary(RatedOutcome):
             yield f"DAMAGE {count_text(self.quarantined, 'damaged range')} of the log, stored in the table quarantine"
         if self.superseded:
             yield "SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
+
+    def _unreadable_lines(self) -> Iterator[str]:
+        return (f"DAMAGE {text}" for text in self.unreadable)
 
     def _note_lines(self) -> Iterator[str]:
         return (f"NOTE {note}" for note in self.notes)

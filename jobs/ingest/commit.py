@@ -82,8 +82,8 @@ class NextRun:
 
     @property
     def may_have_leftover_files(self) -> bool:
-        """Whether an attempt that died may have left files under this run's number."""
-        return self.was_cut_off or self.workers.has_repeated
+        """Whether an attempt that died, or a product that was left out, may have left files under this run's number."""
+        return self.was_cut_off or self.workers.has_repeated or bool(self.summary.unreadable)
 
     @property
     def output(self) -> Output:
@@ -138,7 +138,12 @@ class NextRun:
         before = self.earlier_damage
         is_acknowledged = bool(self.request.acknowledge and before)
         summary.open = (OpenDamage() if is_acknowledged else before).after_run(
-            self.known_store.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
+            self.known_store.next_run,
+            summary.gaps,
+            summary.quarantined,
+            superseded is not None,
+            summary.contradictions,
+            len(summary.unreadable),
         )
         brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.

@@ -330,6 +330,7 @@ class _Run(NextRun):
         summary.behind += finished.undispatched_bytes
         summary.notes += finished.notes
         summary.contradictions += finished.contradictions
+        summary.unreadable += finished.unreadable
         for gap in finished.gaps:
             summary.add_gap(*gap)
 

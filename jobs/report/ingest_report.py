@@ -80,6 +80,12 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
             (f"{tool_command()} inspect {quote(summary.store)} --deep",),
             _damage(summary, lake),
         )
+    if summary.unreadable:
+        yield Remedy(
+            "A database of queues is damaged. To compare it with the log:",
+            verify,
+            Grid("Unreadable databases", ("damage",), [(text,) for text in summary.unreadable]),
+        )
     if summary.gaps:
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
         yield Remedy(

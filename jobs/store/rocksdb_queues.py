@@ -24,7 +24,7 @@ from jobs.store.rocksdb import Database, Rows, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.errors import CorruptData
+from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
@@ -208,6 +208,13 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
         if file.about.path.startswith(f"{name}/")
     )
     rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
+    try:
+        return _read_queues(rows)
+    except FormatError as error:
+        raise error.in_file(rows.location) from error
+
+
+def _read_queues(rows: DatabaseQueueOpener) -> RocksQueues:
     files = tuple(rows.list_queue_files())
     dispatched_end = None
     last: dict[QueuePrefix, QueueBound] = {}
@@ -218,3 +225,9 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
         elif row.is_max:
             last[row.queue] = row
     return RocksQueues(rows, files, dispatched_end, last)
+
+
+def is_about_queue_database(error: FormatError, store: Store) -> bool:
+    """Return whether an error says that the database of a store's queues is damaged."""
+    name = rocksdb_queue_folder(store)
+    return isinstance(error, CorruptData) and name is not None and error.file == join_location(store.root, name)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Output, RangeResult
@@ -43,6 +44,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, expected_units
 from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
 from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
@@ -312,6 +314,37 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
 
     assert _rows(tmp_path / "lake") == []
     assert summary.behind == unpacked.before_stop["maxPhyOffset"]
+
+
+@pytest.mark.parametrize("found_in", ["table", "join"])
+def test_a_damaged_database_is_damage_and_its_units_are_rows_once_it_can_be_read(found_in: str, tmp_path: Path) -> None:
+    name = "b551-rockscq-separate"
+    store, lake = unpack_feature(name, tmp_path).root, tmp_path / "lake"
+    database = store / "consumequeue_rocksdb"
+    tables = {path: path.read_bytes() for path in database.glob("*.sst")}
+    if found_in == "table":
+        for path in tables:
+            path.write_bytes(path.read_bytes()[:50])
+        damaged = _ingest(store, lake, name)
+    else:  # damage in a block that no probe reads
+        error = CorruptData("block checksum mismatch", None, str(database))
+        with patch("jobs.products.queues.product.compare_queues", side_effect=error):
+            damaged = _ingest(store, lake, name)
+    assert (damaged.severity, damaged.open.unreadable, damaged.messages) == (Severity.DAMAGE, 1, 138)
+    assert damaged.unreadable[0].startswith(f"{database}: ")
+    assert _rows(lake) == []
+    again = _ingest(store, lake, name) if found_in == "table" else damaged
+    assert again.severity is Severity.DAMAGE
+
+    for path, data in tables.items():
+        path.write_bytes(data)
+    healed = _ingest(store, lake, name)
+
+    _ingest(store, tmp_path / "other", name)
+    assert (healed.messages, healed.unreadable, healed.severity) == (0, [], Severity.DAMAGE)
+    assert told(_rows(tmp_path / "other")) == told(_rows(lake))
+    acknowledged = ingest(request_of(name, store, lake, acknowledge=True), SerialWorkers())
+    assert acknowledged.severity is Severity.NOT_VERIFIED
 
 
 def _retention(store: Path, offset: int, range_: Range) -> None:
