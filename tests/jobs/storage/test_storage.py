@@ -18,36 +18,71 @@ from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of
+from tests.support.memory_storage import MemoryStorage
+
+Backend = tuple[Callable[[], Storage], str]  # an implementation, and the scheme of its locations
+
+# Every storage that can be written; a new backend needs one line.
+STORAGES: dict[str, Backend] = {
+    "local": (LocalStorage, ""),
+    "s3": (lambda: ObjectStorage(LocalFileSystem()), "s3a://"),  # objects lie in files here, for the same code
+    "memory": (MemoryStorage, "memory://"),
+}
 
 
-@pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest) -> Storage:
-    """Return a storage that can be written; objects lie in files here, and are read and written by the same code."""
-    return LocalStorage() if request.param == "local" else ObjectStorage(LocalFileSystem())
+@pytest.fixture(params=STORAGES)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return STORAGES[request.param]
 
 
-def _location(storage: Storage, path: Path) -> str:
-    return str(path) if isinstance(storage, LocalStorage) else f"s3a://{path}"
+@pytest.fixture
+def storage(backend: Backend) -> Storage:
+    return backend[0]()
 
 
-def test_an_existing_name_is_refused_and_the_file_is_not_changed(storage: Storage, tmp_path: Path) -> None:
-    location = _location(storage, tmp_path / "file")
-    storage.create(location, b"first")
+@pytest.fixture
+def folder(backend: Backend, tmp_path: Path) -> str:
+    """Return the location of a directory for the files of a test."""
+    return f"{backend[1]}{tmp_path}"
+
+
+def test_an_existing_name_is_refused_and_the_file_is_not_changed(storage: Storage, folder: str) -> None:
+    storage.create(f"{folder}/file", b"first")
 
     with pytest.raises(FileExistsError):
-        storage.create(location, b"second")
+        storage.create(f"{folder}/file", b"second")
 
-    assert b"first" == storage.read(location, 0, 10)
+    assert b"first" == storage.read(f"{folder}/file", 0, 10)
 
 
-def test_created_files_are_listed_until_they_are_deleted(storage: Storage, tmp_path: Path) -> None:
-    for name, data in (("b", b"1"), ("a", b"123")):
-        storage.create(_location(storage, tmp_path / name), data)
+def test_created_files_are_listed_until_they_are_deleted(storage: Storage, folder: str, tmp_path: Path) -> None:
+    (tmp_path / "a/2").mkdir(parents=True)  # in an object store, objects need no directory
+    for name in ("b", "a/2/c", "a/1", "ab"):
+        storage.create(f"{folder}/{name}", name.encode())
 
-    assert [("a", 3), ("b", 1)] == [(file.name, file.size) for file in storage.list_files(_location(storage, tmp_path))]
+    assert [("a/1", 3), ("a/2/c", 5), ("ab", 2), ("b", 1)] == [file[:2] for file in storage.list_files(folder)]
+    assert [("1", 3), ("2/c", 5)] == [file[:2] for file in storage.list_files(f"{folder}/a")]
     for _ in range(2):  # the second time, the file does not exist
-        storage.delete(_location(storage, tmp_path / "b"))
-    assert ["a"] == [file.name for file in storage.list_files(_location(storage, tmp_path))]
+        storage.delete(f"{folder}/a/2/c")
+    assert ["a/1", "ab", "b"] == [file.name for file in storage.list_files(folder)]
+
+
+def test_a_missing_directory_and_a_missing_file_are_reported(storage: Storage, folder: str) -> None:
+    storage.create(f"{folder}/file", b"")
+
+    with pytest.raises(FileNotFoundError):
+        storage.list_files(f"{folder}/fil")
+    with pytest.raises(FileNotFoundError):
+        storage.read(f"{folder}/fil", 0, 1)
+
+
+@pytest.mark.parametrize(("position", "length", "expected"), [(0, 4, b"0123"), (2, 9, b"23"), (4, 1, b""), (9, 1, b"")])
+def test_a_read_returns_fewer_bytes_only_at_the_end_of_the_file(
+    storage: Storage, folder: str, position: int, length: int, expected: bytes
+) -> None:
+    storage.create(f"{folder}/file", b"0123")
+
+    assert expected == storage.read(f"{folder}/file", position, length)
 
 
 def test_a_read_only_storage_refuses_writes() -> None:
@@ -57,8 +92,8 @@ def test_a_read_only_storage_refuses_writes() -> None:
     assert errno.EROFS == raised.value.errno
 
 
-def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, tmp_path: Path) -> None:
-    location, buffer = _location(storage, tmp_path / "file"), bytearray(6)
+def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, folder: str) -> None:
+    location, buffer = f"{folder}/file", bytearray(6)
     storage.create(location, b"0123456789")
 
     with storage.open(location) as reader:
