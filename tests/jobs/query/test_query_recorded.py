@@ -185,7 +185,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", _EVERY)
+@pytest.mark.parametrize("name", [*_EVERY, "b550-tiered"])
 def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
     compared = 0
@@ -204,6 +204,25 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
                 compared += 1
 
     assert compared == sum(len(queue["units"]) for queue in unpacked.of_disk["queues"].values()) > 0
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", [*_EVERY, "b550-tiered"])
+def test_a_lake_has_every_message_of_the_queues_that_the_broker_answered(
+    recorded: Recorded, tmp_path: Path, name: str
+) -> None:
+    """A lake has no light queues."""
+    unpacked = recorded(name)
+    ingest_store(unpacked.root, tmp_path, "b0")
+    with open_source(lake=str(tmp_path)) as source:
+        for queue, expected in unpacked.of_disk["queues"].items():
+            topic, _, queue_id = queue.rpartition("/")
+            if not topic.startswith("%LMQ%"):
+                messages = [source.by_queue_offset(topic, int(queue_id), number) for number, *_ in expected["units"]]
+                places = [message.record.physical_offset for message in messages if message]
+                assert places == [place for _, place, *_ in expected["units"]], queue
+                limits = source.queue_offsets(topic, int(queue_id)) or (0, 0)
+                assert limits == (expected["min"], expected["max"]) or topic in WRITTEN_BY_THE_STOP, queue
 
 
 @pytest.mark.sample(6)
