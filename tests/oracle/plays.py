@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import shlex
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ def _provenance(played: Played) -> Iterator[str]:
     yield f"* scenario `{played.scenario.name}`: {played.scenario.why}"
     yield f"* geometry {size}; zone UTC; further settings: {stage.settings or 'none'}"
     yield f"* a rebuild from the log differs in: {', '.join(one.file for one in found) or 'nothing'}"
-    yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n\n## sha256"
+    checkpoint = (played.store / "checkpoint").read_bytes()
+    yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n"
+    yield f"CHECKPOINT {struct.unpack_from('>6q', checkpoint)}\n\n## sha256"  # without the code under test
     for name, data in files_in(played.store).items():
         yield f"{hashlib.sha256(data).hexdigest()}  {name}"
     yield "\n## JARs"
@@ -100,6 +103,8 @@ def main() -> None:
     chosen = parser.parse_args()
     wanted = [known[name] for name in chosen.scenario or SCENARIOS]
     plays = [(one, release) for release in chosen.release or MATRIX for one in wanted if one.runs_on(release)]
+    if not plays:
+        parser.error(f"these scenarios need later releases: {', '.join(f'{one.name} {one.since}' for one in wanted)}")
     if not (chosen.release or chosen.scenario):
         plays += [(upgrade, upgrade.since) for upgrade in UPGRADES]
     for scenario, release in plays:
