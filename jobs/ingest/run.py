@@ -13,8 +13,6 @@ from functools import reduce
 from typing import Any
 from uuid import uuid4
 
-import pyarrow.dataset as ds
-
 from jobs.console import process
 from jobs.console.log import log_message
 from jobs.console.progress import add_bytes_of_later_phase
@@ -40,7 +38,7 @@ from jobs.lake.runs import (
     register_store,
     thin_fingerprints,
 )
-from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshot_files import read_topics
 from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
@@ -235,9 +233,7 @@ class _Run(NextRun):
         snapshot = open_table(self.lake, MESSAGES.name) if unmatched and newest is not None else None
         if snapshot is None:
             return unmatched
-        of_store = ds.field("store_id") == self.known_store.store_id
-        topics = read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()
-        return selection.unmatched_patterns({*topics} - {None})
+        return selection.unmatched_patterns(read_topics(self.lake, snapshot, self.known_store.store_id))
 
     def _start_products(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 from jobs.console.log import log_message
 from jobs.console.result import RequestError
@@ -47,7 +48,7 @@ from jobs.lake.runs import (
     refuse_lost_registrations,
     tables_with_superseded_rows,
 )
-from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshot_files import NO_LIMITS, Limits, list_snapshot_files, read_batches
 from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
@@ -254,21 +255,31 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return "this table is missing"
-    of_store = ds.field("store_id") == newest.store_id
-    columns = [name for name in ("store_id", _OFFSET) if name in table.schema.names]
-    there = read_rows_where(lake, snapshot, columns, of_store)
-    if not there.num_rows and brought is None:
-        return f"has no rows of store {newest.store_id}"
-    brought = brought or ()
-    limits = [json.loads(action.stats) for action in brought]
-    lows, highs = ([one.get(name, {}).get(_OFFSET) for one in limits] for name in ("minValues", "maxValues"))
-    if brought and None not in {*lows, *highs} and _OFFSET in columns:
-        there = there.filter((ds.field(_OFFSET) >= min(lows)) & (ds.field(_OFFSET) <= max(highs)))
+    if brought is None:
+        has_rows = any(_row_counts(lake, table, snapshot, newest.store_id))
+        return "" if has_rows else f"has no rows of store {newest.store_id}"
+    stats = [json.loads(action.stats) for action in brought]
+    lows, highs = ([one.get(name, {}).get(_OFFSET) for one in stats] for name in ("minValues", "maxValues"))
+    has_limits = brought and None not in {*lows, *highs} and _OFFSET in table.schema.names
+    limits = {_OFFSET: (min(lows), max(highs))} if has_limits else NO_LIMITS
     expected = sum(action.rows for action in brought)
-    if there.num_rows >= expected:
+    found = sum(_row_counts(lake, table, snapshot, newest.store_id, limits)) if expected else 0
+    if found >= expected:
         return ""
     return (
         f"run {newest.run} of store {newest.store_id} added {expected:,} rows, but the table has only "
-        f"{there.num_rows:,} at these offsets: it was copied before that run, or rows were deleted. Restore the table "
+        f"{found:,} at these offsets: it was copied before that run, or rows were deleted. Restore the table "
         "from a backup"
     )
+
+
+def _row_counts(
+    lake: Lake, table: Table, snapshot: DeltaTable, store_id: str, limits: Limits = NO_LIMITS
+) -> Iterator[int]:
+    """Yield the number of rows of a store with values within *limits*, batch by batch."""
+    is_wanted = ds.field("store_id") == store_id
+    for name, (low, high) in limits.items():
+        is_wanted &= (ds.field(name) >= low) & (ds.field(name) <= high)
+    for file in list_snapshot_files(lake, snapshot):
+        for batch in read_batches(lake, table, file, ("store_id", *limits), limits):
+            yield batch.filter(is_wanted).num_rows

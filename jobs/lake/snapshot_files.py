@@ -28,7 +28,7 @@ from pyarrow import fs
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
-from jobs.lake.tables import Table
+from jobs.lake.tables import MESSAGES, Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
@@ -191,6 +191,16 @@ def read_batches(
                         for name, type_ in zip(schema.names, schema.types, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -> set[str]:
+    """Return the topics of the messages of a lake, or of one of its stores."""
+    topics = set[str]()
+    for file in list_snapshot_files(lake, messages):
+        for batch in read_batches(lake, MESSAGES, file, ("topic", _WHOSE)):
+            rows = batch if store_id is None else batch.filter(pc.field(_WHOSE) == store_id)
+            topics.update(filter(None, rows.column("topic").unique().to_pylist()))
+    return topics
 
 
 def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:

@@ -23,7 +23,7 @@ from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches, read_rows_where
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_rows_where, read_topics
 from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.selection import list_similar_topics
@@ -358,9 +358,7 @@ def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str
         is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
         names.update(read_rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
     known = frozenset(names)
-    for file in () if known else list_snapshot_files(lake, messages):
-        for batch in read_batches(lake, MESSAGES, file, ("topic",)):
-            names.update(filter(None, batch.column("topic").unique().to_pylist()))
+    names = names or read_topics(lake, messages)
     found = {}
     for topic in absent:
         similar = " or ".join(list_similar_topics(topic, names))
