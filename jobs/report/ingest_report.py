@@ -118,12 +118,12 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
-    found = read_rows_where(lake, snapshot).to_pylist() if snapshot is not None else []
+    of_run = (pc.field("store_id") == summary.store_id) & (pc.field("run") == summary.run)
+    found = read_rows_where(lake, snapshot, None, of_run).to_pylist() if snapshot is not None else []
     damage = Severity.DAMAGE.value
     rows = [
         (damage, row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
         for row in found
-        if row["store_id"] == summary.store_id and row["run"] == summary.run
     ]
     columns = ("severity", "offset", "bytes", "reason", f"first {_HEX} bytes")
     return Grid("Damage in quarantine", columns, sorted(rows))

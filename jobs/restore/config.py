@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import tzinfo
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -18,11 +19,12 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.snapshot_files import read_batches
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
 from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
-from jobs.restore import ROWS_DELETED, find_table_files
+from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules
@@ -74,21 +76,25 @@ def write_config(
     write the oldest version, except files of consumer offsets: consumers must not be ahead of the log. The newest run
     has *seen* files with these hashes; a missing one is a lost row.
     """
-    versions: dict[str, list[Mapping[str, Any]]] = {}
+    # There may be a version of a large file for each run: only the chosen ones are read.
+    oldest, newest, in_time = (dict[str, Mapping[str, Any]]() for _ in range(3))
     source = find_table_files(lake, CONFIG_FILES, store_id)
-    for version in source.read_rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
+    for version in source.read_rows(store_id, ("name", "to_offset", "run"), ("sha256",)):
         name = version["name"]
-        if name not in {"", ".", ".."} and "/" not in name and "\0" not in name:
-            versions.setdefault(name, []).append(version)
+        if name in {"", ".", ".."} or "/" in name or "\0" in name:
+            continue
+        oldest[name] = min(oldest.get(name, version), version, key=itemgetter("run"))
+        newest[name] = max(newest.get(name, version), version, key=itemgetter("run"))
+        if until is None or version["to_offset"] <= until:
+            in_time[name] = max(in_time.get(name, version), version, key=itemgetter("run"))
     left_out, written = [], dict[str, FileState]()
-    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
-    for name, of_file in sorted(versions.items()):
-        of_file.sort(key=lambda version: int(version["run"]))
-        in_time = [version for version in of_file if until is None or version["to_offset"] <= until]
-        chosen = in_time[-1] if in_time else of_file[0]
-        data = chosen["bytes"] if in_time or not name.endswith(_PROGRESS) else None
+    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - newest.keys()) if not source.lost}
+    for name in sorted(newest):
+        is_wanted = name in in_time or not name.endswith(_PROGRESS)
+        chosen = in_time.get(name, oldest[name])
+        data = _read_version(source, store_id, name, chosen["run"]) if is_wanted else None
         if data is None:
-            left_out += [name] if of_file[-1]["bytes"] is not None else []
+            left_out += [name] if newest[name]["sha256"] is not None else []
             continue
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
             lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
@@ -97,6 +103,18 @@ def write_config(
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.lost, **lost}
+
+
+def _read_version(source: TableFiles, store_id: str, name: str, run: int) -> bytes | None:
+    """Return the content of a file as a run found it; None if it was deleted."""
+    is_wanted = (pc.field("store_id") == store_id) & (pc.field("name") == name) & (pc.field("run") == run)
+    columns, limits = ("bytes", "name", "run", "store_id"), {"run": (run, run)}
+    for file in (one for one in source.files if one.may_have("run", run)):
+        for batch in read_batches(source.lake, source.table, file, columns, limits):
+            for content in batch.filter(is_wanted).column("bytes"):
+                found: bytes | None = content.as_py()
+                return found
+    return None
 
 
 def read_recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from jobs.lake.commit import commit_rows
 from jobs.lake.lake import Lake
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import CONFIG_FILES, MESSAGES
 from jobs.lake.upkeep import merge_small_files
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
+from jobs.restore.config import write_config
 from tests.golden import StoreOf
+from tests.support import commands
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
@@ -205,3 +208,28 @@ def test_counting_messages_of_a_deleted_topic_takes_the_same_memory_for_twice_as
     few, many = count(4), count(8)
 
     assert many < 1.2 * few
+
+
+def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(tmp_path: Path) -> None:
+    lake, size = Lake(str(tmp_path / "lake")), 100_000
+    for run in range(1, 101):
+        rows = [
+            {"name": name, "sha256": None if is_deleted else "-", "bytes": None if is_deleted else bytes([run]) * size}
+            for name, is_deleted in (("topics.json", False), ("consumerOffset.json", False), ("old.json", run == 100))
+        ]
+        constants = {"store_id": "s", "broker": "b", "to_offset": run * 10, "run": run}
+        commit_rows(lake, CONFIG_FILES, f"{run}.parquet", constants, rows, ("s", run))
+
+    newest, peak = commands.peak_of(lambda: write_config(lake, "s", tmp_path / "newest", None, {}))
+    write_config(lake, "s", tmp_path / "earlier", 505, {})
+    _, notes, _ = write_config(lake, "s", tmp_path / "first", 5, {})
+
+    def written(folder: str) -> dict[str, int]:
+        return {path.name: path.read_bytes()[0] for path in (tmp_path / folder / "config").iterdir()}
+
+    assert written("newest") == {"topics.json": 100, "consumerOffset.json": 100}
+    assert written("earlier") == {"topics.json": 50, "consumerOffset.json": 50, "old.json": 50}
+    assert written("first") == {"topics.json": 1, "old.json": 1}
+    assert len(newest[0]) == 2
+    assert "consumerOffset.json" in notes[0]
+    assert peak < 20 * size
