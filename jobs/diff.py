@@ -375,7 +375,7 @@ def _find_other_parts(segment: Range, starts: Integers, ends: Integers) -> Itera
 def _read_store_timestamp(segment: Range, offset: int) -> int | None:
     with skip_lost_file():
         head = segment.storage.read(segment.location, offset - segment.base_offset, MIN_RECORD_SIZE)
-        return int(kernels.store_timestamp(np.frombuffer(head, np.uint8), 0))
+        return int(kernels.read_store_timestamp(np.frombuffer(head, np.uint8), 0))
     return None
 
 
@@ -401,7 +401,7 @@ def _read_lake_records(work: SegmentDiff) -> tuple[_Columns, Integers]:
     places, incomplete, unchecked = list[_Columns](), list[Integers](), list[tuple[Integers, Integers]]()
     for batch in read_segment_rows(work.lake, work.unreadable) if work.lake else ():
         made = assemble_records(batch)
-        none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
+        none = np.setdiff1d(np.arange(batch.num_rows), made.row_numbers)
         has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
         without_record = np.array(made.incomplete_offsets, np.int64)
         incomplete.append(without_record[~has_crc])

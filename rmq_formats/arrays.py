@@ -37,7 +37,7 @@ def are_inside(numbers: NDArray[np.int64], ranges: Iterable[tuple[int, int]]) ->
     return inside
 
 
-BLOCK = 1 << 18
+ITEMS_PER_BLOCK = 1 << 18
 _ENTRY = dtype_of(ENTRY)
 
 
@@ -59,15 +59,15 @@ def find_broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
     reader = IndexReader(read, geometry)
     count = min(reader.header.entry_count, geometry.capacity)
     newest = np.zeros(geometry.hash_slots, np.int32)
-    for first in range(1, count + 1, BLOCK):
-        some = min(BLOCK, count + 1 - first)
+    for first in range(1, count + 1, ITEMS_PER_BLOCK):
+        some = min(ITEMS_PER_BLOCK, count + 1 - first)
         entries = np.frombuffer(reader.bytes_at(geometry.entry_position(first), some * ENTRY.size), _ENTRY)
         expected = _previous(entries["key_hash"].astype(np.int64) % geometry.hash_slots, first, newest)
         for at in np.flatnonzero(entries["prev_entry"] != expected).tolist():
             position = geometry.entry_position(first + at) + ENTRY.offset("prev_entry")
             yield BrokenLink("entry", first + at, position, int(entries["prev_entry"][at]), int(expected[at]))
-    for first in range(0, geometry.hash_slots, BLOCK):
-        some = min(BLOCK, geometry.hash_slots - first)
+    for first in range(0, geometry.hash_slots, ITEMS_PER_BLOCK):
+        some = min(ITEMS_PER_BLOCK, geometry.hash_slots - first)
         slots = np.frombuffer(reader.bytes_at(geometry.slot_position(first), some * SLOT.size), ">i4")
         wanted = newest[first : first + some]
         for at in np.flatnonzero(slots != wanted).tolist():

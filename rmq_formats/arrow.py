@@ -22,12 +22,12 @@ def required(name: str, type_: pa.DataType, comment: str) -> pa.Field:
     return pa.field(name, type_, nullable=False, metadata={"comment": comment})
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
+def type_without_dictionary(type_: pa.DataType) -> pa.DataType:
     """Return the type that readers see: dictionaries are only how a column is held in memory."""
     if pa.types.is_dictionary(type_):
         return type_.value_type
     if pa.types.is_map(type_):
-        return pa.map_(plain_type(type_.key_type), plain_type(type_.item_type))
+        return pa.map_(type_without_dictionary(type_.key_type), type_without_dictionary(type_.item_type))
     return type_
 
 

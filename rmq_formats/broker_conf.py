@@ -129,7 +129,7 @@ _MAX_VALUES = 3_000_000  # 250,000 topics have 2.5 million; each takes up to 150
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or alone
 
 
-def decode_config(raw: bytes) -> dict[str, object]:
+def decode_json_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` for anything else."""
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise CorruptData(f"more than {_MAX_VALUES:,} values")

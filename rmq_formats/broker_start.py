@@ -38,7 +38,7 @@ _BLOCK = 1 << 20
 
 
 @unique
-class StopKind(Enum):
+class WalkEnd(Enum):
     """The reason why a broker stops reading a segment."""
 
     BAD_RECORD = "bad record"
@@ -46,11 +46,18 @@ class StopKind(Enum):
     AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
+class FirstRecord(NamedTuple):
+    """The offset and the store time that the first record of a segment states."""
+
+    physical_offset: int
+    store_timestamp: int
+
+
 class SegmentStart(NamedTuple):
-    """A segment of the log, and the offset and the store time in its first record (None: no start begins with it)."""
+    """A segment of the log, and its first record (None: no start begins with it)."""
 
     base_offset: int
-    first: tuple[int, int] | None
+    first_record: FirstRecord | None
 
 
 class WrongLengthFile(NamedTuple):
@@ -62,7 +69,7 @@ class WrongLengthFile(NamedTuple):
     is_last: bool  # of its log or queue
 
 
-class KeyRange(NamedTuple):
+class LostKeyRange(NamedTuple):
     """Messages whose keys are lost: a start deletes their index files and reads the log only after them."""
 
     from_offset: int
@@ -87,7 +94,7 @@ class StartOutcome:
     cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
-    loses_keys: KeyRange | None = None
+    loses_keys: LostKeyRange | None = None
     unknown: str = ""
     may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
     after_repair: "StartOutcome | None" = None  # if it refuses files: the outcome after they are repaired
@@ -106,20 +113,20 @@ class StartOutcome:
         }
 
 
-def read_message_size(read: Read, position: int, left: int, release: Release) -> int | None:
+def read_message_size(read: Read, position: int, bytes_left: int, release: Release) -> int | None:
     """
     Return the size of the record that a broker reads at *position*; 0 at the end of a file, None without a record.
 
-    *left* is the number of bytes up to the end of the file.
+    *bytes_left* is the number of bytes up to the end of the file.
     """
-    head = bytes(read(position, min(left, _FIXED)))
+    head = bytes(read(position, min(bytes_left, _FIXED)))
     if len(head) < BLANK.size:
         return None
     total, magic = map(int, BLANK.unpack(head))
     if magic == MAGIC_BLANK:
-        return None if release.start_checks_bytes_left and total > left else 0
+        return None if release.start_checks_bytes_left and total > bytes_left else 0
     # Before 5.3.2 a broker first allocates as many bytes as the record states, and may run out of memory.
-    if not _is_message(magic, release) or total > left or len(head) < RECORD[0].size:
+    if not _is_message(magic, release) or total > bytes_left or len(head) < RECORD[0].size:
         return None
     fixed = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
     body_length = max(int.from_bytes(head[fixed.size - 4 : fixed.size], signed=True), 0)
@@ -154,18 +161,20 @@ def _crc(read: Read, position: int, length: int) -> int:
     return crc & _CRC_MASK
 
 
-def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> tuple[StopKind, int]:
+def find_walk_end(
+    read: Read, position: int, size: int, release: Release, limit: int | None = None
+) -> tuple[WalkEnd, int]:
     """Return why and where a broker stops reading a segment of *size* bytes from *position* on, at most *limit*."""
     while limit is None or position < limit:
         advance = read_message_size(read, position, size - position, release)
         if not advance:
-            return StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position
+            return WalkEnd.BAD_RECORD if advance is None else WalkEnd.END_OF_FILE, position
         position += advance
-    return StopKind.AT_LIMIT, position
+    return WalkEnd.AT_LIMIT, position
 
 
-def read_first_record(read: Read, size: int, release: Release) -> tuple[int, int] | None:
-    """Return offset and store time of a segment's first record; None where a start passes over the segment."""
+def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
+    """Return the first record of a segment of *size* bytes; None where a start passes over the segment."""
     head = bytes(read(0, min(size, _FIXED)))
     if len(head) < _FIXED:
         return None
@@ -176,17 +185,22 @@ def read_first_record(read: Read, size: int, release: Release) -> tuple[int, int
     layout = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
     values = layout.unpack(head)
     store_timestamp = int(values[layout.index("store_timestamp")])
-    return (int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
+    return FirstRecord(int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
 def find_start_segment(
-    segments: Sequence[SegmentStart], release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
+    segments: Sequence[SegmentStart],
+    release: Release,
+    checkpoint: Checkpoint,
+    last_unit_record_end: int,
+    *,
+    has_abort: bool,
 ) -> int | None:
     """
     Return the base offset of the segment that a start reads first; None for a log without segments.
 
-    *checkpoint* is all zeros if the store has none. *queue_reach* is the greatest end of a record that the last
-    unit of a queue names, -1 without units.
+    *checkpoint* is all zeros if the store has none. *last_unit_record_end* is the greatest end of a record that the
+    last unit of a queue names, -1 without units.
     """
     if not segments:
         return None
@@ -195,7 +209,9 @@ def find_start_segment(
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:
         newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last segment that it examines
-    may_begin = (one for one in newest_first if _may_begin(one, release, checkpoint, queue_reach, has_abort=has_abort))
+    may_begin = (
+        one for one in newest_first if _may_begin(one, release, checkpoint, last_unit_record_end, has_abort=has_abort)
+    )
     return next(may_begin, newest_first[-1]).base_offset
 
 
@@ -205,9 +221,9 @@ def _may_begin(
     """Return whether a start may begin with a segment."""
     if not has_abort and not release.start_checks_first_record:
         return one.base_offset <= queue_reach
-    if one.first is None:
+    if one.first_record is None:
         return False
-    physical_offset, store_timestamp = one.first
+    physical_offset, store_timestamp = one.first_record
     if not has_abort:
         return physical_offset <= queue_reach
     if not release.start_asks_dispatched_offset:
@@ -218,9 +234,9 @@ def _may_begin(
     return store_timestamp <= checkpoint.logic_timestamp
 
 
-def find_refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
+def find_refused_file(wrong_length_files: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
     """Return the first file for whose length the broker does not start."""
     if not release.start_refuses_other_length:
         return None
     deletes_empty = release.start_deletes_empty_last_file
-    return next((one for one in lengths if not (deletes_empty and one.is_last and one.length == 0)), None)
+    return next((one for one in wrong_length_files if not (deletes_empty and one.is_last and one.length == 0)), None)

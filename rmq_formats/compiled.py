@@ -61,7 +61,7 @@ def compiled(function: Function) -> Function:
         config.CACHE_DIR = before
 
 
-def helper(function: Function) -> Function:
+def compiled_helper(function: Function) -> Function:
     """
     Return *function*, which compiled functions may call; Python calls it unchanged.
 
@@ -71,7 +71,7 @@ def helper(function: Function) -> Function:
     return _helper(function, forceinline=False)
 
 
-def inlined(function: Function) -> Function:
+def inlined_helper(function: Function) -> Function:
     """Return a helper that is inserted wherever it is called: for small code, or code called for every record."""
     return _helper(function, forceinline=True)
 

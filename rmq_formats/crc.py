@@ -18,7 +18,7 @@ from llvmlite import binding, ir
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, config, inlined, types
+from rmq_formats.compiled import compiled, config, inlined_helper, types
 from rmq_formats.kernels.integers import Bytes, as_int64, byte_at, number_at
 
 cgutils: Any
@@ -55,7 +55,7 @@ def _tables() -> NDArray[np.uint32]:
 _TABLES = _tables()
 
 
-@inlined
+@inlined_helper
 def _of_four(four: int, table: int) -> int:
     """Return the CRC after four bytes (the first one lowest); *table* is that of the last of them."""
     at = table << 8
@@ -67,7 +67,7 @@ def _of_four(four: int, table: int) -> int:
     )
 
 
-@inlined
+@inlined_helper
 def _of_step(low: int, high: int) -> int:
     """Return the CRC after sixteen bytes, two integers with the first byte lowest, that contain the CRC before."""
     return (
@@ -78,7 +78,7 @@ def _of_step(low: int, high: int) -> int:
     )  # fmt: skip
 
 
-@inlined
+@inlined_helper
 def _read_low_first(buffer: Bytes, at: int) -> int:
     value = as_int64(0)
     for i in range(8):
@@ -155,7 +155,7 @@ def _emit_folded(
 fold_crc: Any = intrinsic(_emit_folded)
 
 
-@inlined
+@inlined_helper
 def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: no cover
     low, high = fold_crc(np.uintp(buffer.ctypes.data + at), steps, crc)
     return _of_step(low, high)

@@ -28,7 +28,7 @@ class Content(NamedTuple):
         return cls(len(data), lambda position, length: data[position : position + length])
 
 
-def read_in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
+def make_block_reader(read: Read, block_size: int) -> Callable[[int, int], bytes]:
     """Return a reader that reads whole blocks and caches the last one, for many small sequential reads."""
     start, block = 0, b""
 
@@ -42,7 +42,7 @@ def read_in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
     return read_block
 
 
-class LayoutRow(NamedTuple):
+class FieldDescription(NamedTuple):
     """One line of a layout's documentation."""
 
     offset: int
@@ -87,10 +87,10 @@ class Layout:
         except struct.error as error:
             raise CorruptData(f"{values} do not fit the layout: {error}") from error
 
-    def describe_fields(self) -> Iterator[LayoutRow]:
+    def describe_fields(self) -> Iterator[FieldDescription]:
         """Describe each field, for the documentation."""
         offset = 0
         for name, code, meaning in self._fields:
             size = struct.calcsize(">" + code)
-            yield LayoutRow(offset, size, name, _KINDS.get(code, f"{size} bytes"), meaning)
+            yield FieldDescription(offset, size, name, _KINDS.get(code, f"{size} bytes"), meaning)
             offset += size

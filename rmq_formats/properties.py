@@ -4,8 +4,8 @@ Message properties: `name 0x01 value 0x02 …` as text, and as the map into whic
 Two parsers exist and disagree on unusual input; the broker's parser decides what its index contains. The stored text is
 never rebuilt from the map, whose order is that of a Java HashMap.
 
-Hashed texts (index keys, tags) pass through `java_text` first. RocketMQ hashes Java strings: UTF-16 units decoded from
-UTF-8 by Java, which replaces malformed input in its own way.
+Hashed texts (index keys, tags) pass through `decode_java_text` first. RocketMQ hashes Java strings: UTF-16 units
+decoded from UTF-8 by Java, which replaces malformed input in its own way.
 """
 
 import re
@@ -26,7 +26,7 @@ MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 _INTEGER = r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)"
 
 
-def java_text(raw: bytes) -> str:
+def decode_java_text(raw: bytes) -> str:
     """Return the text that `new String(raw, UTF_8)` returns in Java."""
     return _SURROGATE.sub(_REPLACEMENT, raw).decode("utf-8", "replace")
 
@@ -36,7 +36,7 @@ def wrap_to_java_long(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def java_integer(text: str | None, bits: int = 64) -> int | None:
+def parse_java_integer(text: str | None, bits: int = 64) -> int | None:
     """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) returns; None if it throws."""
     match = re.fullmatch(_INTEGER, text or "")
     number = int(f"{match[1]}0{match[2]}") if match else 1 << 63
@@ -88,7 +88,7 @@ class PropertyParser(Enum):
 
 def parse_properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
     """Return the properties as the broker sees them: each name once, at its first position, with its last value."""
-    return dict(property_items(java_text(raw), parser))
+    return dict(property_items(decode_java_text(raw), parser))
 
 
 def property_items(text: str, parser: PropertyParser) -> Iterator[tuple[str, str]]:

@@ -174,7 +174,7 @@ OLDEST, *_, NEWEST = PUBLISHED
 class Rule(NamedTuple):
     """The release that wrote the log from a physical offset on."""
 
-    since: int
+    from_offset: int
     release: Release
 
 
@@ -185,7 +185,7 @@ def make_rules(*rules: tuple[int, Release]) -> Rules:
     """Return *rules*, checked to ascend, and to be at least one; the first one also applies before its offset."""
     made = tuple(Rule(*rule) for rule in rules)
     if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
-        raise CorruptData(f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}")
+        raise CorruptData(f"rules must ascend: {[(rule.from_offset, str(rule.release)) for rule in made]}")
     return made
 
 

@@ -54,7 +54,7 @@ class TierIndex(NamedTuple):
         """The offset of the first entry."""
         return HEADER.size + len(self.slots) * SLOT.size
 
-    def position_of(self, entry: int) -> int:
+    def entry_position(self, entry: int) -> int:
         """Return the offset of an entry."""
         return self.entries_position + entry * ENTRY.size
 
@@ -97,7 +97,7 @@ class TierIndex(NamedTuple):
             number = int(wrong[0])
             where = f"a hash of slot {int(owners[number])} of {len(self.slots)}"
             yield Contradiction(
-                self.position_of(number), f"entry {number} key_hash", str(hashes[number]), where, len(wrong)
+                self.entry_position(number), f"entry {number} key_hash", str(hashes[number]), where, len(wrong)
             )
 
 
@@ -111,7 +111,7 @@ class Contradiction(NamedTuple):
     times: int = 1
 
 
-def read_tier_index(data: Buffer) -> TierIndex:
+def decode_tier_index(data: Buffer) -> TierIndex:
     """Decode a full index file of a tier; `CorruptData` for other files, `NeedMoreData` if it ends before its slots."""
     magic, begin, end, used, entry_count = map(int, HEADER.unpack(data))
     if magic != FULL_MAGIC:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from rmq_formats.properties import java_integer, java_text
+from rmq_formats.properties import decode_java_text, parse_java_integer
 
 # TopicValidator#RMQ_SYS_TRACE_TOPIC, TraceConstants#TRACE_TOPIC_PREFIX
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -96,18 +96,18 @@ def is_trace_topic(topic: str) -> bool:
 
 def decode_traces(body: bytes) -> Iterator[Trace]:
     """Yield each line of a trace message's body (as sent: decompressed), in order."""
-    text = java_text(body)
+    text = decode_java_text(body)
     start = 0
     while start < len(text):
         end = text.find(LINE_END, start)
         end = len(text) if end < 0 else end
-        trace = decode_line(text[start:end])
+        trace = decode_trace_line(text[start:end])
         if trace is not None:
             yield trace
         start = end + 1
 
 
-def decode_line(line: str) -> Trace | None:
+def decode_trace_line(line: str) -> Trace | None:
     """Decode a line without its end; None for an unknown kind, which clients skip."""
     # String#split leaves out empty fields at the end.
     parts = line.rstrip(FIELD_END).split(FIELD_END, MAX_FIELDS)
@@ -116,7 +116,7 @@ def decode_line(line: str) -> Trace | None:
         return None
     values: dict[str, str | int | bool | None] = {}
     errors: list[str] = []
-    names = field_names(kind, len(parts))
+    names = trace_field_names(kind, len(parts))
     for number, name in enumerate(names, start=1):
         if number >= len(parts):
             errors.append(f"{name} is missing")
@@ -129,7 +129,7 @@ def decode_line(line: str) -> Trace | None:
     return Trace._make([kind, *map(values.get, between), errors[0] if errors else None])
 
 
-def field_names(kind: TraceKind, count: int) -> Sequence[str]:
+def trace_field_names(kind: TraceKind, count: int) -> Sequence[str]:
     """Return the names of the fields of a line with *count* fields, including the kind; some of them may be missing."""
     later = (names for least, names in _LATER_FIELDS.get(kind, ()) if count >= least)
     return (*_FIELDS[kind], *next(later, ()))
@@ -139,7 +139,7 @@ def _value(name: str, text: str) -> str | int | bool | None:
     if name in BOOLEAN_FIELDS:
         return text.lower() == "true"
     if name in NUMBER_BITS:
-        number = java_integer(text, NUMBER_BITS[name])
+        number = parse_java_integer(text, NUMBER_BITS[name])
         is_known = name != "message_type" or number in range(MESSAGE_TYPES)
         return number if is_known else None
     if name == "transaction_state" and text not in TRANSACTION_STATES:

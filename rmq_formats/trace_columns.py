@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_formats.arrow import column, required
-from rmq_formats.properties import java_text
+from rmq_formats.properties import decode_java_text
 from rmq_formats.trace import (
     BOOLEAN_FIELDS,
     FIELD_END,
@@ -23,8 +23,8 @@ from rmq_formats.trace import (
     NUMBER_BITS,
     TRANSACTION_STATES,
     TraceKind,
-    decode_line,
-    field_names,
+    decode_trace_line,
+    trace_field_names,
 )
 
 _TEXT, _INT, _LONG, _FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
@@ -69,8 +69,8 @@ _LINES_AT_ONCE = 1 << 16
 class Traces(NamedTuple):
     """Lines of bodies, in their order."""
 
-    bodies: NDArray[np.int64]  # which body each line is in
-    numbers: NDArray[np.int64]  # which line of those in its body, from 0
+    body_numbers: NDArray[np.int64]  # which body each line is in
+    line_numbers: NDArray[np.int64]  # which line of those in its body, from 0
     rows: pa.RecordBatch  # of `SCHEMA`
 
 
@@ -92,7 +92,7 @@ def _texts(bodies: pa.Array) -> pa.Array:
     try:
         return bodies.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if body is None else java_text(body) for body in bodies.to_pylist()], pa.string())
+        return pa.array([None if body is None else decode_java_text(body) for body in bodies.to_pylist()], pa.string())
 
 
 def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
@@ -103,7 +103,7 @@ def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
     for plain in places:
         is_odd[plain] = False
     odd = np.flatnonzero(is_odd)
-    traces = (decode_line(line) for line in lines.take(pa.array(odd)).to_pylist())
+    traces = (decode_trace_line(line) for line in lines.take(pa.array(odd)).to_pylist())
     rows = pa.RecordBatch.from_pylist([trace._asdict() for trace in traces if trace is not None], schema=SCHEMA)
     together = pa.concat_batches([*(rows for _, rows in parts), rows])
     return together.take(pa.array(np.argsort(np.concatenate([*places, odd]))))
@@ -116,7 +116,7 @@ def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.Recor
     codes = np.asarray(pc.index_in(values.take(pa.array(np.arange(len(fields)) * MAX_FIELDS)), value_set=_KINDS))
     for code, kind in enumerate(TraceKind):
         for count in np.flatnonzero(np.bincount(counts[codes == code])).tolist():
-            every = field_names(kind, count)
+            every = trace_field_names(kind, count)
             names, missing = every[: count - 1], every[count - 1 : count]
             places = np.flatnonzero((codes == code) & (counts == count))
             columns = {

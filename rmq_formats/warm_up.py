@@ -31,14 +31,14 @@ def warm_up() -> bool:
 def compile_messages() -> None:
     """Compile the readers of rows of `messages`, and the code that assembles records from them."""
     from rmq_formats.commitlog.assembly import assemble_records
-    from rmq_formats.commitlog.columns import message_batch, record_crcs
+    from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
     from rmq_formats.properties import PropertyParser
 
     batch, _ = message_batch(_records(), PropertyParser.SPLIT)
     message_batch(_records(), PropertyParser.SPLIT, takes=bool)
     assemble_records(batch)
     records = _records()
-    record_crcs(records.buffer, records.positions, records.sizes)
+    compute_record_crcs(records.buffer, records.positions, records.sizes)
 
 
 def compile_queues_and_index() -> None:
@@ -58,7 +58,7 @@ def compile_queues_and_index() -> None:
     numbers = np.empty(1, np.int64)
     kernels.count_settled_records(records.buffer, records.positions, 0, 0)
     kernels.read_store_timestamps(records.buffer, records.positions, numbers)
-    kernels.has_right_crc(records.buffer, records.positions[0])
+    kernels.has_right_body_crc(records.buffer, records.positions[0])
     kernels.find_records_with_wrong_crc(records.buffer, records.positions, numbers, numbers.copy())
     rules = UnitRules()
     collector = UnitCollector(rules, with_tags=True)

@@ -34,15 +34,15 @@ from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_i
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
-    KeyRange,
     LogCut,
+    LostKeyRange,
     SegmentStart,
     StartOutcome,
-    StopKind,
+    WalkEnd,
     WrongLengthFile,
     find_refused_file,
     find_start_segment,
-    find_stop,
+    find_walk_end,
     read_first_record,
     read_message_size,
 )
@@ -100,7 +100,7 @@ class StartFacts:
 
     store: Store
     release: Release
-    lengths: tuple[WrongLengthFile, ...]
+    wrong_length_files: tuple[WrongLengthFile, ...]
     checkpoint: Checkpoint
     walks_from: int | None
     unknown: str
@@ -176,10 +176,10 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
 def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
     """Predict the start after a repair that gives the files *mended* the right length."""
     release = facts.release
-    lengths = [one for one in facts.lengths if one.file not in mended]
+    lengths = [one for one in facts.wrong_length_files if one.file not in mended]
     refused = find_refused_file(lengths, release)
     if refused is not None:
-        after_repair = predict_start(facts, log, mended=[one.file for one in facts.lengths])
+        after_repair = predict_start(facts, log, mended=[one.file for one in facts.wrong_length_files])
         return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
     if facts.unknown:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
@@ -194,7 +194,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[st
         str(release),
         starts=True,
         deletes_files=(*empty, *(file for file, _ in index)),
-        loses_keys=KeyRange(begin, walks_from) if begin < walks_from else None,
+        loses_keys=LostKeyRange(begin, walks_from) if begin < walks_from else None,
     )
     if log is None:
         return replace(outcome, deletes_messages=None, unknown=_NOT_WALKED)
@@ -402,16 +402,16 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
         segment = _segment_of(store, place.offset)
         limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
-            kind, position = find_stop(
+            kind, position = find_walk_end(
                 reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit
             )
         passed = segment.base_offset + position
-        if kind is StopKind.BAD_RECORD or (
-            kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
+        if kind is WalkEnd.BAD_RECORD or (
+            kind is WalkEnd.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
         ):
             yield place, passed
             passed = max(passed, place.end)
-        elif kind is StopKind.END_OF_FILE:
+        elif kind is WalkEnd.END_OF_FILE:
             passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 

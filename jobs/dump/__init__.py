@@ -18,7 +18,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
 from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.model import Reader
-from rmq_formats.layout import Layout, read_in_blocks
+from rmq_formats.layout import Layout, make_block_reader
 from rmq_formats.store import FileKind, parse_offset_name
 
 MORE_FOLLOWS = "stopped here (more data follows)"
@@ -123,7 +123,7 @@ class DumpFile:
         self.unreadable: list[UnreadableBytes] = []
         self.next_written = reader.next_written
         self._reader = reader
-        self.read = read_in_blocks(self._load, _WINDOW)
+        self.read = make_block_reader(self._load, _WINDOW)
 
     def end_of_equal_units(self, position: int, unit: bytes, end: int) -> int:
         """Return the end of a series of equal units at *position*: at most *end*, even inside a unit."""

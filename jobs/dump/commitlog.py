@@ -48,7 +48,7 @@ from rmq_formats.commitlog.record import (
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
 from rmq_formats.errors import CorruptData, FormatError, is_lost_file_error
 from rmq_formats.message_id import encode_offset_id
-from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, java_text, parse_properties
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, decode_java_text, parse_properties
 from rmq_formats.store import FileKind, file_name_of_offset, parse_first_offset, parse_offset_name
 
 _BODY_PREVIEW = 64
@@ -263,7 +263,7 @@ def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
 def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:
     for item in raw.split(b"\x02"):
         if item:
-            yield Field(offset, "property", printable(java_text(item).replace("\x01", " = ", 1)))
+            yield Field(offset, "property", printable(decode_java_text(item).replace("\x01", " = ", 1)))
         offset += len(item) + 1
 
 

@@ -32,7 +32,9 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 
 BODY_TEXT = "body_text"
-SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
+SCHEMA = STORED_MESSAGES.schema_without_dictionaries.append(pa.field(BODY_TEXT, pa.string())).append(
+    pa.field(BODY_ERROR, pa.string())
+)
 SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
 
 
@@ -98,8 +100,8 @@ def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask
     made = assemble_records(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
     if made.offsets.size:
-        rows, (has_other_crc, _) = _some(batch, made.rows), check_crcs(batch, made)
-        changed[made.rows] = has_other_crc | _are_changed(rows, made, dropped) | _inflates_otherwise(rows)
+        rows, (has_other_crc, _) = _some(batch, made.row_numbers), check_crcs(batch, made)
+        changed[made.row_numbers] = has_other_crc | _are_changed(rows, made, dropped) | _inflates_otherwise(rows)
     return changed
 
 
@@ -174,7 +176,7 @@ ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 StoreTimeBounds = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
-COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
+COLUMNS = tuple(STORED_MESSAGES.schema_without_dictionaries.names)
 DELETED_WHILE_READ = "deleted while it was being read"
 # A lake's stores: the label, the start of the log, and the length of its files, or NULL where these are not known.
 REGISTERED_STORES_SCHEMA = pa.schema(
@@ -225,7 +227,7 @@ def convert_to_table_rows(
 ) -> pa.RecordBatch:
     """Return records as rows of the table `messages`, or some of its columns; by default with an empty store id."""
     constants = {"broker": broker, "store_id": store_id, "segment": segment}
-    plain = STORED_MESSAGES.plain_schema
+    plain = STORED_MESSAGES.schema_without_dictionaries
     schema = plain if columns is None else pa.schema([plain.field(name) for name in columns])
     values = [
         pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
@@ -265,7 +267,7 @@ class LakeItem:
             needed |= {"broker", "store_id"}
         if self.dropped_columns is not None:
             needed |= {*VERIFIED_COLUMNS}
-        names = [name for name in MESSAGES.plain_schema.names if name in needed]
+        names = [name for name in MESSAGES.schema_without_dictionaries.names if name in needed]
         for batch in read_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped_columns is not None:

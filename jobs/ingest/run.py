@@ -61,10 +61,10 @@ from jobs.store.chain import (
 from jobs.store.ranges import (
     NewestSegment,
     Range,
+    compute_settle_limits,
     describe_plan,
     find_holes,
     find_newest_segment,
-    limits_of_settled_records,
     plan_ranges,
     written_size,
 )
@@ -268,7 +268,7 @@ class _Run(NextRun):
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            limits_of_settled_records(self.request.settle_ms),
+            compute_settle_limits(self.request.settle_ms),
         )
         read_to = self._find_end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]

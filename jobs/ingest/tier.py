@@ -42,9 +42,9 @@ from jobs.store.ranges import (
     WHOLE_SEGMENTS,
     Range,
     SettleLimits,
+    compute_settle_limits,
     describe_plan,
     find_holes,
-    limits_of_settled_records,
     plan_ranges,
 )
 from jobs.store.release import parse_rules
@@ -178,8 +178,8 @@ class _TierRun(NextRun):
         ]
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        settling = limits_of_settled_records(request.settle_ms)
-        plans = self.workers.map(chunks, partial(_plan_queues, settling=settling), "reading queues")
+        settle_limits = compute_settle_limits(request.settle_ms)
+        plans = self.workers.map(chunks, partial(_plan_queues, settle_limits=settle_limits), "reading queues")
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
@@ -232,12 +232,12 @@ class _TierRun(NextRun):
 
 
 def _plan_queues(
-    some: Sequence[tuple[TierQueue, QueueState | None]], settling: SettleLimits | None
+    some: Sequence[tuple[TierQueue, QueueState | None]], settle_limits: SettleLimits | None
 ) -> list[_QueuePlan]:
-    return [_plan_queue(queue, state, settling) for queue, state in some]
+    return [_plan_queue(queue, state, settle_limits) for queue, state in some]
 
 
-def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimits | None) -> _QueuePlan:
+def _plan_queue(queue: TierQueue, state: QueueState | None, settle_limits: SettleLimits | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.compare(log) is Likeness.OTHER:
@@ -253,7 +253,7 @@ def _plan_queue(queue: TierQueue, state: QueueState | None, settling: SettleLimi
         for before, low, high in find_holes(log.segments)
         if high > start
     ]
-    ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
+    ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settle_limits)
     return state, [QueueRange(state.name, state.generation, range_) for range_ in ranges], gaps
 
 

@@ -83,7 +83,7 @@ class LogInspector:
                 start = 0 if start <= _WALKED_ANYWAY else start
                 self._walk(log, report, start, final=not is_newest)
             else:
-                ends = (log.find_end(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
+                ends = (log.find_end_of_file(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
                 end = next((end for end in ends if end is not None), None)
                 if end is None:
                     self.problems.add_note(

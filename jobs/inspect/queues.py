@@ -169,7 +169,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.geometry = stated.geometry
-        shown = f"detected from {count_text(stated.files, 'full file')}"
+        shown = f"detected from {count_text(stated.file_count, 'full file')}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
         report.geometry_origin = "the default, which matches the file size" if is_default else shown
     _check_sizes(report, problems)

@@ -164,7 +164,11 @@ def read_batches(
     A column that was added later is NULL in older files. Rows that another engine has deleted are left out. Row groups
     are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
     """
-    schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
+    schema = (
+        pa.schema([table.schema_without_dictionaries.field(name) for name in columns])
+        if columns
+        else table.schema_without_dictionaries
+    )
     # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
     # after the vector was applied.
     start = 0  # the place of a row group's first row in the file

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import MESSAGE_SCHEMA, column, plain_type, required
+from rmq_formats.arrow import MESSAGE_SCHEMA, column, required, type_without_dictionary
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 
@@ -75,17 +75,20 @@ class Table:
         """The Delta schema, including column comments."""
         from deltalake import Schema  # lazy import: not needed to read or write rows
 
-        return Schema.from_arrow(self.plain_schema)
+        return Schema.from_arrow(self.schema_without_dictionaries)
 
     @cached_property
-    def plain_schema(self) -> pa.Schema:
+    def schema_without_dictionaries(self) -> pa.Schema:
         """
         The Arrow schema for readers, without the dictionary types that the writer uses.
 
         In Delta every column is nullable, including those that the files require, so that this can be changed later.
         """
         return pa.schema(
-            [pa.field(field.name, plain_type(field.type), metadata=field.metadata) for field in self.schema]
+            [
+                pa.field(field.name, type_without_dictionary(field.type), metadata=field.metadata)
+                for field in self.schema
+            ]
         )
 
 

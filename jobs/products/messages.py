@@ -30,12 +30,12 @@ from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, 
 from jobs.store.chain import Outcome, confirm_deleted_since_first_read
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
-from rmq_formats.commitlog.columns import message_batch, record_crcs
+from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.properties import REAL_TOPIC, PropertyParser, java_text
+from rmq_formats.properties import REAL_TOPIC, PropertyParser, decode_java_text
 from rmq_formats.release import Rules, release_at
-from rmq_formats.trace import LINE_END, decode_line, is_trace_topic
+from rmq_formats.trace import LINE_END, decode_trace_line, is_trace_topic
 from rmq_formats.trace_columns import decode_trace_bodies
 
 _LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
@@ -193,7 +193,7 @@ def add_record_crcs(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -
     crcs = pa.nulls(batch.num_rows, pa.int64())
     if wanted:
         positions = batch.column("physical_offset").to_numpy() - group.base_offset
-        crcs = pa.array(record_crcs(group.buffer, positions, batch.column("total_size").to_numpy()))
+        crcs = pa.array(compute_record_crcs(group.buffer, positions, batch.column("total_size").to_numpy()))
     return batch.append_column(RECORD_CRC, crcs)
 
 
@@ -201,7 +201,7 @@ def split_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecor
     """Split a group where another release continued the log, or if it has many rows; yield parts with their parsers."""
     if not group.positions.size:
         return
-    switches = [rule.since - group.base_offset for rule in rules[1:]]
+    switches = [rule.from_offset - group.base_offset for rule in rules[1:]]
     count = group.positions.size
     cuts = {*range(0, count, _ROWS_A_BATCH), *np.searchsorted(group.positions, switches).tolist(), count}
     for start, stop in pairwise(sorted(cuts)):
@@ -219,10 +219,10 @@ def build_trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for rows in add_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
         readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
         for traces in decode_trace_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
-            parents = readable.select(_OF_MESSAGE).take(pa.array(traces.bodies))
+            parents = readable.select(_OF_MESSAGE).take(pa.array(traces.body_numbers))
             columns = {name: parents.column(name) for name in _OF_MESSAGE}
             columns["born_host"] = columns["born_host"].cast(pa.string())
-            columns["line"] = pa.array(traces.numbers, pa.int32())
+            columns["line"] = pa.array(traces.line_numbers, pa.int32())
             columns |= {field.name: traces.rows.column(field.name) for field in traces.rows.schema}
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
@@ -273,7 +273,7 @@ def _reports_on_others(body: bytes | None, selection: Selection) -> bool:
     """Return whether every line of a trace names a topic that is not excluded; consumers' lines name no topic."""
     if body is None:
         return False
-    lines = [decode_line(line) for line in java_text(body).split(LINE_END) if line]
+    lines = [decode_trace_line(line) for line in decode_java_text(body).split(LINE_END) if line]
     return all(
         line is not None
         and line.topic is not None

@@ -28,7 +28,7 @@ from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, rows_without
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import join_location, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
-from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
+from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
@@ -103,7 +103,9 @@ class LakeTables:
             self._opened[name] = None
             return None
         if name == MESSAGES:
-            ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in MESSAGE_SCHEMA]))
+            ours = Schema.from_arrow(
+                pa.schema([field.with_type(type_without_dictionary(field.type)) for field in MESSAGE_SCHEMA])
+            )
             types = {field.name: field.type for field in ours.fields}
             for field in table.schema().fields:  # of another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
@@ -297,7 +299,9 @@ class Batches:
             raise UnsupportedFormat(f"the statement failed: {_RAW.sub('', ' '.join(str(error).split()))}") from error
         # Views and dictionaries are how the engine holds values in memory.
         views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-        types = [(field.name, views.get(field.type) or plain_type(field.type)) for field in self._reader.schema]
+        types = [
+            (field.name, views.get(field.type) or type_without_dictionary(field.type)) for field in self._reader.schema
+        ]
         self.schema = pa.schema([pa.field(name, type_) for name, type_ in types])
 
     def _result(self, asked: Future[_Value]) -> _Value:

@@ -59,7 +59,7 @@ from rmq_formats.consumequeue.dispatch import (
     expected_units,
 )
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
-from rmq_formats.properties import UNIQ_KEY, java_text, property_items
+from rmq_formats.properties import UNIQ_KEY, decode_java_text, property_items
 from rmq_formats.release import Release
 
 _RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
@@ -202,7 +202,7 @@ class StoreSource(Source):
                 indexed = self._index.find_without_log(KeyQuery(kind, message.topic, text))
                 offsets = (other.record.physical_offset for other in indexed)
                 yield Occurrence(message, kind, message.record.physical_offset in offsets)
-            items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
+            items = property_items(decode_java_text(message.record.properties_raw), message.release.property_parser)
             # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
             if (UNIQ_KEY, text) in items and message.unique_key != text:
                 yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_hidden_by_batch_id=True)

@@ -40,7 +40,7 @@ from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
-from rmq_formats.rocksdb.build import RowBuilder, UnitPlace, newest_by_queue_offset, unit_keys, unit_values
+from rmq_formats.rocksdb.build import QueueRowBuilder, UnitPlace, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_QUEUE_OFFSETS,
     BOUND_FAMILY,
@@ -86,21 +86,21 @@ def table_options(*, with_filter: bool = True) -> "Options":
 
 def _build_tables(
     group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
-) -> tuple[list[str], list[RowBuilder], int]:
+) -> tuple[list[str], list[QueueRowBuilder], int]:
     """
     Write the tables of a group to the scratch directory; those of a failed attempt stay there, unused.
 
     Return their paths, the queues, and the end of the last record that has a unit.
     """
     folder = Path(local_path(recipe.scratch.location))
-    builders: dict[QueueName, RowBuilder] = {}
+    builders: dict[QueueName, QueueRowBuilder] = {}
     rows = defaultdict[QueuePrefix, list[Units]](list)
     tables: list[str] = []
     waiting = end = 0
     for parts in read_units(recipe.scratch, ranges, group):
         for name, units, *_ in parts:
             if name not in builders:
-                builders[name] = RowBuilder(name, recipe.lost, recipe.segments)
+                builders[name] = QueueRowBuilder(name, recipe.lost, recipe.segments)
             added = list(builders[name].append(units))
             rows[QueuePrefix(name.topic, name.queue_id)] += added
             waiting += sum(some.size for some in added)
@@ -144,7 +144,7 @@ class BuiltDatabase(NamedTuple):
     """The database that was written."""
 
     files: list[BuiltFile]
-    queues: list[RowBuilder]
+    queues: list[QueueRowBuilder]
     carried: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
     def to_dict(self) -> dict[str, object]:
@@ -222,7 +222,7 @@ def build_database(
     return BuiltDatabase(files, queues, carried)
 
 
-def _write(folder: Path, tables: Sequence[str], queues: Sequence[RowBuilder], ends: Mapping[bytes, bytes]) -> None:
+def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueRowBuilder], ends: Mapping[bytes, bytes]) -> None:
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
 
     moved, whole = IngestExternalFileOptions(), CompactOptions()
@@ -268,7 +268,7 @@ def database_options() -> "Options":
 
 
 def _bounds(
-    queues: Sequence[RowBuilder], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
+    queues: Sequence[QueueRowBuilder], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
 ) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}

@@ -36,7 +36,7 @@ from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence,
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
-from rmq_formats.rocksdb.build import RowBuilder
+from rmq_formats.rocksdb.build import QueueRowBuilder
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -130,8 +130,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
-    every: Sequence[BuiltQueue | RowBuilder]
-    needed: Sequence[BuiltQueue | RowBuilder]
+    every: Sequence[BuiltQueue | QueueRowBuilder]
+    needed: Sequence[BuiltQueue | QueueRowBuilder]
     with open_scratch(request.scratch or str(out), {}) as scratch:
         rules = replace(settings.rules, in_rocksdb=is_database)
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
@@ -192,7 +192,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
     return summary
 
 
-def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | RowBuilder]) -> Iterator[str]:
+def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder]) -> Iterator[str]:
     """Yield the queues whose topics were deleted, or may have been deleted."""
     topics = collect_topic_evidence(store)
     names: dict[TopicFate, list[QueueName]] = {fate: [] for fate in TopicFate}
@@ -266,7 +266,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     )
 
 
-def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | RowBuilder]) -> Iterator[str]:
+def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | QueueRowBuilder]) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from count_note(

@@ -142,7 +142,7 @@ class _Queue:
         built.units += units.size
         built.last_physical_offset = int(units["physical_offset"][-1])
         built.newest_ms = max(built.newest_ms, int(units["store_timestamp"].max()))
-        if not built.name.is_safe:
+        if not built.name.is_safe_path:
             return
         if self._extension is not None and self._extension_files is not None:
             units, written = self._extension.append(units)
@@ -156,7 +156,7 @@ class _Queue:
 
     def finish(self) -> BuiltQueue:
         built, builder = self._built, self._builder
-        bases = range(builder.start or 0, builder.files_end, builder.file_size)
+        bases = range(builder.start or 0, builder.logical_end_of_files, builder.file_size)
         built.files += self._files.finish(self._directory, bases)
         if self._extension_files is not None:
             built.files += self._extension_files.finish(self._directory)
@@ -189,7 +189,7 @@ class _Files:
 
     def write(self, part: QueueBytes) -> None:
         """Append bytes, starting new files as needed."""
-        offset, data = part.offset, part.data.data
+        offset, data = part.logical_offset, part.data.data
         while data:
             base = offset // self.size * self.size
             fitting = data[: base + self.size - offset]

@@ -26,7 +26,7 @@ from jobs.storage.local import flush_directory, sha256_of, start_flush, write_al
 from jobs.storage.locations import is_local
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
-from rmq_formats.commitlog.columns import record_crcs
+from rmq_formats.commitlog.columns import compute_record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Integers, Sizes
 
@@ -201,9 +201,9 @@ def restore_segment(
 
 def check_crcs(batch: pa.RecordBatch, made: AssembledRecords) -> tuple[RowMask, RowMask]:
     """Return which records do not have the CRC that their rows state, and which rows state none."""
-    stated = batch.column(RECORD_CRC).take(pa.array(made.rows))
+    stated = batch.column(RECORD_CRC).take(pa.array(made.row_numbers))
     is_unchecked: RowMask = stated.is_null().to_numpy(zero_copy_only=False)
-    crcs = record_crcs(made.buffer, made.positions, made.sizes)
+    crcs = compute_record_crcs(made.buffer, made.positions, made.sizes)
     is_changed: RowMask = stated.fill_null(0).to_numpy() != crcs
     return is_changed & ~is_unchecked, is_unchecked
 

@@ -342,7 +342,7 @@ class RocketmqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table `messages` except inflated bodies and the record's CRC."""
-        return from_arrow_schema(STORED_MESSAGES.plain_schema)
+        return from_arrow_schema(STORED_MESSAGES.schema_without_dictionaries)
 
     def reader(self, schema: StructType) -> RocketmqReader:
         """Return the reader of one store."""

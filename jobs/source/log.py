@@ -105,7 +105,7 @@ class LogPosition(NamedTuple):
         record = Fingerprint.from_bytes(
             records.base_offset + position, bytes(records.buffer[position : position + size])
         )
-        return cls(record.end, int(kernels.store_timestamp(records.buffer, position)), record)
+        return cls(record.end, int(kernels.read_store_timestamp(records.buffer, position)), record)
 
 
 class LogOrigin(NamedTuple):
@@ -248,5 +248,5 @@ def _step(
 
 def _cut(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:
     while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
-        time = int(kernels.store_timestamp(records.buffer, int(records.positions[number])))
+        time = int(kernels.read_store_timestamp(records.buffer, int(records.positions[number])))
         cuts.append(LogPosition(int(ends[number]), time))

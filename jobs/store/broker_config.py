@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from jobs.storage.locations import join_location
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
-from rmq_formats.broker_conf import change_counter, change_time, decode_config
+from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError, skip_lost_file
 from rmq_formats.store import FileKind
@@ -98,10 +98,10 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     else:
         return None
     with open_database(join_location(store.root, folder), store.storage) as database:
-        versions = [decode_config(value) for key, value in database.items(version) if key == VERSION_KEY]
+        versions = [decode_json_config(value) for key, value in database.items(version) if key == VERSION_KEY]
         config = {"dataVersion": versions[0] if versions else None}
         values: _Table = {
-            _text(key): decode_config(value) for key, value in database.items(family) if key != VERSION_KEY
+            _text(key): decode_json_config(value) for key, value in database.items(family) if key != VERSION_KEY
         }
         if table.table == _OFFSETS:
             values = dict(object_entries({name: value.get(_OFFSETS) for name, value in values.items()}))
@@ -117,7 +117,7 @@ def _v2_json(database: Database, table: ConfigTable) -> Iterator[_Row]:
     for key, value in _v2_rows(database, table):
         if value.startswith(_V2_JSON):
             name, _ = _v2_name(key)
-            yield _text(name), decode_config(value[len(_V2_JSON) :])
+            yield _text(name), decode_json_config(value[len(_V2_JSON) :])
 
 
 def _v2_progress(database: Database, table: ConfigTable) -> Iterator[_Row]:
@@ -186,10 +186,10 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
 def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
     """Return the content of a file of JSON, which a running broker writes over: a half-written one is read again."""
     try:
-        return decode_config(store.read(file, 0, _LARGEST))
+        return decode_json_config(store.read(file, 0, _LARGEST))
     except FormatError:
         time.sleep(_WRITTEN_S)
-        return decode_config(store.read(file, 0, _LARGEST))
+        return decode_json_config(store.read(file, 0, _LARGEST))
 
 
 def object_entries(table: object) -> Iterator[_Row]:
@@ -328,7 +328,7 @@ class _Parts:
     def _json(self, name: str) -> dict[str, object]:
         """Return the content of a file; empty if it does not exist or cannot be read."""
         try:
-            return decode_config(self._files[name]) if name in self._files else {}
+            return decode_json_config(self._files[name]) if name in self._files else {}
         except CorruptData as error:
             self._note(f"{CONFIG_FOLDER}/{name}: {error}")
             return {}

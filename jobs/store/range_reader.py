@@ -126,10 +126,10 @@ class RangeReader:
 
     def _settled(self, group: RawRecords) -> int:
         """Return how many records of a group are old enough to be read."""
-        settling = self._range.settling
-        if settling is None or self._range.final:
+        settle_limits = self._range.settle_limits
+        if settle_limits is None or self._range.final:
             return group.positions.size
-        return int(kernels.count_settled_records(group.buffer, group.positions, *settling))
+        return int(kernels.count_settled_records(group.buffer, group.positions, *settle_limits))
 
     def _see(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
         seen = self._seen
@@ -152,7 +152,7 @@ class RangeReader:
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
         self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed if it is the last one
-        self._seen.store_timestamp = int(kernels.store_timestamp(group.buffer, last))
+        self._seen.store_timestamp = int(kernels.read_store_timestamp(group.buffer, last))
         self._seen.records += count
 
     @property

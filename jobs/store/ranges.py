@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd
+from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
@@ -37,15 +38,17 @@ _LONGEST_ZEROS = 4 << 20  # in a body, with the broker's default maxMessageSize
 MAX_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
-# In ms: the newest store time that is read; the time after which a clock was wrong, because one message that is stored
-# a year ahead must not stop every run.
-SettleLimits = tuple[int, int]
+class SettleLimits(NamedTuple):
+    """Two store times in ms: a record that was stored between them is too new to be read."""
+
+    settled_until: int
+    plausible_until: int  # a later time is from a wrong clock: one message from next year must not stop every run
 
 
-def limits_of_settled_records(settle_ms: int) -> SettleLimits | None:
-    """Return between which store times records are too new to be read, those of the last *settle_ms*; None for 0."""
+def compute_settle_limits(settle_ms: int) -> SettleLimits | None:
+    """Return the limits that exclude records of the last *settle_ms*; None for 0."""
     now = time.time_ns() // 1_000_000
-    return (now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
+    return SettleLimits(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Range:
     sync: bool  # find the first record: start is not a known boundary
     final: bool  # records follow in a later segment, so nothing here is incomplete
     store_timestamp: int | None = None  # of the last record before start, where known
-    settling: SettleLimits | None = None  # records that are too new wait, unless the range is final
+    settle_limits: SettleLimits | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     why_left_over: LeftoverCheck = field(default=assume_left_over, repr=False, compare=False)
@@ -91,12 +94,12 @@ def plan_ranges(
     from_offset: int = 0,
     range_size: int = DEFAULT_RANGE_SIZE,
     store_timestamp: int | None = None,
-    settling: SettleLimits | None = None,
+    settle_limits: SettleLimits | None = None,
 ) -> list[Range]:
     """
     Return the ranges of the log from the record boundary *from_offset* on, in order.
 
-    *store_timestamp* is that of the last record before *from_offset*; *settling* says which of
+    *store_timestamp* is that of the last record before *from_offset*; *settle_limits* says which of
     the newest records wait.
     """
     newest = find_newest_written_offset(store)
@@ -116,7 +119,7 @@ def plan_ranges(
                 sync=begin > start,
                 final=is_final,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
-                settling=settling,
+                settle_limits=settle_limits,
                 storage=store.storage,
                 why_left_over=assume_left_over if is_final else evidence,
                 store_in_use=None if is_final else store.root,

@@ -43,7 +43,7 @@ from rmq_formats.detection import (
 from rmq_formats.errors import FormatError, is_disk_error, skip_lost_file
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.layout import read_in_blocks
+from rmq_formats.layout import make_block_reader
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -187,7 +187,7 @@ def determine_writers(
     """
     if given is not None:
         rules = parse_rules(given)
-        return Known(Writers(rules, _in_words((str(rule.release), rule.since) for rule in rules)), GIVEN, GIVEN)
+        return Known(Writers(rules, _in_words((str(rule.release), rule.from_offset) for rule in rules)), GIVEN, GIVEN)
     return writers_of_eras(detect_store_eras(store, effort, index), matter)
 
 
@@ -337,7 +337,7 @@ def _identify(segment: Segment, records: int) -> _Identity | None:
 
 def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
     with store.open(segment) as reader:
-        read = read_in_blocks(reader.read, _BLOCK)
+        read = make_block_reader(reader.read, _BLOCK)
         framing = find_framing(read, segment.readable_bytes, segment.base_offset)
         log = SegmentBytes(read, segment.readable_bytes, segment.base_offset, framing)
         position: int | None = 0

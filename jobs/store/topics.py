@@ -24,7 +24,7 @@ from jobs.store.broker_config import (
     read_rocksdb_config,
 )
 from jobs.store.store import Store
-from rmq_formats.broker_conf import change_counter, change_time, decode_config
+from rmq_formats.broker_conf import change_counter, change_time, decode_json_config
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
@@ -125,7 +125,7 @@ def recorded_topics_in(versions: Iterable[bytes]) -> tuple[RecordedTopics, ...]:
     found = []
     for data in versions:
         with suppress(FormatError):  # truncated while a run read it
-            found.append(_table_of(decode_config(data)))
+            found.append(_table_of(decode_json_config(data)))
     return tuple(table for table in found if table is not None and table.changed_ms is not None)
 
 

@@ -10,7 +10,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import Buffer, read_in_blocks
+from rmq_formats.layout import Buffer, make_block_reader
 
 Units = NDArray[np.void]
 
@@ -46,7 +46,7 @@ def read_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_])
     """Return the tags codes of a queue's *units*; an invalid address stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
-    read = read_in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
+    read = make_block_reader(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
     for number in addressed.tolist():
         offset = ext_address_offset(int(codes[number]))
         file = _file_at(queue, offset)

@@ -142,12 +142,12 @@ class _Batch:
         if pa.types.is_list(type_) or pa.types.is_map(type_):
             return self._repeated(places, type_, f"{path}[]")
         array, states = self._scalars(places, type_)
-        odd = np.flatnonzero(states == cells.ODD)
+        odd = np.flatnonzero(states == cells.UNUSUAL)
         if not odd.size:
             return array
         # The scalar reader reads single values in other spellings; only a rejected value sends its whole body there.
         values = make_array([self._judged(places, row, type_) for row in odd.tolist()], type_)
-        return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
+        return pc.replace_with_mask(array, pa.array(states == cells.UNUSUAL), values)
 
     def _repeated(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         is_list = pa.types.is_list(type_)
@@ -174,26 +174,26 @@ class _Batch:
             return None
 
     def _scalars(self, places: _Places, type_: pa.DataType) -> tuple[pa.Array, Bytes]:
-        """Return values, which are NULL unless their state is THERE."""
+        """Return values, which are NULL unless their state is PRESENT."""
         heads = self._heads(places)
-        states = np.where(heads == NULL, np.uint8(cells.ABSENT), np.uint8(cells.ODD))
+        states = np.where(heads == NULL, np.uint8(cells.ABSENT), np.uint8(cells.UNUSUAL))
         if pa.types.is_binary(type_):
             return pa.nulls(len(states), type_), states
         if pa.types.is_string(type_) or pa.types.is_floating(type_):
             is_wanted = heads == _QUOTE if pa.types.is_string(type_) else _HEADS[heads]
             texts = self._texts(_Places(np.where(is_wanted, places.starts, -1), places.ends, places.bodies))
-            states[is_wanted] = cells.THERE
+            states[is_wanted] = cells.PRESENT
             if pa.types.is_string(type_):
                 return texts, states
             values: NDArray[Any] = self._reals(texts, type_, states)
         elif pa.types.is_boolean(type_):
             is_true = heads == ord("t")
-            states[is_true | (heads == ord("f"))] = cells.THERE
+            states[is_true | (heads == ord("f"))] = cells.PRESENT
             values = np.packbits(is_true, bitorder="little")
         else:
             values = self._integers(places, type_, states)
-        is_there = np.packbits(states == cells.THERE, bitorder="little")
-        absent = int((states != cells.THERE).sum())
+        is_there = np.packbits(states == cells.PRESENT, bitorder="little")
+        absent = int((states != cells.PRESENT).sum())
         buffers = [pa.py_buffer(is_there) if absent else None, pa.py_buffer(values)]
         return pa.Array.from_buffers(type_, len(states), buffers, absent), states
 
@@ -214,7 +214,7 @@ class _Batch:
     def _reals(self, texts: pa.Array, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
         read: NDArray[np.float64] = texts.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
         # A greater one may have been an integer that the type cannot represent.
-        states[(states == cells.THERE) & ~(np.abs(read) < _EXACT_INTEGERS[type_.bit_width])] = cells.ODD
+        states[(states == cells.PRESENT) & ~(np.abs(read) < _EXACT_INTEGERS[type_.bit_width])] = cells.UNUSUAL
         with np.errstate(over="ignore"):
             return read.astype(type_.to_pandas_dtype())
 
@@ -231,8 +231,8 @@ class _Batch:
                 # A topic with a unit may have times as strings and as numbers: use the number if it is not a string.
                 factor, numbers, found = MICROSECONDS_PER_UNIT[self.times.unit], values.copy(), states.copy()
                 cells.read_decimals(*where, 0, _FARTHEST // factor, 0, numbers, found)
-                values = np.where(found == cells.THERE, numbers * factor, values)
-                states[found == cells.THERE] = cells.THERE
+                values = np.where(found == cells.PRESENT, numbers * factor, values)
+                states[found == cells.PRESENT] = cells.PRESENT
         elif pa.types.is_decimal(type_):
             cells.read_decimals(*where, type_.scale, min(10**type_.precision - 1, MAX_LONG), 1, values, states)
             return np.stack([values, values >> 63], axis=1)

@@ -52,7 +52,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify import LostRange, LostRanges, PartReport, locate_offset
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET
+from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET_PREFIX
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT
@@ -156,7 +156,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
             kind, cause = UNREADABLE_RANGE, "the disk reports a read error for these bytes"
         elif piece.reason == BRIDGE_REASON:
             cause = "the record was lost"
-        elif not place[1] and piece.reason.startswith(OTHER_OFFSET):
+        elif not place[1] and piece.reason.startswith(OTHER_OFFSET_PREFIX):
             cause = "these records were written at another offset: the file is from another log or has the wrong name"
         cause += f" ({piece.reason})" if piece.reason else ""
         finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)

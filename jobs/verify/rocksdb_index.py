@@ -33,7 +33,7 @@ from jobs.verify import PartReport, unreadable_database
 from rmq_formats.arrays import are_inside
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys
+from rmq_formats.rocksdb.build import HASHED_KEY, hash_index_rows
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
 KEYS_PER_PORTION = 1 << 20  # keys of a range of the log whose rows are compared together
@@ -124,7 +124,7 @@ def _divide(
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
         for rows in database.rows(INDEX_FAMILY):
             progress = sum(key in _PROGRESS for key in rows.keys)
-            places = hashed_keys(rows.keys, rows.values)
+            places = hash_index_rows(rows.keys, rows.values)
             tally.rows += len(places)
             tally.odd_rows += len(rows.keys) - progress - len(places)
             tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])

@@ -58,12 +58,12 @@ from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
-from rmq_formats.commitlog.record import INVALID_MAGIC
+from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
-_ZEROS = f"{INVALID_MAGIC}00000000"
+_ZEROS = f"{INVALID_MAGIC_PREFIX}00000000"
 _NEVER_WRITTEN = (
     f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )

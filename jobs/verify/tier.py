@@ -49,7 +49,7 @@ from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.keys import key_text
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, make_rules
-from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex, read_tier_index
+from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex, decode_tier_index
 
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
@@ -228,7 +228,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
 def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
     name = segment.location.removeprefix(f"{root}/")
     try:
-        index = read_tier_index(storage.read(segment.location, 0, segment.size))
+        index = decode_tier_index(storage.read(segment.location, 0, segment.size))
     except FileNotFoundError:  # expired meanwhile
         return segment, name, None, ()
     except FormatError as error:
@@ -340,7 +340,7 @@ class _Comparison:
         name, index, _ = self._files[self._file[entries[0]]]
         number = int(entries[0] - self._first[self._file[entries[0]]])
         found = str(int(self._entries[entries[0]][field]))
-        place = name, index.position_of(number), f"entry {number} {field}"
+        place = name, index.entry_position(number), f"entry {number} {field}"
         return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
 
     def _may_wait(self) -> Mask:

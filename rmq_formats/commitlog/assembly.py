@@ -24,10 +24,10 @@ from rmq_formats.commitlog.layout import (
     STORE_HOST_V6,
 )
 from rmq_formats.commitlog.record import parse_host
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import compiled, inlined_helper
 from rmq_formats.errors import CorruptData
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
-from rmq_formats.kernels.text import NAME_VALUE, PROPERTY
+from rmq_formats.kernels.text import NAME_VALUE_SEPARATOR_CODE, PROPERTY_SEPARATOR_CODE
 
 _NUMBERS, _WIDE_NUMBERS = fill.INT32_COLUMNS[: fill.STORE_DATE], fill.INT64_COLUMNS[: fill.BORN_TIME]  # those stored
 
@@ -67,8 +67,8 @@ class _Properties(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    numbers: NDArray[np.int32]
-    wide_numbers: NDArray[np.int64]
+    int32_columns: NDArray[np.int32]
+    int64_columns: NDArray[np.int64]
     topic: _Text
     topic_raw: _Text
     born_host: _Hosts
@@ -86,7 +86,7 @@ class AssembledRecords(NamedTuple):
     positions: Integers  # of each record in the buffer
     sizes: Sizes
     incomplete_offsets: Sequence[int]  # physical offsets of the rows that cannot be assembled
-    rows: Integers  # the number of each record's row
+    row_numbers: Integers  # the number of each record's row
 
     @property
     def offset_bounds(self) -> tuple[Integers, Integers]:
@@ -97,7 +97,7 @@ class AssembledRecords(NamedTuple):
         """Return some of the records."""
         return self._replace(
             offsets=self.offsets[chosen], positions=self.positions[chosen], sizes=self.sizes[chosen],
-            rows=self.rows[chosen],
+            row_numbers=self.row_numbers[chosen],
         )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     is_whole = sizes >= 0
     buffer = np.empty(total, np.uint8)
     _fill(rows, sizes, buffer)
-    offsets, kept = rows.wide_numbers[fill.PHYSICAL_OFFSET], sizes[is_whole]
+    offsets, kept = rows.int64_columns[fill.PHYSICAL_OFFSET], sizes[is_whole]
     positions = np.zeros(kept.size, np.int64)
     np.cumsum(kept[:-1], out=positions[1:])
     return AssembledRecords(
@@ -192,9 +192,9 @@ def _measure(rows: _Rows, sizes: Sizes) -> int:
     return total
 
 
-@inlined
+@inlined_helper
 def _size(rows: _Rows, row: int) -> int:
-    numbers = rows.numbers
+    numbers = rows.int32_columns
     magic, sys_flag = number_at(numbers[fill.MAGIC_CODE], row), number_at(numbers[fill.SYS_FLAG], row)
     born = _host_size(rows.born_host, row, sys_flag & BORN_HOST_V6)
     stored = _host_size(rows.store_host, row, sys_flag & STORE_HOST_V6)
@@ -213,7 +213,7 @@ def _size(rows: _Rows, row: int) -> int:
     return size if fits and size == number_at(numbers[fill.TOTAL_SIZE], row) else _NOT_WHOLE
 
 
-@inlined
+@inlined_helper
 def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
     """Return by how much a host is longer than one of IPv4; a negative number if it is not of the stated kind."""
     growth = HOST_V6_GROWTH if is_v6 else 0
@@ -221,12 +221,12 @@ def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
     return growth if size == _V4_SIZE + _PORT_SIZE + growth else _NOT_WHOLE
 
 
-@inlined
+@inlined_helper
 def _length(text: _Text, row: int) -> int:
     return number_at(text.offsets, row + 1) - number_at(text.offsets, row)
 
 
-@inlined
+@inlined_helper
 def _properties_size(rows: _Rows, row: int) -> int:
     if rows.properties_raw.present[np.uintp(row)]:
         return _length(rows.properties_raw, row)
@@ -235,7 +235,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
     for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
         size += _length(properties.names, item) + _length(properties.values, item) + 2
     # The last one's separator is there if the stored length says so.
-    return size - 1 if size > 0 and size > number_at(rows.numbers[fill.PROPERTIES_LENGTH], row) else size
+    return size - 1 if size > 0 and size > number_at(rows.int32_columns[fill.PROPERTIES_LENGTH], row) else size
 
 
 @compiled
@@ -246,26 +246,26 @@ def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
             at = _fill_record(rows, row, buffer, at)
 
 
-@inlined
+@inlined_helper
 def _fill_record(rows: _Rows, row: int, buffer: Bytes, at: int) -> int:
-    numbers, wide_numbers = rows.numbers, rows.wide_numbers
+    numbers, int64_columns = rows.int32_columns, rows.int64_columns
     magic, sys_flag = number_at(numbers[fill.MAGIC_CODE], row), number_at(numbers[fill.SYS_FLAG], row)
     write_i32(buffer, at + kernels.TOTAL_SIZE_AT, number_at(numbers[fill.TOTAL_SIZE], row))
     write_i32(buffer, at + kernels.MAGIC_CODE_AT, magic)
     write_i32(buffer, at + kernels.BODY_CRC_AT, number_at(numbers[fill.BODY_CRC], row))
     write_i32(buffer, at + kernels.QUEUE_ID_AT, number_at(numbers[fill.QUEUE_ID], row))
     write_i32(buffer, at + kernels.FLAG_AT, number_at(numbers[fill.FLAG], row))
-    write_i64(buffer, at + kernels.QUEUE_OFFSET_AT, number_at(wide_numbers[fill.QUEUE_OFFSET], row))
-    write_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT, number_at(wide_numbers[fill.PHYSICAL_OFFSET], row))
+    write_i64(buffer, at + kernels.QUEUE_OFFSET_AT, number_at(int64_columns[fill.QUEUE_OFFSET], row))
+    write_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT, number_at(int64_columns[fill.PHYSICAL_OFFSET], row))
     write_i32(buffer, at + kernels.SYS_FLAG_AT, sys_flag)
-    write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(wide_numbers[fill.BORN_TIMESTAMP], row))
+    write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(int64_columns[fill.BORN_TIMESTAMP], row))
     _fill_host(rows.born_host, row, buffer, at + kernels.BORN_HOST_AT)
     moved = at + (HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
-    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(wide_numbers[fill.STORE_TIMESTAMP], row))
+    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(int64_columns[fill.STORE_TIMESTAMP], row))
     _fill_host(rows.store_host, row, buffer, moved + kernels.STORE_HOST_AT)
     moved += HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0
     write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT, number_at(numbers[fill.RECONSUME_TIMES], row))
-    prepared = number_at(wide_numbers[fill.PREPARED_TRANSACTION_OFFSET], row)
+    prepared = number_at(int64_columns[fill.PREPARED_TRANSACTION_OFFSET], row)
     write_i64(buffer, moved + kernels.PREPARED_TRANSACTION_OFFSET_AT, prepared)
     write_i32(buffer, moved + kernels.BODY_LENGTH_AT, number_at(numbers[fill.BODY_LENGTH], row))
     at = _fill_text(rows.body, row, buffer, moved + _FIXED_SIZE)
@@ -281,28 +281,28 @@ def _fill_record(rows: _Rows, row: int, buffer: Bytes, at: int) -> int:
     return _fill_properties(rows, row, buffer, at + 2, max(length, 0))
 
 
-@inlined
+@inlined_helper
 def _fill_host(hosts: _Hosts, row: int, buffer: Bytes, at: int) -> None:
     number = number_at(hosts.numbers, row)
     start = number * _HOST_ROOM
     copy_bytes(hosts.data, start, start + number_at(hosts.sizes, number), buffer, at)
 
 
-@inlined
+@inlined_helper
 def _fill_text(text: _Text, row: int, buffer: Bytes, at: int) -> int:
     return copy_bytes(text.data, number_at(text.offsets, row), number_at(text.offsets, row + 1), buffer, at)
 
 
-@inlined
+@inlined_helper
 def _fill_properties(rows: _Rows, row: int, buffer: Bytes, at: int, size: int) -> int:
     if rows.properties_raw.present[np.uintp(row)]:
         return _fill_text(rows.properties_raw, row, buffer, at)
     properties, end = rows.properties, at + size
     for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
         at = _fill_text(properties.names, item, buffer, at)
-        buffer[np.uintp(at)] = np.uint8(NAME_VALUE)
+        buffer[np.uintp(at)] = np.uint8(NAME_VALUE_SEPARATOR_CODE)
         at = _fill_text(properties.values, item, buffer, at + 1)
         if at < end:
-            buffer[np.uintp(at)] = np.uint8(PROPERTY)
+            buffer[np.uintp(at)] = np.uint8(PROPERTY_SEPARATOR_CODE)
             at += 1
     return at

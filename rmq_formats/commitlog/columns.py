@@ -24,7 +24,7 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import LimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
-from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TextTable, new_text_table, text_number
+from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TextTable, find_or_add_text, new_text_table
 from rmq_formats.properties import PropertyParser
 
 BadRecord = tuple[int, int]  # physical offset and size of a record whose body has changed
@@ -58,10 +58,10 @@ def message_batch(
     out, distinct, rows = _filled(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
-        "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),
+        "topic": _repeated(out.topic_numbers[:rows], _texts(distinct.topics)),
         "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
-        "born_host": _repeated(out.born_hosts[:rows], _host_texts(distinct.born_hosts)),
-        "store_host": _repeated(out.store_hosts[:rows], _host_texts(distinct.store_hosts)),
+        "born_host": _repeated(out.born_host_numbers[:rows], _host_texts(distinct.born_hosts)),
+        "store_host": _repeated(out.store_host_numbers[:rows], _host_texts(distinct.store_hosts)),
         "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
         **_properties(out.properties, distinct.names, rows),
         "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
@@ -69,15 +69,15 @@ def message_batch(
     batch = pa.RecordBatch.from_arrays([columns[field.name] for field in MESSAGE_SCHEMA], schema=MESSAGE_SCHEMA)
     bad = [
         (records.base_offset + at, int(read_i32(buffer, at + kernels.TOTAL_SIZE_AT)))
-        for at in out.bad[: positions.size - rows].tolist()
+        for at in out.bad_positions[: positions.size - rows].tolist()
     ]
     return batch, bad
 
 
-def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
+def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
     """Return the CRC-32 of all bytes of each record."""
     crcs = np.empty(positions.size, np.int64)
-    kernels.record_crcs(buffer, np.array(positions, np.int64), np.array(sizes, np.int32), crcs)
+    kernels.compute_record_crcs(buffer, np.array(positions, np.int64), np.array(sizes, np.int32), crcs)
     return crcs
 
 
@@ -95,7 +95,7 @@ def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool)
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
-        if status == fill.MORE_TEXTS:
+        if status == fill.TEXT_TABLE_FULL:
             slots, heap_size = _MORE * slots, _MORE * heap_size
         else:
             spare = (_GROWTH - 1) * properties
@@ -118,8 +118,8 @@ def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
 
 
 def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
-    by_name = dict(zip(fill.INT32_COLUMNS, out.numbers[:, :rows], strict=True))
-    by_name |= dict(zip(fill.INT64_COLUMNS, out.wide_numbers[:, :rows], strict=True))
+    by_name = dict(zip(fill.INT32_COLUMNS, out.int32_columns[:, :rows], strict=True))
+    by_name |= dict(zip(fill.INT64_COLUMNS, out.int64_columns[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])
     present = {
         "store_date": has_store_date,
@@ -136,13 +136,13 @@ def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
 
 
 def _properties(out: Properties, names: PropertyNames, rows: int) -> dict[str, pa.Array]:
-    count, key_count = int(out.lists[rows]), int(out.key_lists[rows])
+    count, key_count = int(out.list_ends[rows]), int(out.key_list_ends[rows])
     keys = _column(pa.string(), out.keys, key_count)
-    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_lists[: rows + 1])]
+    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_list_ends[: rows + 1])]
     return {
         "properties": pa.MapArray.from_arrays(
-            _array(pa.int32(), out.lists[: rows + 1]),
-            _repeated(out.names[:count], _texts(names.texts)),
+            _array(pa.int32(), out.list_ends[: rows + 1]),
+            _repeated(out.name_numbers[:count], _texts(names.texts)),
             _column(pa.string(), out.values, count),
         ),
         "properties_raw": _column(pa.binary(), out.raw, rows, is_optional=True),
@@ -171,24 +171,24 @@ def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: in
     """Allocate the output for records whose parts have these total sizes; *texts*: properties in valid UTF-8."""
     most = properties // 3 + rows  # each takes at least three bytes, except that the last one has no separator
     return Output(
-        good=_room(np.int64, rows),
-        bad=_room(np.int64, rows),
+        good_positions=_room(np.int64, rows),
+        bad_positions=_room(np.int64, rows),
         body=_column_room(rows, bodies),
-        numbers=_room(np.int32, len(fill.INT32_COLUMNS) * rows).reshape(len(fill.INT32_COLUMNS), rows),
-        wide_numbers=_room(np.int64, len(fill.INT64_COLUMNS) * rows).reshape(len(fill.INT64_COLUMNS), rows),
-        topics=_room(np.int32, rows),
+        int32_columns=_room(np.int32, len(fill.INT32_COLUMNS) * rows).reshape(len(fill.INT32_COLUMNS), rows),
+        int64_columns=_room(np.int64, len(fill.INT64_COLUMNS) * rows).reshape(len(fill.INT64_COLUMNS), rows),
+        topic_numbers=_room(np.int32, rows),
         topic_raw=_column_room(rows, topics),
-        born_hosts=_room(np.int32, rows),
-        store_hosts=_room(np.int32, rows),
+        born_host_numbers=_room(np.int32, rows),
+        store_host_numbers=_room(np.int32, rows),
         offset_ids=_column_room(rows, _ID_SIZE * rows),
         properties=Properties(
-            lists=_ends_room(rows),
-            names=_room(np.int32, most),
+            list_ends=_ends_room(rows),
+            name_numbers=_room(np.int32, most),
             values=_column_room(most, texts),
             raw=_column_room(rows, properties),
             tags=_column_room(rows, texts),
             uniq_key=_column_room(rows, texts),
-            key_lists=_ends_room(rows),
+            key_list_ends=_ends_room(rows),
             keys=_column_room(properties // 2 + rows, texts),
         ),
     )
@@ -198,13 +198,13 @@ def _name_room(slots: int, heap_size: int) -> PropertyNames:
     texts = new_text_table(slots, heap_size, _SEED)
     for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)
-        text_number(texts, raw, 0, raw.size)
+        find_or_add_text(texts, raw, 0, raw.size)
     return PropertyNames(
         texts,
-        seen_in=np.zeros(slots // 2, np.int32),
-        seen_at=np.empty(slots // 2, np.int32),
-        starts=np.empty(_LONGEST_TEXT, np.int64),
-        ends=np.empty(_LONGEST_TEXT, np.int64),
+        last_row_plus_one=np.zeros(slots // 2, np.int32),
+        property_number=np.empty(slots // 2, np.int32),
+        value_starts=np.empty(_LONGEST_TEXT, np.int64),
+        value_ends=np.empty(_LONGEST_TEXT, np.int64),
         scratch=np.empty(_GROWTH * _LONGEST_TEXT, np.uint8),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog import kernels
-from rmq_formats.compiled import compiled, helper, inlined
+from rmq_formats.compiled import compiled, compiled_helper, inlined_helper
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
@@ -27,25 +27,25 @@ from rmq_formats.kernels.integers import (
     read_i64,
 )
 from rmq_formats.kernels.text import (
-    NAME_VALUE,
-    PROPERTY,
+    NAME_VALUE_SEPARATOR_CODE,
     PROPERTY_PARSER_SCAN,
+    PROPERTY_SEPARATOR_CODE,
     SEPARATOR_LIMIT,
     TABLE_FULL,
     TextTable,
     copy_as_java_text,
     find_byte_below,
-    is_clean_text,
+    find_or_add_text,
     is_text_at,
+    is_valid_utf8,
     next_property,
-    text_number,
 )
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 
 # How a pass ended.
 DONE = 0
-MORE_TEXTS = 1  # no room for another distinct text
-MORE_ROOM = 2  # malformed text, which may grow
+TEXT_TABLE_FULL = 1  # no room for another distinct text
+TEXT_BUFFER_FULL = 2  # malformed text, which may grow
 
 INT32_COLUMNS = (
     "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
@@ -90,28 +90,28 @@ class Column(NamedTuple):
 class Properties(NamedTuple):
     """The columns that come from the properties."""
 
-    lists: Sizes  # where each row's properties end, after a zero
-    names: Sizes  # number of each property's name
+    list_ends: Sizes  # where each row's properties end, after a zero
+    name_numbers: Sizes  # number of each property's name
     values: Column
     raw: Column
     tags: Column
     uniq_key: Column
-    key_lists: Sizes  # where each row's keys end, after a zero
+    key_list_ends: Sizes  # where each row's keys end, after a zero
     keys: Column  # `present` is by row
 
 
 class Output(NamedTuple):
     """All columns of a group of records."""
 
-    good: Integers  # positions of the records that became rows
-    bad: Integers  # of those whose body has changed
+    good_positions: Integers  # positions of the records that became rows
+    bad_positions: Integers  # of those whose body has changed
     body: Column
-    numbers: NDArray[np.int32]  # a line for each of INT32_COLUMNS
-    wide_numbers: Integers  # a line for each of INT64_COLUMNS
-    topics: Sizes  # number of each row's topic
+    int32_columns: NDArray[np.int32]  # a line for each of INT32_COLUMNS
+    int64_columns: Integers  # a line for each of INT64_COLUMNS
+    topic_numbers: Sizes  # number of each row's topic
     topic_raw: Column
-    born_hosts: Sizes
-    store_hosts: Sizes
+    born_host_numbers: Sizes
+    store_host_numbers: Sizes
     offset_ids: Column
     properties: Properties
 
@@ -120,10 +120,10 @@ class PropertyNames(NamedTuple):
     """The distinct property names, and the values of the current row."""
 
     texts: TextTable
-    seen_in: Sizes  # by name: the last row that had it, plus 1, so that the zeros of a new array mean 'in no row'
-    seen_at: Sizes  # by name: which of that row's properties it is
-    starts: Integers  # of the row's values
-    ends: Integers
+    last_row_plus_one: Sizes  # by name: the last row that had it; the zeros of a new array mean "in no row"
+    property_number: Sizes  # by name: which of that row's properties it is
+    value_starts: Integers  # of the row's values
+    value_ends: Integers
     scratch: Bytes  # the row's text with malformed bytes replaced
 
 
@@ -136,14 +136,14 @@ class DistinctTexts(NamedTuple):
     names: PropertyNames
 
 
-@inlined
+@inlined_helper
 def _append(column: Column, number: int, buffer: Bytes, start: int, end: int) -> None:
     """Write one text; *number* counts those before it."""
     at = number_at(column.ends, number)
     column.ends[np.uintp(number + 1)] = copy_by_words(buffer, start, end, column.data, at)
 
 
-@inlined
+@inlined_helper
 def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: int) -> None:
     _append(column, row, buffer, start, end)
     column.present[np.uintp(row)] = 1 if end > start else 0
@@ -163,13 +163,19 @@ def measure_texts(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
 
 @compiled
 def fill_columns(
-    buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: DistinctTexts
+    buffer: Bytes,
+    positions: Integers,
+    parser: int,
+    with_body: int,
+    spare_bytes: int,
+    out: Output,
+    distinct: DistinctTexts,
 ) -> tuple[int, int]:
     """
     Fill all columns; return the number of rows, and how the pass ended.
 
-    Malformed properties may grow by *spare* bytes when they are decoded. Each group of records is small enough to stay
-    in the processor's cache from the first pass to the last.
+    Malformed properties may grow by *spare_bytes* when they are decoded. Each group of records is small enough to
+    stay in the processor's cache from the first pass to the last.
     """
     rows, last = as_int64(0), as_int64(0)
     status = DONE
@@ -178,25 +184,27 @@ def fill_columns(
         while last < positions.size and number_at(positions, last) - number_at(positions, first) < _CACHED_SIZE:
             last += 1
         before, rows = rows, _fill_bodies(buffer, positions, first, last, rows, with_body, out)
-        _fill_numbers(buffer, out.good, before, rows, out.numbers, out.wide_numbers)
+        _fill_numbers(buffer, out.good_positions, before, rows, out.int32_columns, out.int64_columns)
         texts, scratch = distinct.topics, distinct.names.scratch
-        status = fill_topics(buffer, out.good, before, rows, texts, scratch, out.topics, out.topic_raw)
+        status = fill_topics(buffer, out.good_positions, before, rows, texts, scratch, out.topic_numbers, out.topic_raw)
         if status == DONE:
             status = _fill_hosts(buffer, before, rows, distinct, out)
         if status == DONE:
             names, properties = distinct.names, out.properties
-            status, spare = _fill_properties(buffer, out.good, before, rows, parser, spare, names, properties)
+            status, spare_bytes = _fill_properties(
+                buffer, out.good_positions, before, rows, parser, spare_bytes, names, properties
+            )
     return rows, status
 
 
-@helper
+@compiled_helper
 def _fill_bodies(
     buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: Output
 ) -> int:
     for i in range(first, last):
         at = number_at(positions, i)
-        if kernels.has_right_crc(buffer, at):
-            out.good[np.uintp(rows)] = at
+        if kernels.has_right_body_crc(buffer, at):
+            out.good_positions[np.uintp(rows)] = at
             parts = kernels.record_parts(buffer, at)
             end = parts.body_end if with_body else parts.body
             out.body.ends[np.uintp(rows + 1)] = copy_bytes(
@@ -204,11 +212,11 @@ def _fill_bodies(
             )
             rows += 1
         else:
-            out.bad[np.uintp(i - rows)] = at
+            out.bad_positions[np.uintp(i - rows)] = at
     return rows
 
 
-@helper
+@compiled_helper
 def _fill_numbers(
     buffer: Bytes, positions: Integers, first: int, last: int, numbers: NDArray[np.int32], wide: Integers
 ) -> None:
@@ -218,7 +226,7 @@ def _fill_numbers(
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
         growth = kernels.host_growth(sys_flag)
         born = read_i64(buffer, at + kernels.BORN_TIMESTAMP_AT)
-        stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag))
+        stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_host_growth(sys_flag))
         has_date = MIN_DATE_MS <= stored <= MAX_DATE_MS
         parts = kernels.record_parts(buffer, at)
         numbers[TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
@@ -260,39 +268,39 @@ def fill_topics(
         topic, topic_end = parts.topic, parts.topic_end
         raw_end = topic
         if number < 0 or not is_text_at(texts, number, buffer, topic, topic_end):
-            if is_clean_text(buffer, topic, topic_end):
-                number = text_number(texts, buffer, topic, topic_end)
+            if is_valid_utf8(buffer, topic, topic_end):
+                number = find_or_add_text(texts, buffer, topic, topic_end)
             else:
                 clean_end = copy_as_java_text(buffer, topic, topic_end, scratch, nothing)
-                number = text_number(texts, scratch, nothing, clean_end)
+                number = find_or_add_text(texts, scratch, nothing, clean_end)
                 raw_end = topic_end
             if number == TABLE_FULL:
-                return MORE_TEXTS
+                return TEXT_TABLE_FULL
         numbers[np.uintp(row)] = number
         _append_optional(topic_raw, row, buffer, topic, raw_end)
     return DONE
 
 
-@helper
+@compiled_helper
 def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, out: Output) -> int:
     """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
-    born = number_at(out.born_hosts, first - 1) if first else -1
-    store = number_at(out.store_hosts, first - 1) if first else -1
+    born = number_at(out.born_host_numbers, first - 1) if first else -1
+    store = number_at(out.store_host_numbers, first - 1) if first else -1
     for row in range(first, last):
-        at = number_at(out.good, row)
+        at = number_at(out.good_positions, row)
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
-        growth = kernels.born_growth(sys_flag)
+        growth = kernels.born_host_growth(sys_flag)
         start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + growth
         if born < 0 or not is_text_at(distinct.born_hosts, born, buffer, start, end):
-            born = text_number(distinct.born_hosts, buffer, start, end)
+            born = find_or_add_text(distinct.born_hosts, buffer, start, end)
         start = at + kernels.STORE_HOST_AT + growth
         end = at + kernels.RECONSUME_TIMES_AT + kernels.host_growth(sys_flag)
         if store < 0 or not is_text_at(distinct.store_hosts, store, buffer, start, end):
-            store = text_number(distinct.store_hosts, buffer, start, end)
+            store = find_or_add_text(distinct.store_hosts, buffer, start, end)
         if min(born, store) == TABLE_FULL:
-            return MORE_TEXTS
-        out.born_hosts[np.uintp(row)] = born
-        out.store_hosts[np.uintp(row)] = store
+            return TEXT_TABLE_FULL
+        out.born_host_numbers[np.uintp(row)] = born
+        out.store_host_numbers[np.uintp(row)] = store
         ids = out.offset_ids
         to = _write_hex(buffer, start, end, ids.data, number_at(ids.ends, row))
         offset = at + kernels.PHYSICAL_OFFSET_AT
@@ -300,7 +308,7 @@ def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, o
     return DONE
 
 
-@inlined
+@inlined_helper
 def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
     for i in range(end - start):
         value = byte_at(buffer, start + i)
@@ -309,7 +317,7 @@ def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> i
     return at + 2 * (end - start)
 
 
-@helper
+@compiled_helper
 def _fill_properties(
     buffer: Bytes,
     positions: Integers,
@@ -325,31 +333,31 @@ def _fill_properties(
 
     Return how the pass ended, and the rest of *spare*.
     """
-    before = number_at(out.lists, first_row - 1) if first_row else 0
-    first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
+    before = number_at(out.list_ends, first_row - 1) if first_row else 0
+    first, keys = number_at(out.list_ends, first_row), number_at(out.key_list_ends, first_row)
     for row in range(first_row, last_row):
         parts = kernels.record_parts(buffer, number_at(positions, row))
         raw, raw_end = parts.properties, parts.properties_end
         source, start, end = buffer, raw, raw_end
-        is_clean = is_clean_text(buffer, raw, raw_end)
+        is_clean = is_valid_utf8(buffer, raw, raw_end)
         if not is_clean:
             source, start = names.scratch, as_int64(0)
             end = copy_as_java_text(buffer, raw, raw_end, source, start)
             spare -= end - (raw_end - raw)
             if spare < 0:
-                return MORE_ROOM, spare
+                return TEXT_BUFFER_FULL, spare
         count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
         if count == TABLE_FULL:
-            return MORE_TEXTS, spare
+            return TEXT_TABLE_FULL, spare
         keys = _write_row(source, row, first, count, keys, names, out)
         _append_optional(out.raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
         before, first = first, first + count
-        out.lists[np.uintp(row + 1)] = first
-        out.key_lists[np.uintp(row + 1)] = keys
+        out.list_ends[np.uintp(row + 1)] = first
+        out.key_list_ends[np.uintp(row + 1)] = keys
     return DONE, spare
 
 
-@inlined
+@inlined_helper
 def _parse_row(
     buffer: Bytes,
     start: int,
@@ -376,7 +384,7 @@ def _parse_row(
         name, name_start = -1, at
         value, value_end = at, at
         if before + count < first:
-            name = number_at(out.names, before + count)
+            name = number_at(out.name_numbers, before + count)
             value, value_end = _expected_value(names.texts, name, buffer, at, end, parser)
         if value_end > value:
             at = value_end + 1
@@ -384,48 +392,54 @@ def _parse_row(
             name_start, name_end, value, value_end, at, _, _ = next_property(buffer, at, end, parser, at, as_int64(0))
             if value == value_end:
                 break
-            name = text_number(names.texts, buffer, name_start, name_end)
+            name = find_or_add_text(names.texts, buffer, name_start, name_end)
             if name == TABLE_FULL:
                 return TABLE_FULL, False
         is_rebuildable = is_rebuildable and name_start == expected
         expected = value_end + 1
         place = count
-        if names.seen_in[np.uintp(name)] == row + 1:
+        if names.last_row_plus_one[np.uintp(name)] == row + 1:
             is_rebuildable = False
-            place = number_at(names.seen_at, name)
+            place = number_at(names.property_number, name)
         else:
-            names.seen_in[np.uintp(name)] = row + 1
-            names.seen_at[np.uintp(name)] = place
-            out.names[np.uintp(first + place)] = name
+            names.last_row_plus_one[np.uintp(name)] = row + 1
+            names.property_number[np.uintp(name)] = place
+            out.name_numbers[np.uintp(first + place)] = name
             count += 1
-        names.starts[np.uintp(place)] = value
-        names.ends[np.uintp(place)] = value_end
+        names.value_starts[np.uintp(place)] = value
+        names.value_ends[np.uintp(place)] = value_end
     # After the last value, nothing is left but one separator.
-    ends_well = start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == PROPERTY)
+    ends_well = (
+        start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == PROPERTY_SEPARATOR_CODE)
+    )
     return count, is_rebuildable and ends_well
 
 
-@inlined
+@inlined_helper
 def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
     """Return the slice of the value if the next property has this name and an ordinary form, else an empty slice."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
-    if start >= end or byte_at(buffer, start - 1) != NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
+    if (
+        start >= end
+        or byte_at(buffer, start - 1) != NAME_VALUE_SEPARATOR_CODE
+        or not is_text_at(texts, name, buffer, at, start - 1)
+    ):
         return at, at
     stop = find_byte_below(buffer, start, end, SEPARATOR_LIMIT)
-    while parser == PROPERTY_PARSER_SCAN and stop < end and byte_at(buffer, stop) != PROPERTY:
+    while parser == PROPERTY_PARSER_SCAN and stop < end and byte_at(buffer, stop) != PROPERTY_SEPARATOR_CODE:
         stop = find_byte_below(buffer, stop + 1, end, SEPARATOR_LIMIT)
-    if stop < end and byte_at(buffer, stop) != PROPERTY:
+    if stop < end and byte_at(buffer, stop) != PROPERTY_SEPARATOR_CODE:
         return at, at
     return start, stop
 
 
-@inlined
+@inlined_helper
 def _write_row(
     buffer: Bytes, row: int, first: int, count: int, keys: int, names: PropertyNames, out: Properties
 ) -> int:
     """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
     for i in range(count):
-        _append(out.values, first + i, buffer, number_at(names.starts, i), number_at(names.ends, i))
+        _append(out.values, first + i, buffer, number_at(names.value_starts, i), number_at(names.value_ends, i))
     start, end = _value_of(as_int64(_TAGS), row, names)
     _append_optional(out.tags, row, buffer, start, end)
     start, end = _value_of(as_int64(_UNIQ_KEY), row, names)
@@ -443,10 +457,10 @@ def _write_row(
     return keys
 
 
-@inlined
+@inlined_helper
 def _value_of(name: int, row: int, names: PropertyNames) -> tuple[int, int]:
     """Return the slice of a property's value in this row; an empty one when it has none."""
-    if names.seen_in[np.uintp(name)] != row + 1:
+    if names.last_row_plus_one[np.uintp(name)] != row + 1:
         return 0, 0
-    place = number_at(names.seen_at, name)
-    return number_at(names.starts, place), number_at(names.ends, place)
+    place = number_at(names.property_number, name)
+    return number_at(names.value_starts, place), number_at(names.value_ends, place)

@@ -18,7 +18,7 @@ from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.errors import FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 
-BLOCK = 4096  # bytes that a file system loses if a disk loses a sector
+DISK_BLOCK_SIZE = 4096  # bytes that a file system loses if a disk loses a sector
 
 _PROBED = 16 << 20  # bytes in which a valid record must be found
 _POS = DLEDGER_ENTRY.index("pos")
@@ -45,12 +45,12 @@ def find_framing(read: Read, size: int, base_offset: int) -> Framing:
     start = 0
     try:
         head = bytes(read(0, DLEDGER_ENTRY.size))
-        if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * BLOCK)):
+        if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * DISK_BLOCK_SIZE)):
             return detect_framing(head)
     except OSError as error:
         if not is_disk_error(error):
             raise
-        start = BLOCK
+        start = DISK_BLOCK_SIZE
     try:
         return _proven_framing(read, min(size, _PROBED), base_offset, start)
     except OSError as error:

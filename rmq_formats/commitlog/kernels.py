@@ -26,7 +26,7 @@ from rmq_formats.commitlog.layout import (
     TOPIC_LENGTH,
     TransactionType,
 )
-from rmq_formats.compiled import compiled, helper, inlined
+from rmq_formats.compiled import compiled, compiled_helper, inlined_helper
 from rmq_formats.crc import crc32
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
@@ -85,50 +85,50 @@ WRONG_RECORD_CRC = 2  # the optional one over the full record; or a queue offset
 TRAILING_ZEROS = 3  # its properties end in them
 
 
-@inlined
+@inlined_helper
 def host_growth(sys_flag: int) -> int:
     """Return by how much the hosts lengthen the fixed part."""
     growth = HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
     return growth + HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else growth
 
 
-@inlined
-def born_growth(sys_flag: int) -> int:
+@inlined_helper
+def born_host_growth(sys_flag: int) -> int:
     """Return by how much the born host shifts the fields after it."""
     return HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
 
 
-@inlined
+@inlined_helper
 def topic_length_size(magic: int) -> int:
     """Return how many bytes the length of a topic has."""
     return _TOPIC_LENGTH_V1_SIZE if magic == MAGIC_V1 else _TOPIC_LENGTH_V2_SIZE
 
 
-@inlined
-def store_timestamp(buffer: Bytes, at: int) -> int:
+@inlined_helper
+def read_store_timestamp(buffer: Bytes, at: int) -> int:
     """Return when the record at *at* was stored."""
-    return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_growth(read_i32(buffer, at + SYS_FLAG_AT)))
+    return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_host_growth(read_i32(buffer, at + SYS_FLAG_AT)))
 
 
-def entry_term(buffer: Bytes, record: int) -> int:
-    """Return the term of the entry around the record at *record*."""
-    return int(read_i64(buffer, record - _ENTRY_SIZE + _ENTRY_TERM_AT))
+def read_entry_term(buffer: Bytes, record_position: int) -> int:
+    """Return the term of the entry around the record at *record_position*."""
+    return int(read_i64(buffer, record_position - _ENTRY_SIZE + _ENTRY_TERM_AT))
 
 
 @compiled
-def count_settled_records(buffer: Bytes, positions: Integers, limit: int, ahead: int) -> int:
+def count_settled_records(buffer: Bytes, positions: Integers, settled_until: int, plausible_until: int) -> int:
     """
-    Return the number of records before the first one that was stored later than *limit*, but not after *ahead*.
+    Return the number of records before the first one stored after *settled_until* and not after *plausible_until*.
 
-    A time after *ahead* is from a wrong clock, and does not show the age of the record.
+    A time after *plausible_until* is from a wrong clock, and does not show the age of the record.
     """
     for number in range(positions.size):
-        if limit < store_timestamp(buffer, positions[number]) <= ahead:
+        if settled_until < read_store_timestamp(buffer, positions[number]) <= plausible_until:
             return number
     return int(positions.size)
 
 
-@inlined
+@inlined_helper
 def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
     at, end = body_at, body_at + max(read_i32(buffer, body_at - 4), 0)
     while at < end and byte_at(buffer, at) == 0:
@@ -136,16 +136,16 @@ def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
     return at == end
 
 
-@inlined
-def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
-    """Check the record at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
+@inlined_helper
+def check_record(buffer: Bytes, at: int, limit: int, physical_offset: int) -> int:
+    """Check the record at *at*, whose offset is *physical_offset*, as `decode_record` does: GOOD, SHORT or BAD."""
     if limit - at < _HEAD_SIZE:
         return SHORT
     magic = read_i32(buffer, at + MAGIC_CODE_AT)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return BAD
     total_size = read_i32(buffer, at + TOTAL_SIZE_AT)
-    if total_size < MIN_RECORD_SIZE or read_i64(buffer, at + PHYSICAL_OFFSET_AT) != place:
+    if total_size < MIN_RECORD_SIZE or read_i64(buffer, at + PHYSICAL_OFFSET_AT) != physical_offset:
         return BAD
     if total_size > limit - at:
         return SHORT
@@ -169,27 +169,27 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     return BAD if is_marked and _has_zero_body(buffer, at + fixed) else GOOD
 
 
-@helper
-def check_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
+@compiled_helper
+def check_framed_record(buffer: Bytes, at: int, limit: int, physical_offset: int, header_size: int) -> int:
     """Check the record at *at*, after a DLedger entry header if the log has them."""
     if header_size == 0:
-        return check_record(buffer, at, limit, place)
+        return check_record(buffer, at, limit, physical_offset)
     if limit - at < _ENTRY_SIZE:
         return SHORT
     body_length = read_i32(buffer, at + _ENTRY_BODY_LENGTH_AT)
     if (
         read_i32(buffer, at + _ENTRY_MAGIC_AT) != DLEDGER_MAGIC
-        or read_i64(buffer, at + _ENTRY_POS_AT) != place
+        or read_i64(buffer, at + _ENTRY_POS_AT) != physical_offset
         or read_i32(buffer, at + _ENTRY_SIZE_AT) != _ENTRY_SIZE + body_length
     ):
         return BAD
-    found = check_record(buffer, at + _ENTRY_SIZE, limit, place + _ENTRY_SIZE)
+    found = check_record(buffer, at + _ENTRY_SIZE, limit, physical_offset + _ENTRY_SIZE)
     if found == GOOD and read_i32(buffer, at + _ENTRY_SIZE + TOTAL_SIZE_AT) != body_length:
         return BAD
     return found
 
 
-@inlined
+@inlined_helper
 def is_end_of_file(buffer: Bytes, at: int, header_size: int) -> bool:
     """Return whether the broker closed the file at *at*, after which at least a blank's bytes are."""
     if header_size:
@@ -249,7 +249,7 @@ class RecordParts(NamedTuple):
     properties_end: int
 
 
-@inlined
+@inlined_helper
 def record_parts(buffer: Bytes, at: int) -> RecordParts:
     """Return the places of a checked record's parts."""
     body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
@@ -263,7 +263,7 @@ def record_parts(buffer: Bytes, at: int) -> RecordParts:
 
 
 @compiled
-def has_right_crc(buffer: Bytes, at: int) -> bool:
+def has_right_body_crc(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record's body has the right CRC; an empty one always has."""
     parts = record_parts(buffer, at)
     crc = read_i32(buffer, at + BODY_CRC_AT)
@@ -271,7 +271,7 @@ def has_right_crc(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
-def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers) -> None:
+def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers) -> None:
     """Fill *crcs* with the CRC-32 of all bytes of each record."""
     for number in range(positions.size):
         crcs[number] = crc32(buffer, positions[number], positions[number] + sizes[number])
@@ -289,7 +289,7 @@ def find_invalid_records(buffer: Bytes, positions: Integers, sizes: Sizes, offse
     return count
 
 
-@inlined
+@inlined_helper
 def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> bool:
     """Return whether the CRC over the full record that its properties end in is right; without one it is."""
     start = end - CRC_SIZE
@@ -308,7 +308,7 @@ def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> 
     return same == _CRC_HEAD_SIZE and byte_at(buffer, end - 1) == 2
 
 
-@inlined
+@inlined_helper
 def _has_unused_queue_offset(buffer: Bytes, at: int) -> bool:
     """Return whether a prepared or rolled back record, which no queue has, states a queue offset: brokers store 0."""
     is_in_no_queue = read_i32(buffer, at + SYS_FLAG_AT) & _PREPARED != 0
@@ -324,7 +324,7 @@ def find_records_with_wrong_crc(buffer: Bytes, positions: Integers, numbers: Int
         parts = record_parts(buffer, at)
         properties, end = parts.properties, parts.properties_end
         kind = 0
-        if not has_right_crc(buffer, at):
+        if not has_right_body_crc(buffer, at):
             kind = WRONG_BODY_CRC
         elif end > properties and byte_at(buffer, end - 1) == 0:
             kind = TRAILING_ZEROS
@@ -357,16 +357,16 @@ def find_differing_copies(
 def read_store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> None:
     """Fill *times* with the store times of the records at *positions*."""
     for number in range(positions.size):
-        times[number] = store_timestamp(buffer, positions[number])
+        times[number] = read_store_timestamp(buffer, positions[number])
 
 
 @compiled
-def is_written(buffer: Bytes, at: int) -> bool:
+def is_fully_written(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record is written to its last byte, as `is_fully_written` does."""
     parts = record_parts(buffer, at)
     if parts.properties_end > parts.properties and byte_at(buffer, parts.properties_end - 1) == 0:
         return False
-    return has_right_crc(buffer, at)
+    return has_right_body_crc(buffer, at)
 
 
 @compiled
@@ -380,7 +380,7 @@ def find_magic(buffer: Bytes, at: int, limit: int) -> int:
 
 
 @compiled
-def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
+def find_end_of_file(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
     """Return the position of an end that states the right number of remaining bytes, or -1; *left* remain at *at*."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
@@ -390,7 +390,7 @@ def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) ->
 
 
 @compiled
-def written_end(buffer: Bytes, start: int, end: int) -> int:
+def find_trailing_zeros(buffer: Bytes, start: int, end: int) -> int:
     """Return the beginning of the zeros that the bytes end in."""
     block = 512
     while end - start >= block:

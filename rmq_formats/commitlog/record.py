@@ -37,15 +37,15 @@ from rmq_formats.properties import (
     CRC_SIZE,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
-    java_text,
+    decode_java_text,
     property_crc_text,
 )
 
 _V6_SIZE = 16
 
 
-INVALID_MAGIC = "invalid magic "  # before the number, in the reason why bytes are not a record
-OTHER_OFFSET = "physical_offset "  # before the offset that a record states, in the same reason
+INVALID_MAGIC_PREFIX = "invalid magic "  # before the number, in the reason why bytes are not a record
+OTHER_OFFSET_PREFIX = "physical_offset "  # before the offset that a record states, in the same reason
 BRIDGE_REASON = "a repair wrote a bridge record over the lost bytes"
 
 
@@ -88,7 +88,7 @@ class MessageRecord(NamedTuple):
     @property
     def topic(self) -> str:
         """The topic as Java reads it."""
-        return java_text(self.topic_raw)
+        return decode_java_text(self.topic_raw)
 
     @property
     def end_offset(self) -> int:
@@ -108,11 +108,11 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(int, HEAD.unpack(view, position, place))
     topic_length_layout = TOPIC_LENGTH.get(magic_code)
     if topic_length_layout is None:
-        raise CorruptData(f"{INVALID_MAGIC}{magic_code & 0xFFFFFFFF:08X}", place)
+        raise CorruptData(f"{INVALID_MAGIC_PREFIX}{magic_code & 0xFFFFFFFF:08X}", place)
     if total_size < MIN_RECORD_SIZE:
         raise CorruptData(f"total_size {total_size} is below the minimum of {MIN_RECORD_SIZE}", place)
     if physical_offset is not None and stated_offset != physical_offset:
-        raise CorruptData(f"{OTHER_OFFSET}{stated_offset} in a record", place)
+        raise CorruptData(f"{OTHER_OFFSET_PREFIX}{stated_offset} in a record", place)
     end = position + total_size
     if end > view.nbytes:
         raise NeedMoreData(f"record of {total_size} bytes is truncated", place)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.framing import BLOCK
+from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
 from rmq_formats.commitlog.segment import (
     LEFTOVER_REASON,
@@ -91,7 +91,7 @@ class Window:
         while self.filled < min(stop, self.size - self.position):
             position = self.position + self.filled
             try:
-                self._append(min(stop, self.filled + BLOCK - position % BLOCK))
+                self._append(min(stop, self.filled + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE))
             except OSError as error:
                 if not is_disk_error(error):
                     raise
@@ -107,13 +107,13 @@ class Window:
 
     def _readable_from(self, position: int) -> int:
         """Return the end of the blocks that cannot be read; the one at *position* is the first."""
-        probe = memoryview(bytearray(BLOCK))
+        probe = memoryview(bytearray(DISK_BLOCK_SIZE))
         while True:
-            position = min(position + BLOCK - position % BLOCK, self.size)
+            position = min(position + DISK_BLOCK_SIZE - position % DISK_BLOCK_SIZE, self.size)
             if position >= self.size:
                 return position
             try:
-                self._read_into(position, probe[: min(BLOCK, self.size - position)])
+                self._read_into(position, probe[: min(DISK_BLOCK_SIZE, self.size - position)])
             except OSError as error:
                 if not is_disk_error(error):
                     raise
@@ -208,7 +208,7 @@ class _Walker:
                 break
             if found == kernels.END_OF_FILE and log.is_end_of_file(position, tail.next_record):
                 yield from self._release()
-                yield log.piece(PieceKind.BLANK, position)
+                yield log.make_piece(PieceKind.BLANK, position)
                 return
             if found in (kernels.BAD, kernels.END_OF_FILE, _UNREADABLE):
                 reason, unreadable_end = log.refusal(position, found)
@@ -216,17 +216,17 @@ class _Walker:
                 if after is None:
                     after = unreadable_end
                 if after is None:
-                    reason = tail.stale or reason
+                    reason = tail.stale_reason or reason
                     break
                 if tail.has_record_now(position):
                     log.forget()
                     continue
                 yield from self._release()
-                yield log.piece(PieceKind.DAMAGE, position, after, reason)
+                yield log.make_piece(PieceKind.DAMAGE, position, after, reason)
                 position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
             position, self.held = self.held.base_offset - log.base_offset, None
-            reason = tail.stale or UNSETTLED_REASON
+            reason = tail.stale_reason or UNSETTLED_REASON
         yield from self._release()
         pieces = tail.last_pieces(log, position, reason) if position < self.end else []
         if pieces is None:
@@ -238,10 +238,10 @@ class _Walker:
     def _hold(self, records: RawRecords) -> Iterator[RawRecords]:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
-        self.tail.newest_timestamp = int(kernels.store_timestamp(records.buffer, last))
+        self.tail.newest_timestamp = int(kernels.read_store_timestamp(records.buffer, last))
         if self.term != NO_TERM:
-            self.term = kernels.entry_term(records.buffer, last)
-        if not self.tail.final and not kernels.is_written(records.buffer, last):
+            self.term = kernels.read_entry_term(records.buffer, last)
+        if not self.tail.final and not kernels.is_fully_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
             self.held = RawRecords(
                 records.buffer[last - header_size : end].copy(),
@@ -361,7 +361,7 @@ class _Log(SegmentBytes):
                 if stop is not None and position >= stop:
                     return None
                 records, _, _ = self.chain(position, position + 1)
-                if records is not None and kernels.has_right_crc(records.buffer, records.positions[0]):
+                if records is not None and kernels.has_right_body_crc(records.buffer, records.positions[0]):
                     return position
                 position += 1
             elif window.unreadable is not None:
@@ -378,15 +378,15 @@ class _Log(SegmentBytes):
         window = self._window
         if self._known != (window.position, window.filled):
             self._known = window.position, window.filled
-            self._known_end = int(kernels.written_end(window.buffer, 0, window.filled))
+            self._known_end = int(kernels.find_trailing_zeros(window.buffer, 0, window.filled))
         return self._known_end
 
-    def find_end(self, start: int) -> int | None:
+    def find_end_of_file(self, start: int) -> int | None:
         window, position = self._window, start
         while position < min(self._zeros_from + BLANK.size, self.size):
             at = self._seek(position, BLANK.size)
             limit = min(window.filled, self._zeros_from + BLANK.size - window.position)
-            found = int(kernels.find_end(window.buffer, at, limit, self.size - position, self._header_size))
+            found = int(kernels.find_end_of_file(window.buffer, at, limit, self.size - position, self._header_size))
             if found >= 0:
                 return window.position + found
             if window.unreadable is not None:
@@ -401,7 +401,7 @@ class _Log(SegmentBytes):
         window = self._window
         while position < min(self._zeros_from, self.size):
             at = self._seek(position, 1)
-            if at == window.filled or kernels.written_end(window.buffer, at, window.filled) > at:
+            if at == window.filled or kernels.find_trailing_zeros(window.buffer, at, window.filled) > at:
                 return False
             position = window.position + window.filled
         return True

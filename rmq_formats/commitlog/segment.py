@@ -145,18 +145,18 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
     reason = ""
     while position < log.size:
         if log.is_end_of_file(position, tail.next_record):
-            yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
+            yield from filter(None, (held, log.make_piece(PieceKind.BLANK, position)))
             return
         try:
             found = log.record_at(position)
         except FormatError as error:
             resume = None if log.is_zero_from(position) else tail.next_record(position)
             if resume is None:
-                reason = tail.stale or error.reason
+                reason = tail.stale_reason or error.reason
                 break
             if tail.has_record_now(position):
                 continue
-            yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, error.reason)))
+            yield from filter(None, (held, log.make_piece(PieceKind.DAMAGE, position, resume, error.reason)))
             held, position = None, resume
             # Like a walk that begins here: damage does not show a term.
             term = LOWEST_TERM if final else log.term_before(resume)
@@ -170,10 +170,10 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         record = found
         tail.newest_timestamp = record.store_timestamp
         end = position + log.framing.header_size + record.total_size
-        held = log.piece(PieceKind.RECORD, position, end)
+        held = log.make_piece(PieceKind.RECORD, position, end)
         position = end
     if held and record and not final and not is_fully_written(record):
-        position, held, reason = held.offset - log.base_offset, None, tail.stale or UNSETTLED_REASON
+        position, held, reason = held.offset - log.base_offset, None, tail.stale_reason or UNSETTLED_REASON
     if held:
         yield held
     pieces = tail.last_pieces(log, position, reason)
@@ -194,13 +194,13 @@ class OpenTail:
     newest_timestamp: int | None  # store time of the last record that is part of the log
     why_left_over: LeftoverCheck
     final: bool  # no broker writes here any more, and nothing is left over
-    stale: str = ""  # why the record that the last search met is left over
+    stale_reason: str = ""  # why the record that the last search met is left over
     _place: int = -1
     _looks: int = 0
 
     def next_record(self, position: int) -> int | None:
         """Return the position of the next record after *position*, if it is part of the log."""
-        self.stale = ""
+        self.stale_reason = ""
         found = self.find_record(position + 1)
         if found is None or self.newest_timestamp is None or self.final:
             return found
@@ -209,8 +209,8 @@ class OpenTail:
         except FormatError:  # a broker cut the file, or overwrites leftovers
             return None
         gap = self.file.base_offset + position + self.file.framing.header_size
-        self.stale = self.why_left_over(gap, record) if record.store_timestamp < self.newest_timestamp else ""
-        return None if self.stale else found
+        self.stale_reason = self.why_left_over(gap, record) if record.store_timestamp < self.newest_timestamp else ""
+        return None if self.stale_reason else found
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
         """Return the pieces after the last record; None if bytes that looked damaged have become a record."""
@@ -256,7 +256,7 @@ class SegmentBytes:
         view = memoryview(buffer)
         return cls(lambda position, length: view[position : position + length], view.nbytes, base_offset, framing)
 
-    def piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
+    def make_piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
         """Return the piece from *position* to *end*, or to the end of the segment."""
         return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
 
@@ -335,22 +335,22 @@ class SegmentBytes:
     def tail_pieces(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield the pieces after the last sound record."""
         is_zero = self.is_zero_from(position)
-        end = None if is_zero or reason == LEFTOVER_REASON else self.find_end(position + 1)
+        end = None if is_zero or reason == LEFTOVER_REASON else self.find_end_of_file(position + 1)
         if end is not None and self.find_record(position + 1) is None:
-            yield self.piece(PieceKind.DAMAGE, position, end, reason)
-            yield self.piece(PieceKind.BLANK, end)
+            yield self.make_piece(PieceKind.DAMAGE, position, end, reason)
+            yield self.make_piece(PieceKind.BLANK, end)
         elif final:
-            yield self.piece(PieceKind.DAMAGE, position, None, reason)
+            yield self.make_piece(PieceKind.DAMAGE, position, None, reason)
         elif is_zero:
-            yield self.piece(PieceKind.UNWRITTEN, position)
+            yield self.make_piece(PieceKind.UNWRITTEN, position)
         else:
-            yield self.piece(PieceKind.WAITING, position, None, reason)
+            yield self.make_piece(PieceKind.WAITING, position, None, reason)
 
     def is_zero_from(self, position: int) -> bool:
         """Return whether nothing but zeros follows."""
         return all(window.count(0) == len(window) for _, window in self._windows(position))
 
-    def find_end(self, start: int) -> int | None:
+    def find_end_of_file(self, start: int) -> int | None:
         """Return the position of a blank that states the right number of remaining bytes."""
         magic, magic_at = (_BLANK_MAGIC, _MAGIC_POSITION)
         if self.framing is Framing.DLEDGER:

@@ -74,11 +74,11 @@ def _append(
 class QueueBytes(NamedTuple):
     """Bytes of a queue and the logical offset of the first."""
 
-    offset: int
+    logical_offset: int
     data: NDArray[np.uint8]
 
 
-class LogLosses:
+class LostLogRanges:
     """Ranges of the log, in ascending order, whose records are lost."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -92,7 +92,7 @@ class LogLosses:
         losses = np.searchsorted(self._ranges[:, 0], units["physical_offset"])
         yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
 
-    def records_between(self, first: int, last: int) -> int:
+    def max_records_between(self, first: int, last: int) -> int:
         """Return the largest number of records that the log can have lost between two offsets."""
         starts = self._ranges[:, 0]
         lost = self._ranges[(starts > first) & (starts < last)]
@@ -120,17 +120,17 @@ class QueueBuilder:
         self.start: int | None = None  # of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
         self.first_after_blank: int | None = None  # physical offset of the unit after the first of them
-        self._losses = LogLosses(lost)
+        self._losses = LostLogRanges(lost)
         self._releases = releases
         self._state = np.array([0, 0, -1, -1, 0, 0], np.int64)
 
     @property
-    def end(self) -> int:
+    def logical_end(self) -> int:
         """The logical offset after the last unit."""
         return int(self._state[_END])
 
     @property
-    def files_end(self) -> int:
+    def logical_end_of_files(self) -> int:
         """The logical offset after the last file."""
         return int(self._state[_FILES_END])
 
@@ -167,18 +167,20 @@ class QueueBuilder:
 
     def _leave_out(self, unit: np.void) -> Iterator[QueueBytes]:
         """Yield blanks up to *unit*, as many as the log can have lost since the last unit, at most."""
-        end, place = self.end, int(unit["physical_offset"])
+        end, place = self.logical_end, int(unit["physical_offset"])
         missing = (logical_offset(int(unit["queue_offset"])) - end) // UNIT.size
-        if 0 < missing <= self._losses.records_between(int(self._state[_LAST_OFFSET]), place):
+        if 0 < missing <= self._losses.max_records_between(int(self._state[_LAST_OFFSET]), place):
             self.blanks += missing
             self.first_after_blank = place if self.first_after_blank is None else self.first_after_blank
             self._state[_END] += missing * UNIT.size
-            self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
+            self._state[_FILES_END] = max(
+                self.logical_end_of_files, -(-self.logical_end // self.file_size) * self.file_size
+            )
             yield _blanks(end, missing)
 
     def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         out = np.empty(units.size * UNIT.size, np.uint8)
-        end = self.end
+        end = self.logical_end
         written = _append(
             units["queue_offset"],
             units["physical_offset"],
@@ -206,10 +208,10 @@ class QueueBuilder:
         made["base_offset"] = kept["queue_offset"]
         made["compacted_offset"] = -1
         self.start = 0
-        end = self.end
+        end = self.logical_end
         self._state[_LAST_OFFSET] = kept["physical_offset"][-1]
         self._state[_END] += made.nbytes
-        self._state[_FILES_END] = -(-self.end // self.file_size) * self.file_size
+        self._state[_FILES_END] = -(-self.logical_end // self.file_size) * self.file_size
         yield QueueBytes(end, made.view(np.uint8))
 
 
@@ -228,7 +230,7 @@ class ExtBuilder:
 
     def append(self, units: NDArray[np.void]) -> tuple[NDArray[np.void], Iterator[QueueBytes]]:
         """Return *units* with addresses for tags codes, and the units that they add to the extension."""
-        own = units["is_dispatched"] == 0
+        own = units["is_multi_dispatched"] == 0
         added = units[own]
         offsets = np.array([ext_unit_offset(self._count + n, self.file_size) for n in range(added.size)], np.int64)
         addressed = units.copy()

@@ -28,7 +28,7 @@ from rmq_formats.consumequeue.dispatch import (
 from rmq_formats.consumequeue.kernels import QueueTable, TagTable
 from rmq_formats.kernels.integers import Integers, as_bytes, read_i32, read_i64
 from rmq_formats.kernels.text import PROPERTY_PARSER_CODES
-from rmq_formats.properties import MAX_LONG, TAGS, java_hash, java_text, parse_properties
+from rmq_formats.properties import MAX_LONG, TAGS, decode_java_text, java_hash, parse_properties
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ PACKED_UNIT = np.dtype(
         ("store_timestamp", "<i8"),
         ("size", "<i4"),
         ("batch_count", "<i2"),
-        ("is_dispatched", "<i2"),
+        ("is_multi_dispatched", "<i2"),
     ]
 )
 
@@ -115,7 +115,7 @@ class UnitCollector:
                 parts = record_parts(records.buffer, records.positions[at])
                 topic = bytes(records.buffer[parts.topic : parts.topic_end])
                 queue_id = int(read_i32(records.buffer, records.positions[at] + QUEUE_ID_AT))
-                self._queues.enter(topic, java_text(topic), queue_id)
+                self._queues.enter(topic, decode_java_text(topic), queue_id)
             elif reason == kernels.NEEDS_SCALAR:
                 self._add_special(records, at)
                 at += 1
@@ -133,7 +133,7 @@ class UnitCollector:
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
         tag = self._tags.number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
-            if unit.is_dispatched:  # from now on the compiled pass finds it
+            if unit.is_multi_dispatched:  # from now on the compiled pass finds it
                 topic = unit.queue.topic
                 self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
             if self._count == self._units.shape[1]:
@@ -141,7 +141,7 @@ class UnitCollector:
             self._units[:, self._count] = (
                 self._queues.number(unit.queue),
                 *(unit.queue_offset, unit.physical_offset, unit.tags_code, unit.store_timestamp, unit.size),
-                *(unit.batch_count, unit.is_dispatched),
+                *(unit.batch_count, unit.is_multi_dispatched),
                 tag,
             )
             self._count += 1
@@ -212,10 +212,10 @@ class _Queues:
         name = np.frombuffer(raw, np.uint8).copy()
         if kernels.find_queue(name, 0, name.size, queue_id, self.table)[0] >= 0:
             return
-        reading = kernels.SCHEDULED if topic == SCHEDULE_TOPIC else kernels.ORDINARY
+        reading = kernels.DELAYED_TOPIC if topic == SCHEDULE_TOPIC else kernels.ORDINARY_TOPIC
         kind = QueueKind.PLAIN
         if topic in self.batch_topics:
-            reading, kind = kernels.BATCHED, QueueKind.BATCH
+            reading, kind = kernels.BATCH_TOPIC, QueueKind.BATCH
         self._make_room(len(raw))
         start, end = self._names_end, self._names_end + len(raw)
         self.table.names[start:end] = name

@@ -31,7 +31,7 @@ from rmq_formats.properties import (
     INNER_NUM,
     TAGS,
     java_hash,
-    java_integer,
+    parse_java_integer,
     parse_properties,
     wrap_to_java_long,
 )
@@ -81,7 +81,7 @@ class QueueName(NamedTuple):
         return f"{self.kind}/{self.topic}/{self.queue_id}"
 
     @property
-    def is_safe(self) -> bool:
+    def is_safe_path(self) -> bool:
         """Whether the name stays one folder: a record may name any text as its topic."""
         encoded = self.topic.encode("utf-8", "surrogatepass")
         is_name = self.topic not in {"", ".", ".."} and not set(self.topic) & {"/", "\0"}
@@ -175,7 +175,7 @@ class ExpectedUnit(NamedTuple):
     tags_code: int
     store_timestamp: int
     batch_count: int = 0  # of a batch unit only
-    is_dispatched: bool = False  # by multi-dispatch: such a unit has none in the extension file
+    is_multi_dispatched: bool = False  # by multi-dispatch: such a unit has none in the extension file
 
     @property
     def unit(self) -> Unit | BatchUnit:
@@ -202,7 +202,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     # ScheduleMessageService#parseDelayLevel splits by one space and takes the last character for the time unit.
     delays = []
     for item in text.split(" "):
-        number = java_integer(item[:-1])
+        number = parse_java_integer(item[:-1])
         if item[-1:] not in _DELAY_UNITS_MS or number is None:
             raise CorruptData(f"messageDelayLevel {text!r}: {item!r} is not a delay such as 10s, 5m, 2h, 1d")
         delays.append(number * _DELAY_UNITS_MS[item[-1]])
@@ -214,7 +214,7 @@ def compute_tags_code(
 ) -> int | None:
     """Return the tags code of a unit; None where the broker refuses the record for its delay."""
     if topic == SCHEDULE_TOPIC and DELAY in properties:
-        level = java_integer(properties[DELAY], bits=32)
+        level = parse_java_integer(properties[DELAY], bits=32)
         if level is None:
             return None
         if level > 0:
@@ -241,8 +241,8 @@ def expected_units(record: MessageRecord, rules: UnitRules) -> Iterator[Expected
         return
     place = (record.physical_offset, record.total_size, code, record.store_timestamp)
     if not rules.in_rocksdb and (topic in rules.batch_topics or record.sys_flag & INNER_BATCH):
-        base_offset = java_integer(properties.get(INNER_BASE))
-        batch_count = java_integer(properties.get(INNER_NUM), bits=16)
+        base_offset = parse_java_integer(properties.get(INNER_BASE))
+        batch_count = parse_java_integer(properties.get(INNER_NUM), bits=16)
         if base_offset is not None and batch_count is not None and min(base_offset, batch_count) >= 0:
             yield ExpectedUnit(QueueName(QueueKind.BATCH, topic, record.queue_id), base_offset, *place, batch_count)
         return
@@ -252,7 +252,7 @@ def expected_units(record: MessageRecord, rules: UnitRules) -> Iterator[Expected
         for name, queue_offset in multi_dispatch_queues(properties, with_slashes=rules.in_rocksdb):
             queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else record.queue_id
             queue = QueueName(QueueKind.PLAIN, name, queue_id)
-            yield ExpectedUnit(queue, queue_offset, *place, is_dispatched=True)
+            yield ExpectedUnit(queue, queue_offset, *place, is_multi_dispatched=True)
 
 
 def is_system_topic(topic: str) -> bool:
@@ -278,7 +278,7 @@ def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool =
     if len(names) != len(offsets):
         return
     for name, text in zip(names, offsets, strict=True):
-        queue_offset = java_integer(text)
+        queue_offset = parse_java_integer(text)
         if queue_offset is None:
             return
         if with_slashes or "/" not in name:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT, record_parts, store_timestamp
+from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT, read_store_timestamp, record_parts
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
-from rmq_formats.compiled import compiled, helper
+from rmq_formats.compiled import compiled, compiled_helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, byte_at, read_i32, read_i64, same_bytes
-from rmq_formats.kernels.text import clean_text_size, copy_as_java_text, hash_text, next_property, table_hash
+from rmq_formats.kernels.text import copy_as_java_text, hash_text, java_text_size, next_property, table_hash
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, MAX_INT, TAGS
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     UNIT_STORE_TIMESTAMP,
     UNIT_SIZE,
     UNIT_BATCH_COUNT,
-    UNIT_DISPATCHED,
+    UNIT_MULTI_DISPATCHED,
     UNIT_TAG,
 ) = range(9)
 UNIT_ROWS = 9
 
 # The fields of a queue: the columns of `QueueTable.keys`.
-KEY_NUMBER, KEY_QUEUE_ID, KEY_NAME, KEY_NAME_END, KEY_READING, KEY_LEFT_OUT = range(6)
+KEY_NUMBER, KEY_QUEUE_ID, KEY_NAME, KEY_NAME_END, KEY_TOPIC_KIND, KEY_LEFT_OUT = range(6)
 KEY_COLUMNS = 6
 
 # How the records of a queue are read.
-ORDINARY, SCHEDULED, BATCHED = range(3)
+ORDINARY_TOPIC, DELAYED_TOPIC, BATCH_TOPIC = range(3)
 
 # The reasons why a pass stops, and what the caller does before it calls again from the same record, of which no unit
 # was added. A tag may have been numbered already; numbering it again finds the same number.
@@ -77,9 +77,9 @@ class DispatchSettings(NamedTuple):
     parser: int
     multi_dispatch: bool
     lmq: bool
-    excludes_topics: bool  # of multi-dispatch: some topics
-    delays: Integers  # of each level
-    default_delay: int
+    multi_dispatch_excludes_topics: bool  # of multi-dispatch: some topics
+    delays_ms: Integers  # of each level
+    default_delay_ms: int
 
 
 class TagTable(NamedTuple):
@@ -105,14 +105,14 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
     return -1, slot
 
 
-@helper
+@compiled_helper
 def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
     while at < end and byte_at(buffer, at) != _COMMA:
         at += 1
     return at
 
 
-@helper
+@compiled_helper
 def _small_number(buffer: Bytes, start: int, end: int) -> int:
     """Read a number of a few digits; -1 for anything else."""
     if end == start or end - start > _SAFE_DIGITS:
@@ -126,7 +126,7 @@ def _small_number(buffer: Bytes, start: int, end: int) -> int:
     return value
 
 
-@helper
+@compiled_helper
 def _further_queue(
     buffer: Bytes,
     start: int,
@@ -143,10 +143,10 @@ def _further_queue(
     if lmq and end - start >= _LMQ.size and same_bytes(buffer, start, start + _LMQ.size, _LMQ, 0, _LMQ.size):
         queue_id = 0
     row, _ = find_queue(buffer, start, end, queue_id, queues)
-    return row if row >= 0 and queues.keys[row, KEY_READING] != BATCHED else -1
+    return row if row >= 0 and queues.keys[row, KEY_TOPIC_KIND] != BATCH_TOPIC else -1
 
 
-@helper
+@compiled_helper
 def _dispatch(
     buffer: Bytes, name: int, names_end: int, offset: int, offsets_end: int, queue_id: int, lmq: bool,  # noqa: FBT001
     queues: QueueTable, units: Integers, count: int,
@@ -171,7 +171,7 @@ def _dispatch(
             units[field, count] = units[field, first]
         units[UNIT_QUEUE, count] = queues.keys[row, KEY_NUMBER]
         units[UNIT_QUEUE_OFFSET, count] = queue_offset
-        units[UNIT_DISPATCHED, count] = 1
+        units[UNIT_MULTI_DISPATCHED, count] = 1
         count += 1
         if name_end == names_end:
             return count
@@ -193,7 +193,7 @@ def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagT
 
 @compiled
 def collect_units(
-    records: "RawRecords", at: int, stop: int, reading: DispatchSettings,
+    records: "RawRecords", at: int, stop: int, settings: DispatchSettings,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """
@@ -216,7 +216,7 @@ def collect_units(
         row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
             return at, NEW_QUEUE, count, tag_count
-        if keys[row, KEY_READING] == BATCHED:
+        if keys[row, KEY_TOPIC_KIND] == BATCH_TOPIC:
             return at, NEEDS_SCALAR, count, tag_count
         properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
@@ -225,7 +225,7 @@ def collect_units(
         bits = 0
         while next_at < parts.properties_end:
             name, name_end, value, value_end, next_at, seen, bits = next_property(
-                buffer, next_at, parts.properties_end, reading.parser, seen, bits
+                buffer, next_at, parts.properties_end, settings.parser, seen, bits
             )
             size = name_end - name
             if value == value_end:
@@ -241,17 +241,17 @@ def collect_units(
         code = hash_text(buffer, tags, tags_end, 0)
         tag = -1
         if tags_end > tags and ends.size:
-            if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
+            if ends[tag_count] + java_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
                 return at, NO_TAG_ROOM, count, tag_count
             tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
-        stored = store_timestamp(buffer, start)
-        if keys[row, KEY_READING] == SCHEDULED and delay_end > delay:
+        stored = read_store_timestamp(buffer, start)
+        if keys[row, KEY_TOPIC_KIND] == DELAYED_TOPIC and delay_end > delay:
             level = _small_number(buffer, delay, delay_end)
             if not 0 <= level <= MAX_INT:
                 return at, NEEDS_SCALAR, count, tag_count
             if level > 0:
-                level = min(level, reading.delays.size)
-                code = stored + (reading.delays[level - 1] if level > 0 else reading.default_delay)
+                level = min(level, settings.delays_ms.size)
+                code = stored + (settings.delays_ms[level - 1] if level > 0 else settings.default_delay_ms)
         units[UNIT_QUEUE, count] = keys[row, KEY_NUMBER]
         units[UNIT_QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
         units[UNIT_PHYSICAL_OFFSET, count] = records.base_offset + start
@@ -259,12 +259,16 @@ def collect_units(
         units[UNIT_STORE_TIMESTAMP, count] = stored
         units[UNIT_SIZE, count] = records.sizes[at]
         units[UNIT_BATCH_COUNT, count] = 0
-        units[UNIT_DISPATCHED, count] = 0
+        units[UNIT_MULTI_DISPATCHED, count] = 0
         units[UNIT_TAG, count] = tag
         count += 1
         has_lists = further_end > further and offsets_end > offsets
-        if reading.multi_dispatch and has_lists and not (reading.excludes_topics and keys[row, KEY_LEFT_OUT]):
-            queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), reading.lmq
+        if (
+            settings.multi_dispatch
+            and has_lists
+            and not (settings.multi_dispatch_excludes_topics and keys[row, KEY_LEFT_OUT])
+        ):
+            queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), settings.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
                 return at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1, tag_count
@@ -289,7 +293,7 @@ def group_units(block: Integers, ranks: Integers, places: Integers, units: Integ
         units[at, 1] = block[UNIT_PHYSICAL_OFFSET, i]
         units[at, 2] = block[UNIT_TAGS_CODE, i]
         units[at, 3] = block[UNIT_STORE_TIMESTAMP, i]
-        short = (block[UNIT_BATCH_COUNT, i] & 0xFFFF) | (block[UNIT_DISPATCHED, i] << 16)
+        short = (block[UNIT_BATCH_COUNT, i] & 0xFFFF) | (block[UNIT_MULTI_DISPATCHED, i] << 16)
         units[at, 4] = (block[UNIT_SIZE, i] & 0xFFFFFFFF) | (short << 32)
         if tags.size:
             tags[at] = block[UNIT_TAG, i]

@@ -5,8 +5,8 @@ The keys of a log, in log order, are one sequence that is divided into files. `p
 bytes per key, the size of an entry, so `FileBuilder` converts keys to entries in place and writes them; only the slots
 stay in memory. Property tests compare both with a readable index file in the tests.
 
-`Comparison` compares two index files without keeping the expected one: it takes the builder's blocks, and compares each
-with the bytes at its position.
+`BlockComparison` compares two index files without keeping the expected one: it takes the builder's blocks, and compares
+each with the bytes at its position.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_timestamp
+from rmq_formats.commitlog.kernels import SYS_FLAG_AT, read_store_timestamp, record_parts
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.compiled import compiled, helper
+from rmq_formats.compiled import compiled, compiled_helper
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
@@ -48,7 +48,7 @@ KEY_KINDS = tuple(KeyKind)  # a place names its kind by its number here
 class RuleTable(NamedTuple):
     """Rules as an array for compiled code: one row per rule, the newest last."""
 
-    since: NDArray[np.int64]
+    from_offsets: NDArray[np.int64]
     parser: NDArray[np.int64]
     indexes_tags: NDArray[np.bool_]
     counts_every_put: NDArray[np.bool_]
@@ -65,8 +65,8 @@ class RuleTable(NamedTuple):
         )
 
 
-@helper
-def seconds_since(begin: int, time: int) -> int:
+@compiled_helper
+def time_diff_s(begin: int, time: int) -> int:
     """Return the seconds that an entry stores for a message of *time* in a file that began at *begin*."""
     if begin > 0 and time >= begin:
         return min((time - begin) // 1000, MAX_INT)
@@ -77,12 +77,12 @@ def seconds_since(begin: int, time: int) -> int:
     return 0
 
 
-@helper
-def rule_at(rules: RuleTable, rule: int, offset: int) -> int:
-    """Return the number of the rule at an offset, searched from the *rule* of an earlier one: offsets only rise."""
-    while rule + 1 < rules.since.size and rules.since[rule + 1] <= offset:
-        rule += 1
-    return rule
+@compiled_helper
+def find_rule_number(rules: RuleTable, earlier_number: int, offset: int) -> int:
+    """Return the number of the rule at an offset, not less than *earlier_number*: offsets only rise."""
+    while earlier_number + 1 < rules.from_offsets.size and rules.from_offsets[earlier_number + 1] <= offset:
+        earlier_number += 1
+    return earlier_number
 
 
 class PackedKeys(NamedTuple):
@@ -124,7 +124,7 @@ _PREVIOUS_AT = ENTRY.offset("prev_entry")
 _WIDEST = (1 << 15) // 2 + 2
 
 
-@helper
+@compiled_helper
 def _put_key(
     keys: Bytes, places: Sizes, count: int, key_hash: int, offset: int, time: int,
     topic: int, topic_end: int, key: int, key_end: int, kind: int,
@@ -158,7 +158,7 @@ def _pack(
         offset = records.base_offset + start
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             continue
-        rule = rule_at(rules, rule, offset)
+        rule = find_rule_number(rules, rule, offset)
         parts = record_parts(buffer, start)
         topic, topic_end, at = parts.topic, parts.topic_end, parts.properties
         unique = unique_end = words = words_end = tags = tags_end = bits = 0
@@ -177,7 +177,7 @@ def _pack(
             elif name_end - name == 8 and read_i64(buffer, name) == _UNIQ_KEY:
                 unique, unique_end = value, value_end
 
-        time = store_timestamp(buffer, start)
+        time = read_store_timestamp(buffer, start)
         topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end, 0))
         if unique_end > unique:
             key_hash = hash_text(buffer, unique, unique_end, topic_hash)
@@ -231,7 +231,7 @@ class FileBuilder:
         return self._geometry.index_num - int(self._state[5])
 
     def add(self, keys: NDArray[np.void]) -> None:
-        """Chain *keys*, which become entries in place, and write them; the caller heeds `room`."""
+        """Chain *keys*, which become entries in place, and write them; at most `free_entries` of them."""
         if len(keys) > self.free_entries:
             raise ValueError(f"{len(keys)} keys for {self.free_entries} entries")
         if not len(keys):
@@ -284,7 +284,7 @@ class FileBuilder:
         return header
 
 
-@helper
+@compiled_helper
 def _load_slots(entries: Bytes, start: int, end: int, slots: Sizes) -> int:
     """
     Write the slot of each entry where the number of its previous entry will be; return the sum of their values.
@@ -300,7 +300,7 @@ def _load_slots(entries: Bytes, start: int, end: int, slots: Sizes) -> int:
     return loaded
 
 
-@helper
+@compiled_helper
 def _hang(
     entries: Bytes, start: int, end: int, slots: Sizes, state: Integers, rules: RuleTable, rule: int
 ) -> int:  # fmt: skip
@@ -308,7 +308,7 @@ def _hang(
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
-        rule = rule_at(rules, rule, offset)
+        rule = find_rule_number(rules, rule, offset)
         slot = np.uintp(read_i32(entries, at + _PREVIOUS_AT))
         previous = slots[slot]
         write_i32(entries, at + _PREVIOUS_AT, previous)
@@ -331,7 +331,7 @@ def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_
         end = min(start + _AT_ONCE, entries.size)
         for at in range(start, start if are_ready else end, _ENTRY_SIZE):
             time = read_i64(entries, at + _TIME_AT)
-            write_i32(entries, at + _TIME_AT, seconds_since(begin, time))
+            write_i32(entries, at + _TIME_AT, time_diff_s(begin, time))
             if index_count <= 1:
                 begin = time
                 state[2] = read_i64(entries, at + _OFFSET_AT)
@@ -366,7 +366,7 @@ class FieldDifference(NamedTuple):
         return f"{place} {self.field}: {self.found}, expected {self.expected}, at position {self.position}"
 
 
-class Comparison:
+class BlockComparison:
     """Takes the blocks of the expected file, and records the differences of the real one."""
 
     def __init__(self, geometry: Geometry, read: Read) -> None:
@@ -392,7 +392,7 @@ class Comparison:
             *(self.first[part] for part in (IndexFilePart.SLOT, IndexFilePart.ENTRY) if part in self.first),
         ]
 
-    def write(self, position: int, block: Buffer) -> None:
+    def compare_block(self, position: int, block: Buffer) -> None:
         """Compare one block of the expected file."""
         actual = bytes(self._read(position, len(block)))
         actual += bytes(len(block) - len(actual))

@@ -12,7 +12,7 @@ from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KEY_KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.kernels.integers import Bytes, as_int64, number_at
-from rmq_formats.kernels.text import clean_text_size, copy_as_java_text
+from rmq_formats.kernels.text import copy_as_java_text, java_text_size
 
 STORED_ENTRY = dtype_of(ENTRY)
 
@@ -91,7 +91,7 @@ def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]
 def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], offsets: NDArray[np.int32]) -> None:
     size = 0
     for i in range(starts.size):
-        size += clean_text_size(buffer, number_at(starts, i), number_at(ends, i))
+        size += java_text_size(buffer, number_at(starts, i), number_at(ends, i))
         offsets[i + 1] = size
 
 

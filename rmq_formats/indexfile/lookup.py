@@ -115,7 +115,7 @@ class StatedGeometry(NamedTuple):
     """A geometry, and how many files show it."""
 
     geometry: Geometry
-    files: int
+    file_count: int
 
 
 def find_stated_geometry(

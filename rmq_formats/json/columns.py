@@ -1,16 +1,16 @@
 """
 Compiled readers of JSON values, into columns, at the positions that a scan has found.
 
-Values in the usual forms are read; all others are ODD, and the caller reads them with an exact parser.
+Values in the usual forms are read; all others are UNUSUAL, and the caller reads them with an exact parser.
 """
 
 import numpy as np
 
-from rmq_formats.compiled import compiled, helper
+from rmq_formats.compiled import compiled, compiled_helper
 from rmq_formats.json.scan import NULL, decode_escape, digits_end
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at
 
-ABSENT, THERE, ODD = 0, 1, 2
+ABSENT, PRESENT, UNUSUAL = 0, 1, 2
 _QUOTE, _BACKSLASH, _MINUS, _POINT, _ZERO, _COMMA = ord('"'), ord("\\"), ord("-"), ord("."), ord("0"), ord(",")
 _COLON, _SPACE, _T_LARGE, _T_SMALL, _Z_LARGE, _Z_SMALL = (ord(letter) for letter in ": TtZz")
 _DAYS_OF_400_YEARS, _DAYS_TO_1970 = 146097, 719468
@@ -20,11 +20,11 @@ _DAY_SIZE, _CLOCK_SIZE = 10, 19  # of 2026-11-23, and of that with T10:00:00
 
 
 @compiled
-def read_first_bytes(data: Bytes, starts: Sizes, found: Bytes) -> None:
+def read_first_bytes(data: Bytes, starts: Sizes, first_bytes: Bytes) -> None:
     """Read the first byte of each value; missing values count as null."""
     for row in range(starts.size):
         at = number_at(starts, row)
-        found[np.uintp(row)] = byte_at(data, at) if at >= 0 else NULL
+        first_bytes[np.uintp(row)] = byte_at(data, at) if at >= 0 else NULL
 
 
 @compiled
@@ -56,14 +56,14 @@ def read_decimals(
             value *= 10
         if 0 <= value <= limit:  # one of more than 63 bits is below 0
             values[row] = -value if is_negative else value
-            states[row] = THERE
+            states[row] = PRESENT
 
 
-@helper
+@compiled_helper
 def _is_there(data: Bytes, at: int, states: Bytes, row: int) -> bool:
-    """Return whether there is a value; set its state to ABSENT, or to ODD until it is read."""
+    """Return whether there is a value; set its state to ABSENT, or to UNUSUAL until it is read."""
     is_there = at >= 0 and byte_at(data, at) != NULL
-    states[row] = ODD if is_there else ABSENT
+    states[row] = UNUSUAL if is_there else ABSENT
     return is_there
 
 
@@ -76,7 +76,7 @@ def read_dates(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states
             continue
         if end - at == _DAY_SIZE + 2 and byte_at(data, at) == _QUOTE:
             values[row] = _day(data, at + 1)
-            states[row] = THERE if values[row] != _NO_DAY else ODD
+            states[row] = PRESENT if values[row] != _NO_DAY else UNUSUAL
 
 
 @compiled
@@ -101,17 +101,17 @@ def read_timestamps(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, s
         for place in range(6):
             part = part * 10 + (byte_at(data, fraction + 1 + place) - _ZERO if place < size - 1 else 0)
         values[row] = (day * 86400 + second) * _MICROSECONDS + part
-        states[row] = THERE
+        states[row] = PRESENT
 
 
-@helper
+@compiled_helper
 def _pair(data: Bytes, at: int) -> int:
     """Return the number that two digits spell; 100 for other characters."""
     tens, ones = byte_at(data, at) - _ZERO, byte_at(data, at + 1) - _ZERO
     return tens * 10 + ones if 0 <= tens < 10 and 0 <= ones < 10 else 100
 
 
-@helper
+@compiled_helper
 def _day(data: Bytes, at: int) -> int:
     """Return the days from 1970 to a day, by counting from March."""
     century, year, month, day = _pair(data, at), _pair(data, at + 2), _pair(data, at + 5), _pair(data, at + 8)
@@ -130,7 +130,7 @@ def _day(data: Bytes, at: int) -> int:
     return year // 400 * _DAYS_OF_400_YEARS + of_400 - _DAYS_TO_1970
 
 
-@helper
+@compiled_helper
 def _second(data: Bytes, at: int) -> int:
     """Return the second of the day of a text like T10:00:00; -1 if the text is another."""
     hour, minute, second = _pair(data, at + 1), _pair(data, at + 4), _pair(data, at + 7)
@@ -164,7 +164,7 @@ def _measure(data: Bytes, starts: Sizes, ends: Sizes, offsets: Sizes) -> None:
         offsets[np.uintp(row + 1)] = size
 
 
-@helper
+@compiled_helper
 def _size_in_utf8(code: int) -> int:
     return 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
 

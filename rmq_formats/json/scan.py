@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, helper, inlined
+from rmq_formats.compiled import compiled, compiled_helper, inlined_helper
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at, read_u32, same_bytes
-from rmq_formats.kernels.text import is_clean_text
+from rmq_formats.kernels.text import is_valid_utf8
 
 OBJECT, ARRAY, MISSING, REFUSED = ord("{"), ord("["), 0, 1
 NULL = ord("n")
@@ -64,7 +64,7 @@ def _scan(
             kind = byte_at(data, start) if start < end else REFUSED
             if kind == NULL:
                 kind = as_int64(MISSING)
-            elif kind != wanted or not is_clean_text(data, start, end):  # the keys of an array would be no places
+            elif kind != wanted or not is_valid_utf8(data, start, end):  # the keys of an array would be no places
                 kind = as_int64(REFUSED)
             else:
                 after = _document(data, start, end, count, keys, firsts, tape)
@@ -74,7 +74,7 @@ def _scan(
         found[document] = count
 
 
-@helper
+@compiled_helper
 def _document(data: Bytes, at: int, end: int, member: int, keys: Integers, firsts: Integers, tape: Sizes) -> int:
     """
     Write the members of an object or array to the tape, and return the number of members on it; -1 to refuse.
@@ -150,14 +150,14 @@ def _document(data: Bytes, at: int, end: int, member: int, keys: Integers, first
             at += 1
 
 
-@inlined
+@inlined_helper
 def _after_space(data: Bytes, at: int, end: int) -> int:
     while at < end and byte_at(data, at) in (_SPACE, _LINE_FEED, _RETURN, _TAB):
         at += 1
     return at
 
 
-@helper
+@compiled_helper
 def _scalar_end(data: Bytes, at: int, end: int) -> int:
     """Return the place after a text, a number, true, false or null; -1 for anything else."""
     byte = byte_at(data, at)
@@ -173,7 +173,7 @@ def _scalar_end(data: Bytes, at: int, end: int) -> int:
     return at + 5 if word == _FALSE and at + 5 <= end and byte_at(data, at + 4) == _E_SMALL else -1
 
 
-@helper
+@compiled_helper
 def _text_end(data: Bytes, at: int, end: int) -> int:
     """Return the place after the quote that ends a text; -1 if the quote is missing or the text is invalid."""
     while at < end:
@@ -191,7 +191,7 @@ def _text_end(data: Bytes, at: int, end: int) -> int:
     return -1
 
 
-@helper
+@compiled_helper
 def decode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the character of an escape, -1 if it is invalid, and the place after it."""
     at += 1
@@ -208,7 +208,7 @@ def decode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return number_at(_ESCAPED, byte), at + 1
 
 
-@helper
+@compiled_helper
 def _hexadecimal(data: Bytes, at: int, end: int) -> int:
     """Return the number that four hexadecimal digits spell; -1 for other characters."""
     if at + 4 > end:
@@ -226,7 +226,7 @@ def _hexadecimal(data: Bytes, at: int, end: int) -> int:
     return code
 
 
-@helper
+@compiled_helper
 def _number_end(data: Bytes, at: int, end: int) -> int:
     """Return the place after a number; -1 if it is invalid."""
     first = at + 1 if byte_at(data, at) == _MINUS else at
@@ -248,7 +248,7 @@ def _number_end(data: Bytes, at: int, end: int) -> int:
     return at
 
 
-@inlined
+@inlined_helper
 def digits_end(data: Bytes, at: int, end: int) -> int:
     """Return the place after the digits that begin at a place."""
     while at < end and 0 <= byte_at(data, at) - _ZERO < 10:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import inlined
+from rmq_formats.compiled import inlined_helper
 from rmq_formats.kernels.emitted import emit_element_load, emit_load, emit_store
 
 Bytes = NDArray[np.uint8]
@@ -33,7 +33,7 @@ def byte_at(buffer: Bytes, at: int) -> int:
     return int(np.int64(buffer[np.uintp(at)]))
 
 
-@inlined
+@inlined_helper
 def as_int64(value: int) -> int:
     """Return *value* as a variable: numba compiles a function again for each literal argument."""
     return int(np.int64(value))
@@ -93,7 +93,7 @@ def write_i64(buffer: Bytes, at: int, value: int) -> None:
         buffer[np.uintp(at + i)] = np.uint8((value >> (56 - 8 * i)) & 0xFF)
 
 
-@inlined
+@inlined_helper
 def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
     """Copy `source[start:end]` to *target* at *at*; return the place after."""
     for i in range(end - start):
@@ -101,7 +101,7 @@ def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> i
     return at + end - start
 
 
-@inlined
+@inlined_helper
 def copy_by_words(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
     """Copy as `copy_bytes` does, eight bytes a step; bytes after the last one may be overwritten."""
     size = end - start
@@ -115,7 +115,7 @@ def copy_by_words(source: Bytes, start: int, end: int, target: Bytes, at: int) -
     return at + size
 
 
-@inlined
+@inlined_helper
 def same_bytes(left: Bytes, left_start: int, left_end: int, right: Bytes, right_start: int, right_end: int) -> bool:
     """Return whether two slices have the same bytes."""
     size = left_end - left_start

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_formats.compiled import helper, inlined
+from rmq_formats.compiled import compiled_helper, inlined_helper
 from rmq_formats.kernels.emitted import emit_byte_comparison, emit_trailing_zeros, emit_weighted_sum
 from rmq_formats.kernels.integers import (
     Bytes,
@@ -33,12 +33,12 @@ _HASHED_AT_ONCE = 32
 _POWERS = np.array([31**power & _LOW_32 for power in range(_HASHED_AT_ONCE + 1)], np.int64)
 
 
-@inlined
+@inlined_helper
 def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> bool:
     return at < end and low <= byte_at(buffer, at) <= high
 
 
-@helper
+@compiled_helper
 def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
     """Decode a character that begins with a byte from 0x80 on; malformed input ends where Java's decoder stops."""
     first = byte_at(buffer, at)
@@ -70,7 +70,7 @@ def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
     return ((first & 0x7) << 18) | (value << 6) | (byte_at(buffer, at + 3) & 0x3F), at + 4
 
 
-@inlined
+@inlined_helper
 def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
     """Return whether no byte has its top bit set."""
     seen = np.uint8(0)
@@ -79,8 +79,8 @@ def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
     return bool(seen < 0x80)
 
 
-@helper
-def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
+@compiled_helper
+def is_valid_utf8(buffer: Bytes, start: int, end: int) -> bool:
     """Return whether the bytes are valid UTF-8, so that decoding and encoding returns the same bytes."""
     if is_ascii(buffer, start, end):
         return True
@@ -96,8 +96,8 @@ def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
     return True
 
 
-@helper
-def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
+@compiled_helper
+def java_text_size(buffer: Bytes, start: int, end: int) -> int:
     """Return how many bytes `copy_as_java_text` writes."""
     if is_ascii(buffer, start, end):
         return end - start
@@ -113,9 +113,9 @@ def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
     return size
 
 
-@helper
+@compiled_helper
 def copy_as_java_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
-    """Write the UTF-8 of the text that Java reads; *target* has room for `clean_text_size`. Return the place after."""
+    """Write the UTF-8 of the text that Java reads; *target* has room for `java_text_size`. Return the place after."""
     if is_ascii(source, start, end):
         return copy_bytes(source, start, end, target, to)
     at = start
@@ -143,7 +143,7 @@ def _hash_of_last(buffer: Bytes, at: int, count: int) -> int:
     return value & _LOW_32
 
 
-@helper
+@compiled_helper
 def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """
     Return Java's `hashCode` of a text (signed), started with the hash *seed* of the text before it.
@@ -175,7 +175,7 @@ def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     return (value ^ _SIGN_32) - _SIGN_32
 
 
-@helper
+@compiled_helper
 def hash_character(code: int, seed: int) -> int:
     """Return Java's `hashCode` of a text and one more ASCII character, such as the `#` between topic and key."""
     value = (31 * (seed & _LOW_32) + code) & _LOW_32
@@ -186,10 +186,10 @@ PROPERTY_PARSER_SPLIT = 0
 PROPERTY_PARSER_SCAN = 1
 PROPERTY_PARSER_CODES = {PropertyParser.SPLIT: PROPERTY_PARSER_SPLIT, PropertyParser.SCAN: PROPERTY_PARSER_SCAN}
 
-NAME_VALUE, PROPERTY = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
+NAME_VALUE_SEPARATOR_CODE, PROPERTY_SEPARATOR_CODE = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
 
 
-SEPARATOR_LIMIT = PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
+SEPARATOR_LIMIT = PROPERTY_SEPARATOR_CODE + 1  # both separators are below it, and nothing in ordinary text is
 _AT_ONCE = 63  # bytes, after which there must be one more
 
 
@@ -204,7 +204,7 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-@inlined
+@inlined_helper
 def find_byte_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
     """Return the position of the next byte below *limit*, or *end*."""
     while at < end and buffer.size - at > _AT_ONCE:
@@ -217,7 +217,7 @@ def find_byte_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
     return min(at, end)
 
 
-@inlined
+@inlined_helper
 def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, int, int]:
     """Return the position of the next separator, or *end*; *bits* are of those before *seen* that are still due."""
     while bits == 0:
@@ -233,7 +233,7 @@ def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, i
 _Property = tuple[int, int, int, int, int, int, int]
 
 
-@inlined
+@inlined_helper
 def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> _Property:
     """
     Return the next property that *parser* accepts; values are never empty: with an empty one nothing is left.
@@ -244,15 +244,15 @@ def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits
     # Nearly always: a name, a separator, a value without any, on which both parsers agree; and a row more can be read.
     if buffer.size - end > _AT_ONCE:
         name_end, seen, bits = _next_control(buffer, end, seen, bits)
-        if at < name_end < end and byte_at(buffer, name_end) == NAME_VALUE:
+        if at < name_end < end and byte_at(buffer, name_end) == NAME_VALUE_SEPARATOR_CODE:
             value_end, seen, bits = _next_control(buffer, end, seen, bits)
-            if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == PROPERTY):
+            if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == PROPERTY_SEPARATOR_CODE):
                 return at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits
     name, name_end, value, value_end, at = _next_unusual(buffer, at, end, parser)
     return name, name_end, value, value_end, at, at, 0
 
 
-@helper
+@compiled_helper
 def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int, int, int, int]:
     """Return the slices of the next property and the position after it, byte by byte."""
     while at < end:
@@ -263,9 +263,9 @@ def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
         item_end = at
         while item_end < end:
             code = byte_at(buffer, item_end)
-            if code == PROPERTY:
+            if code == PROPERTY_SEPARATOR_CODE:
                 break
-            if code == NAME_VALUE:
+            if code == NAME_VALUE_SEPARATOR_CODE:
                 if first < 0:
                     first = item_end
                 seen += 1
@@ -294,7 +294,7 @@ _MULTIPLIER = 0x5BD1E995
 class TextTable(NamedTuple):
     """A hash table that gives each distinct text a number. Arrays only, because compiled code fills them."""
 
-    state: Integers  # how many there are, and what the hash begins with
+    count_and_seed: Integers  # how many there are, and what the hash begins with
     slots: Sizes  # number + 1 of the text whose hash leads here, 0 for none; a power of two
     ends: Sizes  # where each text begins in the heap, and the last one ends
     heap: Bytes
@@ -302,7 +302,7 @@ class TextTable(NamedTuple):
     @property
     def text_count(self) -> int:
         """How many texts there are."""
-        return int(self.state[_COUNT])
+        return int(self.count_and_seed[_COUNT])
 
 
 def new_text_table(slots: int, heap_size: int, seed: int) -> TextTable:
@@ -312,14 +312,14 @@ def new_text_table(slots: int, heap_size: int, seed: int) -> TextTable:
     return TextTable(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
 
 
-@inlined
+@inlined_helper
 def is_text_at(texts: TextTable, number: int, buffer: Bytes, start: int, end: int) -> bool:
     """Return whether the text with this number is at a place."""
     ends = texts.ends
     return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
 
 
-@inlined
+@inlined_helper
 def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """Return a number of 32 bits that spreads texts over a table; *seed* also has 32 bits: no product leaves 64."""
     value = seed
@@ -334,8 +334,8 @@ def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
     return value ^ (value >> 15)
 
 
-@helper
-def text_number(texts: TextTable, buffer: Bytes, start: int, end: int) -> int:
+@compiled_helper
+def find_or_add_text(texts: TextTable, buffer: Bytes, start: int, end: int) -> int:
     """Return the number of a text, a new one if it was not seen before; TABLE_FULL when the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1

@@ -5,7 +5,7 @@ A broker stores each unit under the queue offset that its record states, so noth
 records with the same offset the later one counts, and a queue ends with its last record. `layout` encodes single rows;
 property tests compare these with it.
 
-`hashed_keys` returns the offsets and key hashes of index rows, by compiled code, for databases of millions of rows.
+`hash_index_rows` returns the offsets and key hashes of index rows, by compiled code, for databases of millions of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
-from rmq_formats.consumequeue.build import LogLosses
+from rmq_formats.consumequeue.build import LostLogRanges
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -39,7 +39,7 @@ class UnitPlace(NamedTuple):
     physical_offset: int
 
 
-class RowBuilder:
+class QueueRowBuilder:
     """One queue: takes its units in the order of the log, and returns the units that become rows."""
 
     def __init__(self, name: QueueName, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
@@ -59,7 +59,7 @@ class RowBuilder:
         self.blanks = 0
         self.units = 0  # without blanks
         self.newest_ms = 0  # when the newest of its records was stored
-        self._losses = LogLosses(lost)
+        self._losses = LostLogRanges(lost)
         self._segments = np.array(segments, np.int64)
 
     def append(self, units: Units) -> Iterator[Units]:
@@ -88,7 +88,7 @@ class RowBuilder:
         if not self.units:
             return
         start, place = self.last.queue_offset + 1, _place(unit)
-        most = self._losses.records_between(self.last.physical_offset, place.physical_offset)
+        most = self._losses.max_records_between(self.last.physical_offset, place.physical_offset)
         if not 0 < place.queue_offset - start <= most:
             return
         self.blanks += place.queue_offset - start
@@ -170,7 +170,7 @@ _SMALLEST = _HOURS + _OFFSET_SIZE + 2
 _NO_KEY = -1  # no index stores a negative hash
 
 
-def hashed_keys(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
+def hash_index_rows(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
     """Return offset and key hash of each index row; other rows are left out."""
     ends = np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)))
     offsets, hashes = np.empty(len(keys), np.int64), np.empty(len(keys), np.int32)

@@ -26,7 +26,7 @@ def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.Mon
         assert compiled._find_cache() is None  # noqa: SLF001
     monkeypatch.setattr(compiled, "_CACHE", None)
     assert compiled.compiled(double)(21) == 42
-    assert compiled.inlined(double)(21) == 42
+    assert compiled.inlined_helper(double)(21) == 42
 
 
 def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_multi_dispatch_adds_a_unit_to_each_listed_queue() -> None:
     """Light queues have the id 0, others that of the record; place, size and tags are the record's."""
     record = a_record(queue_id=3, queue_offset=8, properties=MULTI)
 
-    assert [(unit.queue, unit.queue_offset, unit.is_dispatched) for unit in units_of(record)] == [
+    assert [(unit.queue, unit.queue_offset, unit.is_multi_dispatched) for unit in units_of(record)] == [
         (QueueName(QueueKind.PLAIN, "T", 3), 8, False),
         (QueueName(QueueKind.PLAIN, "%LMQ%a", 0), 5, True),
         (QueueName(QueueKind.PLAIN, "b", 3), 6, True),
@@ -192,7 +192,7 @@ def test_topics_that_are_not_valid_folder_names_are_unsafe(topic: str, safe: boo
     name = QueueName(QueueKind.PLAIN, topic, 0)
 
     assert name.path == f"consumequeue/{topic}/0"
-    assert name.is_safe is safe
+    assert name.is_safe_path is safe
 
 
 def test_a_queue_ends_at_the_first_unwritten_unit() -> None:

@@ -27,7 +27,7 @@ _, *_NUMBERS, _ = ExpectedUnit._fields
 def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
     return {
         name: [
-            ExpectedUnit._make([name, *(int(unit[field]) for field in _NUMBERS), bool(unit["is_dispatched"])])
+            ExpectedUnit._make([name, *(int(unit[field]) for field in _NUMBERS), bool(unit["is_multi_dispatched"])])
             for unit in packed.units[place]
         ]
         for name, place in packed.queues()
@@ -200,7 +200,15 @@ def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPa
 
 
 def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    fields = ("queue_offset", "physical_offset", "tags_code", "store_timestamp", "size", "batch_count", "is_dispatched")
+    fields = (
+        "queue_offset",
+        "physical_offset",
+        "tags_code",
+        "store_timestamp",
+        "size",
+        "batch_count",
+        "is_multi_dispatched",
+    )
     return np.array([tuple(int(getattr(unit, field)) for field in fields) for unit in units], PACKED_UNIT)
 
 
@@ -209,10 +217,10 @@ def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> l
     for units in slices:
         for part in builder.append(packed_of(units)):
             start = builder.start or 0
-            assert part.offset == start + len(data)
+            assert part.logical_offset == start + len(data)
             data += part.data.tobytes()
     start = builder.start or 0
-    data = data.ljust(builder.files_end - start, b"\0")
+    data = data.ljust(builder.logical_end_of_files - start, b"\0")
     return [(start + at, bytes(data[at : at + builder.file_size])) for at in range(0, len(data), builder.file_size)]
 
 
@@ -225,7 +233,9 @@ def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
         code = draw(I32)
         dispatched = draw(st.booleans())
         name = QueueName(kind, "T", 0)
-        units.append(ExpectedUnit(name, queue_offset, physical_offset, size, code, 5, 3, is_dispatched=dispatched))
+        units.append(
+            ExpectedUnit(name, queue_offset, physical_offset, size, code, 5, 3, is_multi_dispatched=dispatched)
+        )
         queue_offset = draw(st.just(min(queue_offset + 1, 1 << 62)) | st.integers(0, 30) | I64)
         physical_offset += draw(st.integers(0, 60))
     return units
@@ -262,7 +272,7 @@ def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
     units: list[ExpectedUnit], data: st.DataObject
 ) -> None:
     scalar = ConsumeQueueExt(110)
-    codes = [unit.tags_code if unit.is_dispatched else scalar.append(unit.tags_code, 5) for unit in units]
+    codes = [unit.tags_code if unit.is_multi_dispatched else scalar.append(unit.tags_code, 5) for unit in units]
     cut = data.draw(st.integers(0, len(units)))
     builder = ExtBuilder(110)
     files = bytearray(110 * 25)
@@ -271,7 +281,7 @@ def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
         addressed, spans = builder.append(packed_of(part))
         made += addressed["tags_code"].tolist()
         for span in spans:
-            files[span.offset : span.offset + len(span.data)] = span.data.tobytes()
+            files[span.logical_offset : span.logical_offset + len(span.data)] = span.data.tobytes()
 
     assert made == codes
     for base, expected in scalar.files():

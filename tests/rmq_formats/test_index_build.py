@@ -17,7 +17,7 @@ from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.indexfile.build import (
     KEY_KINDS,
     PACKED_KEY,
-    Comparison,
+    BlockComparison,
     FileBuilder,
     IndexFilePart,
     RuleTable,
@@ -284,7 +284,7 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
 def test_intact_chains_have_no_broken_links_for_any_block_size(hashes: list[int], block: int) -> None:
-    with patch.object(chains, "BLOCK", block):
+    with patch.object(chains, "ITEMS_PER_BLOCK", block):
         assert list(find_broken_links(reading(chained_file(hashes)), CHAINED)) == []
 
 
@@ -324,13 +324,13 @@ def small_file(count: int = 9) -> bytes:
     return bytes(index_file_of(puts, COMPARED))
 
 
-def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Comparison:
-    comparison = Comparison(COMPARED, reading(actual))
+def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> BlockComparison:
+    comparison = BlockComparison(COMPARED, reading(actual))
     for number in range(1, 10, entries_a_block):
         start, end = COMPARED.entry_position(number), COMPARED.entry_position(min(number + entries_a_block, 10))
-        comparison.write(start, expected[start:end])
-    comparison.write(40, expected[40 : COMPARED.entries_position])
-    comparison.write(0, expected[:40])
+        comparison.compare_block(start, expected[start:end])
+    comparison.compare_block(40, expected[40 : COMPARED.entries_position])
+    comparison.compare_block(0, expected[:40])
     return comparison
 
 

@@ -27,7 +27,7 @@ from rmq_formats.consumequeue.dispatch import UnitRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
-from rmq_formats.properties import PropertyParser, java_hash, java_text, parse_properties
+from rmq_formats.properties import PropertyParser, decode_java_text, java_hash, parse_properties
 from rmq_formats.release import NEWEST, make_rules
 from tests.rmq_formats.builders import a_blank, log_of, reading
 from tests.rmq_formats.reference import pack_units
@@ -74,8 +74,8 @@ _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (
         text.is_ascii,
-        text.is_clean_text,
-        text.clean_text_size,
+        text.is_valid_utf8,
+        text.java_text_size,
         text.copy_as_java_text,
         text.hash_text,
         text.hash_character,
@@ -117,7 +117,7 @@ def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
 def test_texts_are_decoded_as_by_java(raw: bytes) -> None:
     """Malformed input is replaced as in Java, and distinguished from text that contains replacement characters."""
     buffer, start, end = _text_at_an_offset(raw)
-    expected = java_text(raw).encode()
+    expected = decode_java_text(raw).encode()
     assert _CLEAN_SIZE(buffer, start, end) == len(expected)
     target = np.full(len(expected) + 2, 0x5A, np.uint8)
     assert _COPY_CLEAN(buffer, start, end, target, 1) == 1 + len(expected)
@@ -134,7 +134,7 @@ def test_a_hash_can_continue_that_of_another_text(first: bytes, second: bytes) -
     for around in (0, _ROW):
         left, right = _text_at_an_offset(first, around), _text_at_an_offset(second, around)
         seed = _HASH_CHARACTER(ord("#"), _HASH(*left, 0))
-        assert int(_HASH(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
+        assert int(_HASH(*right, seed)) == java_hash(f"{decode_java_text(first)}#{decode_java_text(second)}")
 
 
 def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, str]:
@@ -148,7 +148,9 @@ def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, st
         if stop == start:
             assert at == end, "an empty value says that nothing is left"
         else:
-            found[java_text(buffer[name_start:name_end].tobytes())] = java_text(buffer[start:stop].tobytes())
+            found[decode_java_text(buffer[name_start:name_end].tobytes())] = decode_java_text(
+                buffer[start:stop].tobytes()
+            )
     return found
 
 

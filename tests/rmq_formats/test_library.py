@@ -11,7 +11,7 @@ import pytest
 
 import rmq_formats
 from rmq_formats.errors import CorruptData, FormatError, LimitExceeded, NeedMoreData, NotAStore, UnsupportedFormat
-from rmq_formats.layout import Content, read_in_blocks
+from rmq_formats.layout import Content, make_block_reader
 
 ROOT = Path(rmq_formats.__file__).parents[1]
 
@@ -77,7 +77,7 @@ def test_files_are_read_in_blocks_without_changing_the_bytes() -> None:
         reads.append((position, length))
         return memoryview(Content.from_bytes(data).read(position, length))
 
-    in_parts = read_in_blocks(read, 40)
+    in_parts = make_block_reader(read, 40)
     asked = [(0, 10), (10, 20), (35, 5), (36, 5), (70, 50), (95, 10), (3, 4)]
 
     assert [data[position : position + length] for position, length in asked] == [in_parts(*one) for one in asked]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_formats.broker_start import StopKind, find_stop
+from rmq_formats.broker_start import WalkEnd, find_walk_end
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import (
     LostMessage,
@@ -248,13 +248,13 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)
 
-    stop = find_stop(
+    stop = find_walk_end(
         lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"), len(segment)
     )
     pieces = list(walk(segment, BRIDGED))
     scanned = scan(lambda at, length: segment[at : at + length], 0, len(segment), len(segment), BRIDGED, final=True)
 
-    assert (StopKind.AT_LIMIT, len(segment)) == stop
+    assert (WalkEnd.AT_LIMIT, len(segment)) == stop
     assert [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD] == [piece.kind for piece in pieces]
     assert (START, size) == (pieces[1].offset, pieces[1].size)
     assert [pieces[1]] == [item for item in scanned if isinstance(item, Piece)]
@@ -265,10 +265,10 @@ def test_brokers_read_past_a_bridge_and_our_readers_treat_it_as_a_hole(
 def test_a_bridge_to_the_end_of_a_segment_ends_with_a_blank(size: int) -> None:
     segment = FIRST + build_bridge_to_segment_end(START, START + size, [], 9)
 
-    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"))
+    stop = find_walk_end(lambda at, length: segment[at : at + length], 0, len(segment), Release.from_version("5.3.3"))
 
     assert len(FIRST) + size == len(segment)
-    assert StopKind.END_OF_FILE is stop[0]
+    assert WalkEnd.END_OF_FILE is stop[0]
 
 
 @pytest.mark.parametrize("field", ["flag", "body", "properties"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.detection import (
     Era,
@@ -278,7 +278,7 @@ def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_sho
 
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
-LOG = [SegmentStart(base, (base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+LOG = [SegmentStart(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
 MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queues, which are behind
 
 

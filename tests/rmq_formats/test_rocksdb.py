@@ -19,7 +19,7 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, index_key_hash, parse_properties
 from rmq_formats.release import Release
-from rmq_formats.rocksdb.build import RowBuilder, hashed_keys, newest_by_queue_offset, unit_keys, unit_values
+from rmq_formats.rocksdb.build import QueueRowBuilder, hash_index_rows, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     CHECKPOINT_TOPIC,
     DELIVERY_PROGRESS_KEY,
@@ -253,7 +253,7 @@ def test_hashed_keys_equal_those_of_the_scalar_module(rows: list[tuple[bytes, by
             row = decode_index_row(key, value)
             expected.append((row.physical_offset, index_key_hash(IndexKey(row.topic, row.key, row.kind).text)))
 
-    assert expected == hashed_keys([key for key, _ in rows], [value for _, value in rows]).tolist()
+    assert expected == hash_index_rows([key for key, _ in rows], [value for _, value in rows]).tolist()
 
 
 _I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -300,7 +300,7 @@ def test_the_last_of_equal_queue_offsets_wins_and_keys_are_sorted(found: list[in
 def test_first_last_and_highest_unit_do_not_depend_on_batches(found: list[int], data: st.DataObject) -> None:
     units = packed([(number, place * _SIZE) for place, number in enumerate(found)])
     cut = data.draw(st.integers(0, len(found)))
-    builder = RowBuilder(_QUEUE)
+    builder = QueueRowBuilder(_QUEUE)
     parts = [*builder.append(units[:cut]), *builder.append(units[cut:])]
 
     assert numbers(parts) == found
@@ -313,7 +313,7 @@ def test_first_last_and_highest_unit_do_not_depend_on_batches(found: list[int], 
 
 def test_at_most_as_many_rows_are_added_as_the_log_can_have_lost() -> None:
     lost = [(1000, 1000 + 3 * MIN_RECORD_SIZE)]
-    few, many, no_loss = (RowBuilder(_QUEUE, some) for some in (lost, lost, ()))
+    few, many, no_loss = (QueueRowBuilder(_QUEUE, some) for some in (lost, lost, ()))
 
     assert numbers(list(few.append(packed([(0, 0), (4, 2000)])))) == [0, 1, 2, 3, 4]
     assert numbers(list(many.append(packed([(0, 0), (5, 2000)])))) == [0, 5]
@@ -323,7 +323,7 @@ def test_at_most_as_many_rows_are_added_as_the_log_can_have_lost() -> None:
 
 def test_rows_of_lost_records_point_to_the_previous_segment() -> None:
     for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000), ((400, 2000), 400)):
-        builder = RowBuilder(_QUEUE, [(500, 1900)], segments)
+        builder = QueueRowBuilder(_QUEUE, [(500, 1900)], segments)
         _, blanks, _ = builder.append(packed([(0, 0), (2, 2500)]))
 
         assert blanks.tolist()[0][:2] == (1, expected)

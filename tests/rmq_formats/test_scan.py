@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.framing import BLOCK
+from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE
 from rmq_formats.commitlog.kernels import count_settled_records, find_differing_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
@@ -224,12 +224,12 @@ def test_only_disk_errors_count_as_damage(number: int | None) -> None:
     def read(position: int, length: int) -> bytes:
         nonlocal asked
         asked += 1
-        if position + length > 5 * BLOCK:
+        if position + length > 5 * DISK_BLOCK_SIZE:
             raise OSError(number, "no answer") if number else OSError("AWS Error NETWORK_CONNECTION")
         return raw[position : position + length]
 
     with pytest.raises(OSError, match=r"no answer|NETWORK_CONNECTION"):
-        list(scan(read, 0, len(raw), len(raw), BASE, final=True, window=BLOCK))
+        list(scan(read, 0, len(raw), len(raw), BASE, final=True, window=DISK_BLOCK_SIZE))
 
     assert asked < 20
 
@@ -243,7 +243,10 @@ class Disk:
 
     def read(self, position: int, length: int) -> bytes:
         """Read as a disk does: a request that touches a bad block fails whole."""
-        if any(position < (block + 1) * BLOCK and block * BLOCK < position + length for block in self._bad):
+        if any(
+            position < (block + 1) * DISK_BLOCK_SIZE and block * DISK_BLOCK_SIZE < position + length
+            for block in self._bad
+        ):
             raise OSError(errno.EIO, "Input/output error")
         return self._raw[position : position + length]
 
@@ -256,11 +259,11 @@ class Disk:
 def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
     """Return a sealed segment of 16 blocks with records of about a third of one."""
     some = placed([a_record(bytes([65 + i]) * (1200 + 13 * i)) for i in range(40)], BASE)
-    return a_segment(some, 16 * BLOCK, BASE, sealed=True), some
+    return a_segment(some, 16 * DISK_BLOCK_SIZE, BASE, sealed=True), some
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("window", [100, BLOCK, 3 * BLOCK + 5, 1 << 20])
+@pytest.mark.parametrize("window", [100, DISK_BLOCK_SIZE, 3 * DISK_BLOCK_SIZE + 5, 1 << 20])
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
 def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
@@ -272,7 +275,8 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
         record
         for record in some
         if any(
-            record.physical_offset - BASE < (block + 1) * BLOCK and block * BLOCK < record.end_offset - BASE
+            record.physical_offset - BASE < (block + 1) * DISK_BLOCK_SIZE
+            and block * DISK_BLOCK_SIZE < record.end_offset - BASE
             for block in bad
         )
     ]
@@ -287,10 +291,10 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
 
 def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_after_it_are_left_for_later() -> None:
     """Unwritten bytes after the block are recognised; no other record contradicts the block."""
-    raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * BLOCK, BASE)
+    raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * DISK_BLOCK_SIZE, BASE)
     found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
-    assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * BLOCK)]
+    assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * DISK_BLOCK_SIZE)]
     assert found[-2].reason == IO_ERROR
 
 
@@ -298,7 +302,7 @@ def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_af
 def test_an_unreadable_block_in_unwritten_space_leaves_the_tail_waiting(bad: int) -> None:
     """Zeros that cannot all be seen are not called unwritten, and the records before them are read."""
     some = placed([a_record(b"a" * 1000) for _ in range(2)], BASE)
-    raw = a_segment(some, 4 * BLOCK, BASE)
+    raw = a_segment(some, 4 * DISK_BLOCK_SIZE, BASE)
     found = flat(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.RECORD, PieceKind.WAITING]
 

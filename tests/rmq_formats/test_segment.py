@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.framing import BLOCK, detect_framing, find_framing
+from rmq_formats.commitlog.framing import DISK_BLOCK_SIZE, detect_framing, find_framing
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import (
@@ -315,10 +315,10 @@ def test_framing_is_found_after_damaged_first_bytes(framing: Framing, head: byte
 @pytest.mark.parametrize("bad_blocks", [1, 2])
 def test_framing_is_found_after_an_unreadable_first_block(framing: Framing, bad_blocks: int) -> None:
     """If more blocks are unreadable, the framing cannot be determined."""
-    segment = a_segment([a_record(b"x" * 3000)] * 4, 4 * BLOCK, 1 << 20, framing)
+    segment = a_segment([a_record(b"x" * 3000)] * 4, 4 * DISK_BLOCK_SIZE, 1 << 20, framing)
 
     def read(at: int, size: int) -> bytes:
-        if at < bad_blocks * BLOCK:
+        if at < bad_blocks * DISK_BLOCK_SIZE:
             raise OSError(errno.EIO, f"{size} bytes at {at}")
         return segment[at : at + size]
 
@@ -333,7 +333,7 @@ def test_two_blocks_of_zeros_suffice_to_recognise_a_preallocated_file() -> None:
         return bytes(size)
 
     assert find_framing(read, 1 << 30, 0) is Framing.PLAIN
-    assert max(looked) <= 2 * BLOCK
+    assert max(looked) <= 2 * DISK_BLOCK_SIZE
 
 
 def test_a_deleted_file_is_not_damage() -> None:

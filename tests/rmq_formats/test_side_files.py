@@ -11,7 +11,7 @@ from rmq_formats.broker_conf import Epoch, decode_epochs
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.properties import index_key_hash, parse_properties
 from rmq_formats.release import Release
-from rmq_formats.tier_index import ENTRY, HEADER, read_tier_index
+from rmq_formats.tier_index import ENTRY, HEADER, decode_tier_index
 from rmq_formats.timer_files import (
     MAX_WHEEL_SIZE,
     SLOT,
@@ -159,7 +159,7 @@ def files(place: Path) -> list[bytes]:
 
 
 def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
-    found = [read_tier_index(data) for data in files(place)]
+    found = [decode_tier_index(data) for data in files(place)]
 
     assert {_SLOTS} == {len(index.slots) for index in found}
     assert [[] for _ in found] == [list(index.find_contradictions()) for index in found]
@@ -168,7 +168,7 @@ def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
 def test_tier_index_lookups_find_the_same_message_as_the_broker(place: Path) -> None:
     """The broker found one message in its own log, and the same message in the tier, where it has another offset."""
     own, copied = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["keys"]["Orders#k3"]
-    entries = np.concatenate([read_tier_index(data).entries for data in files(place)])
+    entries = np.concatenate([decode_tier_index(data).entries for data in files(place)])
     found = entries[entries["key_hash"] == index_key_hash("Orders#k3")]
 
     assert own > copied
@@ -176,7 +176,7 @@ def test_tier_index_lookups_find_the_same_message_as_the_broker(place: Path) -> 
 
 
 def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
-    index = read_tier_index(files(place)[0])
+    index = decode_tier_index(files(place)[0])
     begin = index.begin_timestamp
     times = np.array([begin - 1999, begin - 999, begin, begin + 999, begin + 1000], np.int64)
 
@@ -196,7 +196,7 @@ def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
     ],
 )
 def test_a_contradiction_within_a_file_is_located(place: Path, position: int, raw: bytes, field: str) -> None:
-    (difference,) = read_tier_index(damaged(files(place)[0], position, raw)).find_contradictions()
+    (difference,) = decode_tier_index(damaged(files(place)[0], position, raw)).find_contradictions()
 
     assert (field, 1) == (difference.field, difference.times)
     assert difference.found != difference.expected
@@ -204,12 +204,12 @@ def test_a_contradiction_within_a_file_is_located(place: Path, position: int, ra
 
 def test_a_truncated_file_is_reported_with_its_expected_size(place: Path) -> None:
     data = files(place)[0]
-    index = read_tier_index(data[:-30])
+    index = decode_tier_index(data[:-30])
     (difference,) = index.find_contradictions()
 
     assert (str(len(data) - 30), str(len(data))) == (difference.found, difference.expected)
     assert index.entry_count - 2 == len(index.entries)
-    assert index.position_of(len(index.entries)) == len(data) - 2 * ENTRY.size
+    assert index.entry_position(len(index.entries)) == len(data) - 2 * ENTRY.size
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_unfinished_files_and_invalid_first_slots_are_rejected(
     place: Path, position: int, raw: bytes, why: str
 ) -> None:
     with pytest.raises(CorruptData, match=why):
-        read_tier_index(damaged(files(place)[0], position, raw))
+        decode_tier_index(damaged(files(place)[0], position, raw))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_unfinished_files_and_invalid_first_slots_are_rejected(
 )
 def test_a_file_that_ends_within_its_slots_is_incomplete(place: Path, size: int) -> None:
     with pytest.raises(NeedMoreData):
-        read_tier_index(files(place)[0][:size])
+        decode_tier_index(files(place)[0][:size])
 
 
 # As RocketMQ 5.5.1 wrote it, before and after a failover.

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats import compiled
-from rmq_formats.broker_conf import BrokerConf, decode_config, parse_broker_conf, parse_java_properties
+from rmq_formats.broker_conf import BrokerConf, decode_json_config, parse_broker_conf, parse_java_properties
 from rmq_formats.crc import crc32
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels.integers import as_bytes
@@ -30,10 +30,10 @@ from rmq_formats.message_id import (
 from rmq_formats.properties import (
     CRC_SIZE,
     PropertyParser,
+    decode_java_text,
     index_key_hash,
     java_hash,
-    java_integer,
-    java_text,
+    parse_java_integer,
     parse_properties,
     property_crc_text,
     property_items,
@@ -68,7 +68,7 @@ R = "\N{REPLACEMENT CHARACTER}"
 )
 def test_malformed_utf8_is_replaced_as_in_java(raw: bytes, expected: str) -> None:
     """The number of replacement characters changes a key's hash."""
-    assert java_text(raw) == expected
+    assert decode_java_text(raw) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_integers_are_accepted_as_by_java(number: int) -> None:
     expected = number if -(1 << 63) <= number < 1 << 63 else None
     padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
 
-    assert [java_integer(text) for text in (str(number), padded)] == [expected, expected]
+    assert [parse_java_integer(text) for text in (str(number), padded)] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_integers_are_accepted_as_by_java(number: int) -> None:
     ],
 )
 def test_short_integers_are_parsed_as_by_java(text: str | None, expected: int | None) -> None:
-    assert java_integer(text, bits=16) == expected
+    assert parse_java_integer(text, bits=16) == expected
 
 
 @pytest.mark.parametrize("lengths", [range(600), (4 << 10, (64 << 10) - 1, (64 << 10) + 17)], ids=["short", "long"])
@@ -289,8 +289,8 @@ def test_the_time_of_an_id_is_the_birth_time_of_its_message(golden: StoreOf, nam
 
 
 def test_numeric_names_of_objects_are_read_as_texts() -> None:
-    assert decode_config(b'{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}') == {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
-    assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
+    assert decode_json_config(b'{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}') == {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
+    assert decode_json_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_numeric_names_of_objects_are_read_as_texts() -> None:
 )
 def test_only_json_objects_are_accepted(raw: bytes) -> None:
     with pytest.raises(CorruptData):
-        decode_config(raw)
+        decode_json_config(raw)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_file_of_many_values_is_rejected_and_a_long_text_takes_few_copies(raw:
 
     def decode() -> None:
         with pytest.raises(CorruptData, match="more than 3,000,000 values") if copies == 1 else nullcontext():
-            decode_config(raw)
+            decode_json_config(raw)
 
     assert peak_of(decode)[1] < copies * len(raw)
 
@@ -317,7 +317,7 @@ def test_a_file_of_many_values_is_rejected_and_a_long_text_takes_few_copies(raw:
 @given(st.binary(max_size=100))
 def test_any_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     with suppress(CorruptData):
-        assert isinstance(decode_config(raw), dict)
+        assert isinstance(decode_json_config(raw), dict)
 
 
 EXAMPLE = rb"""

@@ -86,7 +86,7 @@ def _section(table: Table) -> Iterator[str]:
 
 def _row(field: Field, table: Table = MESSAGES) -> str:
     meaning = column_comment(field).replace("|", "\\|")
-    return f"| {field.name} | {sql_type(table.plain_schema.field(field.name).type)} | {meaning} |"
+    return f"| {field.name} | {sql_type(table.schema_without_dictionaries.field(field.name).type)} | {meaning} |"
 
 
 if __name__ == "__main__":

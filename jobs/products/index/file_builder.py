@@ -35,7 +35,14 @@ from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
 from jobs.store.running_broker import FileState
-from rmq_formats.indexfile.build import PACKED_KEY, Comparison, FieldDifference, FileBuilder, IndexFilePart, RuleTable
+from rmq_formats.indexfile.build import (
+    PACKED_KEY,
+    BlockComparison,
+    FieldDifference,
+    FileBuilder,
+    IndexFilePart,
+    RuleTable,
+)
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules
@@ -265,8 +272,8 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
         raise ValueError("the store has no file to compare with")
     end = recipe.geometry.entry_position(recipe.entry_count + 1)
     with recipe.storage.open(broker_file.location) as file:
-        comparison = Comparison(recipe.geometry, file.read)
-        write_blocks(recipe, comparison.write)
+        comparison = BlockComparison(recipe.geometry, file.read)
+        write_blocks(recipe, comparison.compare_block)
         return FileComparison(
             tuple(comparison.differences),
             comparison.counts,

@@ -117,10 +117,10 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     now, last = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
-    if start > last.since and not any(
+    if start > last.from_offset and not any(
         write_same_index_files(last.release, release) for release in (now.newest, *now.possible)
     ):
-        since = max(start, now.rules[-1].since)
+        since = max(start, now.rules[-1].from_offset)
         known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
     header = IndexHeader(*state["header"]) if state["header"] else None
     return ContinuationPoint(geometry, known, start, (), state["file"], header, state.get("left_out", 0))

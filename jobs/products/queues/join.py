@@ -299,7 +299,7 @@ class _GroupTask:
 
 def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
     """Yield the runs of records with their own units in a plain queue, no more than a reader needs."""
-    units = units[units["is_dispatched"] == 0]
+    units = units[units["is_multi_dispatched"] == 0]
     if name.kind is QueueKind.PLAIN:
         for some in islice(slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
             first = units[some.start]

@@ -12,7 +12,7 @@ import codecs
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from rmq_formats.properties import java_hash, java_text
+from rmq_formats.properties import decode_java_text, java_hash
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
@@ -42,7 +42,7 @@ def decode_as_java(data: bytes, charset: str) -> str:
     """Decode like Java's `new String(data, charset)`, for a checked charset."""
     name = codecs.lookup(charset).name
     if name == "utf-8":
-        return java_text(data)
+        return decode_java_text(data)
     if name == "gbk":
         return data.decode(name, "java")
     if name == "utf-16" and not data.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):

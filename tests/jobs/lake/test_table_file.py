@@ -185,12 +185,12 @@ def _add_file(table: Path, random: Random, store: str, run: int) -> None:
     low = random.randrange(_LARGEST - width + 1)
     count = random.randrange(1, 400)
     columns: dict[str, object] = {}
-    for field in INDEX_ENTRIES.plain_schema:
+    for field in INDEX_ENTRIES.schema_without_dictionaries:
         value = store if pa.types.is_string(field.type) else run
         columns[field.name] = [value if not pa.types.is_timestamp(field.type) else 0] * count
     columns["key_hash"] = sorted(low + random.randrange(width) for _ in range(count))
     columns["entry"] = list(range(count))
-    write_deltalake(table, pa.table(columns, schema=INDEX_ENTRIES.plain_schema), mode="append")
+    write_deltalake(table, pa.table(columns, schema=INDEX_ENTRIES.schema_without_dictionaries), mode="append")
 
 
 def _rows(table: Path) -> Counter[tuple[object, ...]]:

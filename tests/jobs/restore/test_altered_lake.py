@@ -61,7 +61,7 @@ OF_RECORDS = {
 def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
     rows = random.sample(rows_of(lake), ROWS)
     for row in rows:
-        field = random.choice(MESSAGES.plain_schema)
+        field = random.choice(MESSAGES.schema_without_dictionaries)
         value = random.choice([*_values(field.type, row[field.name], engine), "NULL"])
         update = Update(row["physical_offset"], field.name, value)
         if random.random() < 1 / ROWS:
