@@ -17,7 +17,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +29,14 @@ from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
 from jobs.rebuild.queues import BuiltFile
-from jobs.storage.local import explaining_full_disk, flush_directory, naming_file_in_errors, read_file
+from jobs.storage.local import (
+    explaining_full_disk,
+    flush_directory,
+    is_link_without_target,
+    naming_file_in_errors,
+    read_file,
+    real_path,
+)
 from jobs.storage.locations import is_local, local_path
 from jobs.store.running_broker import (
     ABORT_FILE,
@@ -85,7 +92,7 @@ class Installation:
     @property
     def changed_paths(self) -> set[str]:
         """Paths of the store's files that are new, replaced or set aside."""
-        folder = self.folder.resolve()
+        folder = real_path(self.folder)
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
     def list_steps(self, *, is_done: bool = False) -> Iterator[str]:
@@ -123,12 +130,14 @@ def plan_index_installation(
     headers = {name: read_header_as_broker(Path(file.path)) for name, file in new.items()}
     user = owner_of(root)
     with run_as_user(*user):
-        index = (root / INDEX_FOLDER).resolve()
+        index = real_path(root / INDEX_FOLDER)
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
         present = [name for name in there if is_loadable_index_name(name)]
         kept = []
         if manifest["lost_only"]:  # the files must be the same as when they were compared
-            changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
+            compared = {file["name"] for file in manifest["survivors"]}
+            linked = {name for name in compared if is_link_without_target(index / name)}
+            changed = sorted(compared - linked ^ {*present})
             if changed:
                 raise NotInstalledError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
             kept = [name for name in present if name not in manifest["replaced"]]
@@ -185,7 +194,7 @@ def plan_queue_installation(
     plans = []
     with run_as_user(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
-            folder = (root / name).resolve()
+            folder = real_path(root / name)
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
             kept = [path for path in present if path not in files] if manifest["lost_only"] else []
             plans.append(_planned(folder, files, present, kept))
@@ -209,6 +218,7 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
             *(f"{path}: is a file, but must be a folder; move the file out of the store" for path in in_the_way),
+            *_describe_links_without_target([folder] if folder.is_symlink() else sorted(folder.rglob("*"))),
         ),
     )
 
@@ -226,7 +236,10 @@ def plan_file_installation(folder: Path, files: Mapping[str, Path], base_path: P
         _new_aside_name(base_path),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.read(path)) is not None},
-        obstacles=tuple(_find_obstacles(folder, status.st_uid, new)),
+        obstacles=(
+            *_find_obstacles(folder, status.st_uid, new),
+            *_describe_links_without_target(folder / name for name in files),
+        ),
     )
 
 
@@ -244,6 +257,13 @@ def _find_obstacles(directory: Path, user: int, new: Mapping[str, BuiltFile]) ->
         yield (
             f"{directory}: {needed:,} bytes are needed, {free:,} are free, and {_SPARE:,} must stay free for the broker"
         )
+
+
+def _describe_links_without_target(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the links without a file: the installation could not keep them, and an undo could not restore them."""
+    for path in paths:
+        if is_link_without_target(path):
+            yield f"{path}: a symbolic link that leads to no file; move the link out of the store"
 
 
 def _new_aside_name(directory: Path) -> Path:

@@ -26,7 +26,7 @@ from jobs.rebuild.install import (
     suppress_not_empty,
     swap_paths,
 )
-from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
+from jobs.storage.local import LocalStorage, flush_directory, read_file, real_path, sha256_of
 from jobs.store.running_broker import owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import parse_offset_name
@@ -84,8 +84,8 @@ class Journal:
         """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
         root = Path(self.store)
         try:
-            places = {path.resolve() for path in root.iterdir()}  # also of linked folders
-            wrong = [entry for entry in self.entries if not _is_of_store(entry, root.resolve(), places)]
+            places = {real_path(path) for path in root.iterdir()}  # also of linked folders
+            wrong = [entry for entry in self.entries if not _is_of_store(entry, real_path(root), places)]
         except (ValueError, TypeError) as error:
             raise NotRepairableError(f"{self.folder}: {JOURNAL_FILE} is not valid: {error}") from error
         if wrong:
@@ -174,7 +174,7 @@ def _is_of_store(entry: JournalEntry, root: Path, places: set[Path]) -> bool:
     files = [*entry.new, *entry.set_aside, *entry.digests, *entry.empty_folders]
     names = [*files, *entry.made_folders]
     base, aside = Path(entry.folder), Path(entry.aside)
-    folder = base.resolve()
+    folder = real_path(base)
     has_only_segments = not entry.is_exchange and all(parse_offset_name(name) is not None for name in names)
     if entry.part == CHECKPOINT_PART:
         base /= CHECKPOINT_PART

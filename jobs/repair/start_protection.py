@@ -15,6 +15,7 @@ from typing import NamedTuple
 from jobs.console.amounts import count_text
 from jobs.diagnosis import DoubtfulBytes, find_truncation_places, gather_start_facts
 from jobs.repair.segments import RepairedSegments
+from jobs.storage.local import real_path
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
 from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_in_files
@@ -101,7 +102,7 @@ def write_bridges(store: Store, holes: Sequence[Hole], made: RepairedSegments, f
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
         known = written.get(base) or made.get(base)
-        path, target = known or (str(folder / source.name), str(source.resolve()))
+        path, target = known or (str(folder / source.name), str(real_path(source)))
         patch = _build_bridge_bytes(store, hole)
         if known is None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -229,6 +229,16 @@ class LocalStorage(Storage):
         Path(local_path(location)).unlink(missing_ok=True)
 
 
+def real_path(path: Path) -> Path:
+    """Return *path* without symbolic links; unlike `Path.resolve`, this accepts a link to itself, and keeps it."""
+    return Path(os.path.realpath(path))
+
+
+def is_link_without_target(path: Path) -> bool:
+    """Return whether *path* is a symbolic link that leads nowhere, or to itself."""
+    return path.is_symlink() and not path.exists()
+
+
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
     try:
         return entry.stat()

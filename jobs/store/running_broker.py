@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.storage.local import ReadLimits, lower_priority
+from jobs.storage.local import ReadLimits, lower_priority, real_path
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
@@ -149,7 +149,7 @@ class LockedStore:
 
     def _list(self) -> Mapping[str, FileState]:
         """Return the state of each file, by the path that it has without links to directories."""
-        resolve = cache(Path.resolve)
+        resolve = cache(real_path)
         states = (state for folder in self._folders for state in list_file_states(folder))
         return {str(resolve(path.parent) / path.name): state for path, state in states}
 
@@ -197,7 +197,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
         raise NotInstalledError(f"{store}: files can be installed only in stores on this machine")
     root = Path(local_path(store))
     folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
-    if any(out.resolve().is_relative_to(folder.resolve()) for folder in folders):
+    if any(real_path(out).is_relative_to(real_path(folder)) for folder in folders):
         raise NotInstalledError(f"{out}: this directory is inside the store; choose one outside it")
     owner = owner_of(root)
     descriptor = None

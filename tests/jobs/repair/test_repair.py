@@ -111,6 +111,32 @@ def test_an_undo_recreates_empty_folders(store: Path) -> None:
     assert damaged == sorted(store.rglob("*"))
 
 
+@pytest.mark.parametrize("target", ["itself", "nothing"])
+@pytest.mark.parametrize("name", ["consumequeue/T1/0/00000000000000000000", "index", "checkpoint"])
+def test_a_link_that_leads_to_no_file_is_named_as_the_obstacle(name: str, target: str, store: Path, lake: Path) -> None:
+    """`repair` ended with a traceback, or said that another process had changed the file."""
+    place = min((store / "index").iterdir()) if name == "index" else store / name
+    place.unlink()
+    place.symlink_to(place.name if target == "itself" else "nowhere")
+    before = sorted(store.rglob("*"))
+
+    if (name, target) == ("checkpoint", "nothing"):  # like a missing one, which a broker creates
+        repaired(store, lake)
+    else:
+        with pytest.raises(NotInstalledError, match=f"{place}: a symbolic link that leads to no file; move the link"):
+            repaired(store, lake)
+        undo(str(store), store.parent / "repair")
+    assert before == sorted(store.rglob("*"))
+
+
+def test_a_link_to_itself_next_to_the_index_files_does_not_end_a_repair(store: Path, lake: Path) -> None:
+    """The message was: the index directory has changed since the rebuild."""
+    link = store / "index" / "20260101000000000"
+    link.symlink_to(link.name)
+
+    assert repaired(store, lake).undecided == [f"index/{link.name}"]
+
+
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
 def test_a_file_in_place_of_a_folder_is_named_as_the_obstacle(store: Path, lake: Path, folder: str) -> None:
     """The message was only: not a directory."""
