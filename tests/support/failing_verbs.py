@@ -39,7 +39,7 @@ from tests.golden import unpack
 from tests.support.killing import ended, forked, load_everything, told_by_fork
 from tests.support.lakes import leftovers
 from tests.support.pages import rendered
-from tests.support.stores import files_in
+from tests.support.stores import damage_each_part, files_in
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
@@ -149,12 +149,7 @@ class Commands:
         good = unpack("b551-base", base).rename(base / "good")
         shutil.rmtree(good / "EXPECT")
         for name in ("bad", "applied"):
-            shutil.copytree(good, base / name)
-            with sorted((base / name / "commitlog").iterdir())[1].open("r+b") as file:
-                file.seek(4616)
-                file.write(b"?")
-            shutil.rmtree(base / name / "consumequeue" / "T1" / "1")
-            sorted((base / name / "index").iterdir())[2].unlink()
+            damage_each_part(Path(shutil.copytree(good, base / name)))
         (base / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
         here = self._fresh()
         for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):

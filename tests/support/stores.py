@@ -144,6 +144,15 @@ def lose_first_segment_like_retention(store: Path) -> int:
     return int(second.name)
 
 
+def damage_each_part(store: Path) -> Path:
+    """Change a record of the log, and lose a queue and an index file; return the changed segment."""
+    segment = sorted((store / "commitlog").iterdir())[1]
+    flip(segment, 4616)
+    shutil.rmtree(store / "consumequeue" / "T1" / "1")
+    sorted((store / "index").iterdir())[2].unlink()
+    return segment
+
+
 def folder_of_process(prefix: str) -> Path:
     """Make a folder for what tests of this process share; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from jobs.lake.runs import OtherRunActiveError
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
-from tests.support.commands import Run, copy_of, overwrite, without_spark
+from tests.support.commands import Run, copy_of, without_spark
+from tests.support.lakes import rows_of
+from tests.support.stores import damage_each_part
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -74,13 +77,9 @@ def words(
     good = golden("b551-base")
     (tmp_path / "bad").mkdir()
     bad = copy_of(good, tmp_path / "bad")
-    overwrite(sorted((bad / "commitlog").iterdir())[1], 4616, b"?")
-    shutil.rmtree(bad / "consumequeue" / "T1" / "1")
-    sorted((bad / "index").iterdir())[2].unlink()
-    places = {"good": good, "bad": bad, "lake": shutil.copytree(newer_lake, tmp_path / "lake"), "out": tmp_path / "out"}
-    (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-    places["types"] = tmp_path / "types.toml"
-    places["file"] = sorted((bad / "commitlog").iterdir())[1]
+    places = {"good": good, "bad": bad, "file": damage_each_part(bad), "out": tmp_path / "out"}
+    places |= {"lake": shutil.copytree(newer_lake, tmp_path / "lake"), "types": tmp_path / "types.toml"}
+    places["types"].write_text('topic.T1 = {format = "json", schema = "id bigint"}')
 
     def filled(text: str) -> list[str]:
         return text.format(**places).split()
@@ -287,6 +286,35 @@ def test_python_writes_no_lake_into_a_store(lake: str, golden: StoreOf, tmp_path
     with pytest.raises(RequestError, match="Choose a location outside the store"):
         ingest(store, store / lake)
     assert before == sorted(store.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (ingest, {"max_rate": -1}),
+        (ingest, {"max_rate": 0}),
+        (ingest, {"settle_ms": -1}),
+        (verify, {"max_rate": -1}),
+        (verify, {"hash_slots": 0}),
+        (verify, {"index_num": 1}),
+    ],
+)
+def test_a_number_below_the_limit_of_its_option_is_refused(
+    function: Callable[..., object], wrong: dict[str, Any], golden: StoreOf, tmp_path: Path
+) -> None:
+    """A negative rate made each read wait until the end of time."""
+    call = partial(ingest, lake=tmp_path / "lake") if function is ingest else function
+
+    with pytest.raises(RequestError, match=f"{next(iter(wrong))} is .* must be at least"):
+        call(golden("b533-base"), **wrong)
+
+
+def test_a_string_is_one_topic_or_one_directory(store: Path, tmp_path: Path) -> None:
+    """Each letter was a topic."""
+    (store / "commitlog").rename(tmp_path / "log")
+    ingest(store, tmp_path / "lake", topics="T1", commitlog=str(tmp_path / "log"))
+
+    assert {"T1"} == {row["topic"] for row in rows_of(tmp_path / "lake", "messages", "topic")}
 
 
 # What each step must show. A step that is missing, or shows something else, fails here.

@@ -246,7 +246,6 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
     small = 20_000  # bytes: of some runs
     monkeypatch.setattr(upkeep, "merge_small_files", noted)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
-    monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
     list(incremental(tmp_path, 12))
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]

@@ -407,11 +407,10 @@ def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer
 
 
 def test_temporary_files_of_full_index_files_must_fit_next_to_a_broker(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
     monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -95,9 +95,8 @@ def test_an_answer_is_complete_or_names_the_missing_part(
 
 
 @pytest.mark.parametrize("at", [4, 89])  # magic code, body
-def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden: StoreOf, tmp_path: Path) -> None:
+def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: Path, tmp_path: Path) -> None:
     """It reads as a record that the broker is still writing."""
-    store = shutil.copytree(golden("b533-base"), tmp_path / "store")
     last = segments_of(store)[-1]
     newest = max(record.physical_offset for record, _ in records_of([last]))
     flip(last, newest - int(last.name) + at)

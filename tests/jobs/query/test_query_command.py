@@ -21,20 +21,13 @@ from jobs.console.rows import csv_line
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
-from tests.support.lakes import delta_extension, ingest_store
+from tests.support.lakes import delta_extension
 from tests.support.query_stores import Sent, stored, write_store
 
 
 @pytest.fixture
 def run(run: Run) -> Run:
     return partial(run, "query")
-
-
-@pytest.fixture(scope="module")
-def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lake")
-    ingest_store(golden("b551-base"), folder, "b0")
-    return folder
 
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
@@ -65,9 +58,9 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
 
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])
-def test_a_query_imports_neither_spark_nor_the_compiled_scan(golden: StoreOf, lake: Path, place: str) -> None:
+def test_a_query_imports_neither_spark_nor_the_compiled_scan(golden: StoreOf, newer_lake: Path, place: str) -> None:
     """A store's imports no Arrow either."""
-    where = lake if place == "--lake" else golden("b551-base")
+    where = newer_lake if place == "--lake" else golden("b551-base")
     loaded = packages_loaded_by("query", "by-key", "-t", "T1", "-k", "k0", place, where, "--quiet")
 
     assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
@@ -176,22 +169,22 @@ def _of_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sql", QUERIES)
-def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, lake: Path, sql: str) -> None:
-    expected = _of_duckdb(lake, sql)
-    answer = run("sql", "--lake", lake, sql, "--output", "ndjson")
+def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lake: Path, sql: str) -> None:
+    expected = _of_duckdb(newer_lake, sql)
+    answer = run("sql", "--lake", newer_lake, sql, "--output", "ndjson")
 
     assert answer.code is ExitCode.CLEAN
     assert expected == answer.lines != []
 
 
-def test_every_output_format_has_the_same_rows(run: Run, lake: Path, tmp_path: Path) -> None:
+def test_every_output_format_has_the_same_rows(run: Run, newer_lake: Path, tmp_path: Path) -> None:
     sql = (
         "SELECT uniq_key, store_time, keys, properties, body FROM messages WHERE topic = 'T1' ORDER BY physical_offset"
     )
-    lines = run("sql", "--lake", lake, sql, "--output", "ndjson").lines
-    array = run("sql", "--lake", lake, sql, "--output", "json").document
-    cells = list(csv.DictReader(io.StringIO(run("sql", "--lake", lake, sql, "--output", "csv").out)))
-    parquet = run("sql", "--lake", lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
+    lines = run("sql", "--lake", newer_lake, sql, "--output", "ndjson").lines
+    array = run("sql", "--lake", newer_lake, sql, "--output", "json").document
+    cells = list(csv.DictReader(io.StringIO(run("sql", "--lake", newer_lake, sql, "--output", "csv").out)))
+    parquet = run("sql", "--lake", newer_lake, sql, "--output", "parquet", "--out", tmp_path / "rows.parquet")
     stored = pq.read_table(tmp_path / "rows.parquet").to_pylist()
 
     assert parquet.code is ExitCode.CLEAN
@@ -202,19 +195,19 @@ def test_every_output_format_has_the_same_rows(run: Run, lake: Path, tmp_path: P
     assert [line["store_time"][:19] for line in lines] == [row["store_time"].isoformat()[:19] for row in stored]
 
 
-def test_without_a_statement_tables_and_views_are_listed(run: Run, lake: Path) -> None:
-    named = {row["name"]: row for row in run("sql", "--lake", lake, "--output", "ndjson").lines}
+def test_without_a_statement_tables_and_views_are_listed(run: Run, newer_lake: Path) -> None:
+    named = {row["name"]: row for row in run("sql", "--lake", newer_lake, "--output", "ndjson").lines}
 
-    assert {path.parent.name for path in lake.glob("*/_delta_log")} <= {*named}
+    assert {path.parent.name for path in newer_lake.glob("*/_delta_log")} <= {*named}
     assert {"dead_letters", "transactions", "timers_pending"} <= {*named}
     assert all(row["row"] for row in named.values())
     for name in named:
-        assert run("sql", "--lake", lake, f"SELECT count(*) FROM {name}").code is ExitCode.CLEAN
+        assert run("sql", "--lake", newer_lake, f"SELECT count(*) FROM {name}").code is ExitCode.CLEAN
 
 
-def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(lake: Path) -> None:
+def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lake: Path) -> None:
     crossed = "SELECT count(*) FROM messages " + " ".join(f"CROSS JOIN messages m{n}" for n in range(12))
-    line = ["query", "sql", "--lake", str(lake), crossed, "--seconds", "0.5"]
+    line = ["query", "sql", "--lake", str(newer_lake), crossed, "--seconds", "0.5"]
     ended = subprocess.run([sys.executable, "-m", "jobs.main", *line], capture_output=True, check=False, timeout=60)
 
     assert ended.returncode == ExitCode.FAILED

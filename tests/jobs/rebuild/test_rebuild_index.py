@@ -244,9 +244,8 @@ def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, mo
 
 
 def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = shutil.copytree(golden("b533-base"), tmp_path / "store")
     monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
     monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

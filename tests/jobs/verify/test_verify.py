@@ -99,11 +99,8 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
     assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
 
 
-def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(
-    golden: StoreOf, tmp_path: Path, run: Run
-) -> None:
+def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(store: Path, run: Run) -> None:
     """All commands that read the log ended with exit code 1, and without the name of the file."""
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     first = segments_of(store)[0]
     copy = Path(shutil.copyfile(first, first.with_name("09223372036854775000")))
     inspected = run("inspect", store)
@@ -128,10 +125,9 @@ def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_lo
     ],
 )
 def test_a_link_to_itself_is_reported_like_an_empty_file(
-    name: str, kind: str, golden: StoreOf, tmp_path: Path, run: Run
+    name: str, kind: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
     """`verify` and `ingest` ended with exit code 1: too many levels of symbolic links."""
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     path = store / name
     path.unlink()
     path.symlink_to(path.name)
@@ -141,10 +137,9 @@ def test_a_link_to_itself_is_reported_like_an_empty_file(
 
 
 def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the_log(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`verify` would recommend to move an intact segment out of the log's folder."""
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     first, second, *_ = segments_of(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     opened = LocalStorage.open
@@ -159,8 +154,9 @@ def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the
         list_store(str(store))
 
 
-def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(golden: StoreOf, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(
+    store: Path, golden: StoreOf, tmp_path: Path
+) -> None:
     first, second, *_ = segments_of(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     overwrite(second, 0, bytes(100))
