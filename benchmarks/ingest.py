@@ -33,7 +33,7 @@ from benchmarks.lakes import ingest_into_new_lake, spark_workers
 from benchmarks.measuring import Measured, answer, asked, count_log_bytes, measured, medians
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
-from jobs.lake.table_file import parquet_writer
+from jobs.lake.table_file import open_parquet_writer
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, restore
@@ -74,7 +74,7 @@ def floor(store: Path, folder: Path) -> Measured:
         if not batches:
             continue  # the unwritten rest of a segment
         began, cpu = time.perf_counter(), time.process_time()
-        with parquet_writer(
+        with open_parquet_writer(
             folder / f"{number}.parquet", MESSAGE_SCHEMA, MESSAGES, batches[0].num_rows, ["body"]
         ) as writer:
             for batch in batches:

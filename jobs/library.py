@@ -24,7 +24,7 @@ from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offs
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from jobs.storage.local import ReadLimits
-from jobs.store.running_broker import read_limits_beside_broker
+from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
@@ -82,7 +82,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     if enclosing is not None:
         raise RequestError(f"{str(lake)!r} is inside the store {enclosing!r}. Choose a location outside the store")
     conf = read_broker_conf(broker_conf)
-    read_limits = read_limits_beside_broker(str(store), max_rate)
+    read_limits = limit_load_beside_broker(str(store), max_rate)
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
@@ -120,7 +120,7 @@ def verify(  # noqa: PLR0913 - the options of the verb
     _require_at_least(1, hash_slots=hash_slots, max_rate=max_rate)
     _require_at_least(2, index_num=index_num)
     conf = read_broker_conf(broker_conf)
-    read_limits = read_limits_beside_broker(str(store), max_rate)
+    read_limits = limit_load_beside_broker(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(_as_tuple(commitlog), conf))
     request = VerifyRequest(str(store), wanted, commitlog=folders, read_limits=read_limits)

@@ -49,7 +49,9 @@ class StoreLists:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
         every = sorted(
-            self._reader.queues.values(), key=lambda queue: queue.capacity - queue.first_unit_number, reverse=True
+            self._reader.queues.values(),
+            key=lambda queue: queue.end_unit_number - queue.first_unit_number,
+            reverse=True,
         )
         of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
@@ -119,7 +121,9 @@ class StoreLists:
                 left = 0 if offsets is None else max(offsets.maximum - max(reader.next_offset, offsets.minimum), 0)
                 behind.setdefault((reader.consumer_group, reader.topic), []).append(left)
         rows = [(group, topic, len(left), sum(left), max(left)) for (group, topic), left in sorted(behind.items())]
-        note = f"not all of the broker's configuration can be read: {config.unread}" if config.unread else ""
+        note = (
+            f"not all of the broker's configuration can be read: {config.unread_reason}" if config.unread_reason else ""
+        )
         return Rows(("consumer group", "topic", "queues", "lag", "largest lag of a queue"), rows, note=note)
 
     def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:

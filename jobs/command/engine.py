@@ -23,7 +23,7 @@ from jobs.launch.engine import (
 )
 from jobs.storage import AnyStorage
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, scheme_of
-from jobs.store.running_broker import read_limits_beside_broker
+from jobs.store.running_broker import limit_load_beside_broker
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -50,7 +50,7 @@ class StoreCommand:
     def __init__(self, place: StorePlace, engine: str, max_rate: int | None) -> None:
         self.conf = place.read_conf()
         self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
-        self.read_limits = read_limits_beside_broker(place.store, max_rate)
+        self.read_limits = limit_load_beside_broker(place.store, max_rate)
         places = self.commitlog or (place.store,)
         self.workers = start_workers(engine, *places, half=self.read_limits is not None)
 

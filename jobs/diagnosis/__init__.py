@@ -22,12 +22,12 @@ from jobs.store.queue_files import (
     QueueStorage,
     StoredQueue,
     detect_storage_features,
-    first_unwritten,
+    find_first_unwritten_unit,
     queue_file_sizes,
     queues_in_files,
     undecided_queue_file_sizes,
 )
-from jobs.store.ranges import find_newest_written_offset, plan_ranges, usual_size, written_sizes
+from jobs.store.ranges import find_newest_segment_offset, plan_ranges, usual_segment_size, written_sizes
 from jobs.store.record_places import record_bounds, segment_bytes, walk_pieces
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_index_header
@@ -147,7 +147,7 @@ def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutc
 def possible_releases(writers: Writers) -> list[Release]:
     """Return the releases that may have written the end of the log; of those that start alike, only the newest."""
     alike: dict[tuple[object, ...], Release] = {}
-    for release in sorted({writers.newest, *writers.possible}, key=lambda one: one.version, reverse=True):
+    for release in sorted({writers.newest, *writers.possible_releases}, key=lambda one: one.version, reverse=True):
         alike.setdefault(tuple(getattr(release, switch) for switch in _START_SWITCHES), release)
     return list(alike.values())
 
@@ -273,7 +273,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
-    newest = find_newest_written_offset(store)
+    newest = find_newest_segment_offset(store)
     places: list[DoubtfulBytes] = []
     messages, end = 0, begin
     for segment in store.segments:
@@ -288,7 +288,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                             until = replace(log, size=offset - log.base_offset)
                             before = sum(1 for _ in record_bounds(until, piece.offset - log.base_offset)) - number
                             places.append(DoubtfulBytes(offset, offset + 1, messages + before))
-                        messages += walked.records - len(walked.wrong_crc_offsets)
+                        messages += walked.record_count - len(walked.wrong_crc_offsets)
                         end = piece.end
                     elif piece.kind in {PieceKind.DAMAGE, PieceKind.BLANK}:
                         size = piece.size if piece.kind is PieceKind.DAMAGE else 0
@@ -305,7 +305,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
         for file in files:
             first = file.base_offset // queue.unit_size
             data = queue.read(first, first + file.size // queue.unit_size)
-            written = first_unwritten(queue.name.kind, data)
+            written = find_first_unwritten_unit(queue.name.kind, data)
             if written * queue.unit_size < len(data):
                 yield queue.name, first + written, 1
                 break
@@ -331,13 +331,13 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
 
 
 def _why_overlap_is_unknown(store: Store) -> str:
-    paths = [store.path_below_root(one.location) for one in store.overlapping]
+    paths = [store.path_below_root(one.location) for one in store.overlapping_segments]
     return f"{paths[0]} is not part of the log; startup in this state has not been tested" if paths else ""
 
 
 def why_segment_size_is_doubtful(store: Store, conf: BrokerConf) -> str:
     """Explain why the length of a segment may be wrong; empty if it is certain, for example from *conf*."""
-    if not store.segments or conf.segment_size is not None or not usual_size(store.segments)[1]:
+    if not store.segments or conf.segment_size is not None or not usual_segment_size(store.segments)[1]:
         return ""
     odd = store.segments[-1]
     path = store.path_below_root(odd.location)
@@ -353,8 +353,8 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
 
     Files with invalid names are included, regardless of their length, because a broker parses names as numbers.
     """
-    size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
-    every = sorted((*store.segments, *store.overlapping), key=attrgetter("base_offset"))
+    size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_segment_size(store.segments)
+    every = sorted((*store.segments, *store.overlapping_segments), key=attrgetter("base_offset"))
     newest = every[-1].location if every else ""
     for segment in every:
         if not is_doubtful and segment.size != size:
@@ -364,23 +364,23 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
-    last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.about.base_offset or 0)}
+    last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.facts.base_offset or 0)}
     for file in store.queue_files:
-        expected = sizes.get(file.about.kind, file.size)
+        expected = sizes.get(file.facts.kind, file.size)
         if file.size != expected:
-            yield WrongLengthFile(file.about.path, file.size, expected, file is last[_queue_of(file)])
+            yield WrongLengthFile(file.facts.path, file.size, expected, file is last[_queue_of(file)])
     yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
 
 
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[WrongLengthFile]:
     for file in store.files_of_kind(FileKind.UNKNOWN):
-        root, *inner = PurePosixPath(file.about.path).parts[:-1] or ("",)
+        root, *inner = PurePosixPath(file.facts.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
-            yield WrongLengthFile(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
+            yield WrongLengthFile(file.facts.path, file.size, expected, is_last=True)  # letters sort after digits
 
 
 def _queue_of(file: StoredFile) -> tuple[str, ...]:
-    return PurePosixPath(file.about.path).parts[:-1]
+    return PurePosixPath(file.facts.path).parts[:-1]
 
 
 def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, IndexHeader]]:
@@ -389,7 +389,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     for file in store.index_files:
         header = read_index_header(file, store)  # None: a broker extends a short file, and reads its bytes as a header
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
-            deleted.append((file.about.path, header))
+            deleted.append((file.facts.path, header))
     return deleted
 
 

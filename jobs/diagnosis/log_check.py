@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis import DoubtfulBytes, WalkedLog
 from jobs.diagnosis.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
-from jobs.store.chain import LogCollector, Outcome
+from jobs.store.chain import LogCollector, RangeOutcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -167,7 +167,7 @@ class LogCheck(LogCollector[RangeCheck]):
         """The ranges of records that a broker accepts although they differ from the written ones."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
-    def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[RangeOutcome[RangeCheck]]) -> None:
         """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
         for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):

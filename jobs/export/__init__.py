@@ -210,7 +210,7 @@ class LogItem:
                 continue
             yield from self._rows(item, columns, takes)
         if reader.facts.was_deleted:
-            start = reader.facts.next if reader.facts.first is not None else self.range.start_offset
+            start = reader.facts.next_offset if reader.facts.first_offset is not None else self.range.start_offset
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED_WHILE_READ)
 
     def _rows(

@@ -15,7 +15,7 @@ from jobs.lake.runs import (
     TABLES_BEFORE_KEY,
     KnownStore,
     Manifest,
-    Superseded,
+    SupersededRows,
     commit_prepared,
     delete_files_outside_manifest,
     find_unfinished_run,
@@ -123,7 +123,7 @@ class NextRun:
         *,
         has_moved: bool,
         fingerprints: tuple[Fingerprint, ...] = (),
-        superseded: Superseded | None = None,
+        superseded: SupersededRows | None = None,
     ) -> None:
         """
         Commit the run with these files; without any change, no run is committed.
@@ -223,7 +223,11 @@ def _leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> 
 def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     """Return a run that leaves the lake as the one before it."""
     before = read_manifest(lake, manifest.store_id, manifest.run - 1) or replace(
-        manifest, to_offset=manifest.from_offset, store_timestamp=None, fingerprints=known.registered, state={}
+        manifest,
+        to_offset=manifest.from_offset,
+        store_timestamp=None,
+        fingerprints=known.registered_fingerprints,
+        state={},
     )
     own = {name: manifest.state[name] for name in (COMMAND_KEY, TABLES_BEFORE_KEY) if name in manifest.state}
     return replace(

@@ -29,7 +29,7 @@ from jobs.lake.runs import (
     COMMAND_KEY,
     TABLES_BEFORE_KEY,
     OtherRunActiveError,
-    Superseded,
+    SupersededRows,
     list_known_broker_stores,
     list_known_stores,
     refresh_newest_run,
@@ -49,9 +49,9 @@ from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import (
     LogTruncatedError,
-    Outcome,
+    RangeOutcome,
     Results,
-    confirm_deleted,
+    confirm_deleted_by_retention,
     confirm_not_truncated,
     ranges_deleted_meanwhile,
     read_chained,
@@ -199,11 +199,11 @@ class _Run(NextRun):
             raise OtherRunActiveError("another run has registered this store in the meantime; run the command again")
         register_store(self.lake, self.known_store, registrations)
 
-    def _set_start(self, superseded: Superseded | None) -> None:
+    def _set_start(self, superseded: SupersededRows | None) -> None:
         """Find the end of the lake's rows of this log."""
         newest = self.known_store.newest
         # A first run that was killed has seen the start of the log at registration.
-        starts = (self.store.start_offset, *(one.offset for one in self.known_store.registered))
+        starts = (self.store.start_offset, *(one.offset for one in self.known_store.registered_fingerprints))
         start = newest.to_offset if newest else min(starts)
         if superseded is not None:
             start = superseded.from_offset
@@ -235,7 +235,9 @@ class _Run(NextRun):
             return unmatched
         return selection.unmatched_patterns(read_topics(self.lake, snapshot, self.known_store.store_id))
 
-    def _start_products(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
+    def _start_products(
+        self, products: Sequence[Product], superseded: SupersededRows | None
+    ) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: the records of all units that exist now are then in the log."""
         request = self.request
         writers = determine_releases(self.store, request.release)
@@ -297,18 +299,18 @@ class _Run(NextRun):
         self.summary.bytes_left = sum(range_.size for range_ in new if range_.start_offset >= end)
         return end
 
-    def _note_read(self, outcomes: Sequence[Outcome[Results]]) -> None:
+    def _note_read(self, outcomes: Sequence[RangeOutcome[Results]]) -> None:
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
-        confirm_deleted(self.store, ranges_deleted_meanwhile(outcomes))
+        confirm_deleted_by_retention(self.store, ranges_deleted_meanwhile(outcomes))
         confirm_not_truncated(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
             # Earlier ranges were read only for other products.
             if outcome.facts.was_deleted and start < outcome.range.end_offset:
                 summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
-            if outcome.facts.end is not None and outcome.range.end == outcome.range.segment_size:
-                end = END_BY_LAST_PIECE[outcome.facts.end].value
+            if outcome.facts.last_kind is not None and outcome.range.end == outcome.range.segment_size:
+                end = END_BY_LAST_PIECE[outcome.facts.last_kind].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].facts.unfinished_from is not None):
@@ -330,14 +332,14 @@ class _Run(NextRun):
         for gap in finished.gaps:
             summary.add_gap(*gap)
 
-    def _confirm_not_rewritten(self, outcomes: Sequence[Outcome[Results]]) -> None:
+    def _confirm_not_rewritten(self, outcomes: Sequence[RangeOutcome[Results]]) -> None:
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:
                 reason = f"the log was rewritten from {fingerprint.offset} on while it was being read"
                 raise LogTruncatedError(errno.ESTALE, reason, self.store.root)
 
-    def _commit_read(self, outcomes: Sequence[Outcome[Results]], superseded: Superseded | None) -> None:
+    def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary
         self.state[COMMAND_KEY] = self.request.command
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))

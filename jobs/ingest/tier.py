@@ -22,11 +22,11 @@ from jobs.lake.bodies import add_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,
     Likeness,
-    QueueState,
     TierQueueName,
+    TierQueueState,
     identify_tier,
-    queue_states,
     states_as_json,
+    tier_queue_states,
 )
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
@@ -36,7 +36,7 @@ from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise_location
-from jobs.store.chain import Outcome, watermark
+from jobs.store.chain import RangeOutcome, watermark
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import (
     WHOLE_SEGMENTS,
@@ -73,8 +73,10 @@ class QueueRange(NamedTuple):
 
 
 Bundle = list[QueueRange]  # that one task reads
-BundleRead = tuple[list[Outcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
-_QueuePlan = tuple[QueueState, list[QueueRange], list[Gap]]  # where reading begins, the ranges, and the missing parts
+BundleRead = tuple[list[RangeOutcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
+_QueuePlan = tuple[
+    TierQueueState, list[QueueRange], list[Gap]
+]  # where reading begins, the ranges, and the missing parts
 
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
@@ -133,7 +135,7 @@ class _TierRun(NextRun):
         plans = self._plan_all_queues()
         for gap in (gap for _, _, gaps in plans for gap in gaps):
             self.summary.add_gap(*gap)
-        states = queue_states(self.known_store)
+        states = tier_queue_states(self.known_store)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
         parts = (part for _, parts, _ in plans for part in parts)
         # A bundle is about as large as a task should be: a tier may have thousands of queues.
@@ -170,7 +172,7 @@ class _TierRun(NextRun):
 
     def _plan_all_queues(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
-        states, request = queue_states(self.known_store), self.request
+        states, request = tier_queue_states(self.known_store), self.request
         wanted = [
             (queue, states.get((queue.topic, queue.queue_id)))
             for queue in self.queues
@@ -195,9 +197,9 @@ class _TierRun(NextRun):
         return read
 
     def _note_states(
-        self, read: Sequence[BundleRead], states: Mapping[TierQueueName, QueueState]
-    ) -> dict[TierQueueName, QueueState]:
-        of_queues: dict[TierQueueName, list[Outcome[QueueRange]]] = {}
+        self, read: Sequence[BundleRead], states: Mapping[TierQueueName, TierQueueState]
+    ) -> dict[TierQueueName, TierQueueState]:
+        of_queues: dict[TierQueueName, list[RangeOutcome[QueueRange]]] = {}
         for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
         self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.facts.was_deleted])
@@ -217,7 +219,7 @@ class _TierRun(NextRun):
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
 
-    def _confirm_deleted(self, deleted: Sequence[Outcome[QueueRange]]) -> None:
+    def _confirm_deleted(self, deleted: Sequence[RangeOutcome[QueueRange]]) -> None:
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
@@ -232,17 +234,17 @@ class _TierRun(NextRun):
 
 
 def _plan_queues(
-    some: Sequence[tuple[TierQueue, QueueState | None]], settle_limits: SettleLimits | None
+    some: Sequence[tuple[TierQueue, TierQueueState | None]], settle_limits: SettleLimits | None
 ) -> list[_QueuePlan]:
     return [_plan_queue(queue, state, settle_limits) for queue, state in some]
 
 
-def _plan_queue(queue: TierQueue, state: QueueState | None, settle_limits: SettleLimits | None) -> _QueuePlan:
+def _plan_queue(queue: TierQueue, state: TierQueueState | None, settle_limits: SettleLimits | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.compare(log) is Likeness.OTHER:
         generation = 0 if state is None else state.generation + 1
-        state = QueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
+        state = TierQueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
     name, start = f"{queue.topic}/{queue.queue_id}", state.to_offset
     gaps: list[Gap] = []
     if start < log.start_offset:
@@ -294,7 +296,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
             left_out = {} if selection.topic_filter is None else {"sample": None}
             if damaged:
                 quarantine.write_rows(one._asdict() | where | left_out for one in damaged)
-            outcomes.append(Outcome(part.range, reader.facts, part))
+            outcomes.append(RangeOutcome(part.range, reader.facts, part))
         files = {TIERED.name: messages.close(), QUARANTINE.name: quarantine.close()}
     return outcomes, {table: action for table, action in files.items() if action is not None}
 

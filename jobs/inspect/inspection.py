@@ -27,7 +27,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import read_epochs
-from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
+from jobs.store.log_ends import NO_SEGMENTS_ERROR, find_lost_ends
 from jobs.store.pending_messages import RocksdbStore, open_rocksdb_store, read_timer_state
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
 from jobs.store.running_broker import find_broker_process
@@ -160,7 +160,7 @@ def _note_lost_ends(store: Store, report: StoreReport, newest: int) -> None:
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):
-            problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS)
+            problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS_ERROR)
         return
     with suppress(OSError):  # reported with the queues and index files
         for lost in find_lost_ends(store, newest, log.end_offset):
@@ -179,13 +179,13 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     for mark in find_file_marks(store):
         marks.add(mark)
     for file in store.other_files:
-        if file.about.kind is FileKind.ABORT:
+        if file.facts.kind is FileKind.ABORT:
             with problems.noting_errors(file.location):
                 report.abort = store.read(file, 0, _SMALL).decode("latin-1")
-        elif file.about.path == "brokerIdentity":
+        elif file.facts.path == "brokerIdentity":
             with problems.noting_errors(file.location):
                 report.replica = store.read(file, 0, _SMALL).decode("utf-8", "replace")
-        elif file.about.kind is FileKind.CHECKPOINT:
+        elif file.facts.kind is FileKind.CHECKPOINT:
             with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
@@ -236,7 +236,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
         for file in store.files_of_kind(FileKind.UNKNOWN)
-        if SET_ASIDE_MARK not in file.about.path.partition("/")[0] and file.about.path not in _OURS
+        if SET_ASIDE_MARK not in file.facts.path.partition("/")[0] and file.facts.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
@@ -252,7 +252,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
             "its files are named like segments; if they are part of the log, pass their folders with --commitlog",
         )
     for file in unknown:
-        if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
+        if file.facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
             text = (
                 "brokers do not create files with this name, and may refuse to start because of it. Move it out of the "
                 "store"
@@ -262,7 +262,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
 
 def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
     files: list[tuple[StoreFile, int]] = []
-    for segment in (*store.segments, *store.overlapping):
+    for segment in (*store.segments, *store.overlapping_segments):
         # A log in other folders is shown by the folder it is in.
         folder = segment.location.rpartition("/")[0]
         below = folder.removeprefix(f"{store.root}/")
@@ -270,7 +270,7 @@ def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
         files.append((StoreFile(f"{below}/{segment.base_offset:020d}", log_kind), segment.size))
     named = {segment.location for segment in store.segments}
     others = (*store.queue_files, *store.index_files, *store.other_files)
-    files += [(file.about, file.size) for file in others if file.location not in named]
+    files += [(file.facts, file.size) for file in others if file.location not in named]
     counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for about, size in files:
         *folders, _ = about.path.split("/")

@@ -15,7 +15,13 @@ from jobs.dump import DumpFile
 from jobs.inspect import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import find_right_segment_name, wrong_name_text
-from jobs.store.ranges import cut_short_segments, find_holes, find_newest_written_offset, locate_hole, usual_size
+from jobs.store.ranges import (
+    find_holes,
+    find_newest_segment_offset,
+    find_truncated_segments,
+    locate_hole,
+    usual_segment_size,
+)
 from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, records_from, walk_pieces
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
@@ -52,7 +58,7 @@ class LogInspector:
         self._to_walk = self.store.log_size if deep else 0
         self._check_names()
         try:
-            newest = find_newest_written_offset(self.store)
+            newest = find_newest_segment_offset(self.store)
         except OSError:  # reported with its file when that file is read
             newest = self.store.segments[-1].base_offset
         for segment in self.store.segments:
@@ -141,7 +147,7 @@ class LogInspector:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
         for walked in walk_pieces(log, start, final=final, why_left_over=leftover_check_by_queues(self.store)):
-            records += walked.records
+            records += walked.record_count
             self._note(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])
             self._walked += walked.piece.size
@@ -153,9 +159,9 @@ class LogInspector:
         piece = walked.piece
         if piece.kind is PieceKind.RECORD:
             report.end_offset = piece.end
-            report.last_store_timestamp = walked.shown[-1].store_timestamp
-            self._topics.update(walked.topics)
-            for record in walked.shown:
+            report.last_store_timestamp = walked.sample_records[-1].store_timestamp
+            self._topics.update(walked.topic_counts)
+            for record in walked.sample_records:
                 self.see_record(record)
             for offset in walked.wrong_crc_offsets:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
@@ -171,14 +177,14 @@ class LogInspector:
 
     def _check_names(self) -> None:
         segments = self.store.segments
-        usual, short = usual_size(segments)[0], [segment for segment, _ in cut_short_segments(segments)]
+        usual, short = usual_segment_size(segments)[0], [segment for segment, _ in find_truncated_segments(segments)]
         for segment in segments:
             sizes = f"the segment is {count_text(segment.size, 'byte')} long, but the others are {usual:,} bytes long"
             if segment is segments[-1] and segment in short:
                 self.problems.add_damage(segment.location, f"truncated: {sizes}; a broker would not load this log")
             elif segment.size != usual:
                 self.problems.add_note(segment.location, sizes)
-        for file in self.store.overlapping:
+        for file in self.store.overlapping_segments:
             text = "the file is inside the range of another segment, and has no record at its own offsets"
             if not file.has_valid_offsets:
                 text = "the name of the file is wrong: its offsets would exceed 64 bits"

@@ -92,7 +92,7 @@ def catalog_statements(
             if known.issuperset(view.tables):
                 # Without the schema, the engine would look for the tables in the querying user's current schema.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
-                comment = quote_sql_text(view.row)
+                comment = quote_sql_text(view.row_meaning)
                 yield view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {comment} AS\n{sql.rstrip()}"
 
 
@@ -112,7 +112,7 @@ def _create_statement(kind: CatalogKind, name: str, place: str, table: Table, sn
     )
     return (
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\n"
-        f"COMMENT {quote_sql_text(f'One row is {table.row}.')}\n"
+        f"COMMENT {quote_sql_text(f'One row is {table.row_meaning}.')}\n"
         f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {place}"
     )
 
@@ -318,7 +318,7 @@ def _list_wanted_paths(lake: Lake, table: Table, snapshot: DeltaTable) -> list[s
     """Return the paths of a snapshot's files; raise `UnsupportedTableError` if they do not contain exactly its rows."""
     stored = list_snapshot_files(lake, snapshot, table)
     location = lake.locate(table.name)
-    if any(file.vector is not None for file in stored):
+    if any(file.kept_row_mask is not None for file in stored):
         raise UnsupportedTableError(
             f"{location}: another engine has deleted rows by deletion vectors, which this registration does not "
             "support; run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; REORG TABLE "

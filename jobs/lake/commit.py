@@ -181,7 +181,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             table.delta_schema,
             mode="ignore",
             name=table.name,
-            description=f"One row is {table.row}.",
+            description=f"One row is {table.row_meaning}.",
             configuration={**TABLE_PROPERTIES, **statistics},
             storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
@@ -267,13 +267,13 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
     table: Table,
     name: str,
     constants: Mapping[str, object],
-    found: Iterable[Mapping[str, object]],
+    rows: Iterable[Mapping[str, object]],
     transaction: tuple[str, int],
     rewrite: SnapshotRewrite | None = None,
 ) -> None:
     """Write rows to a file and commit it; if `commit` raises `TransactionTakenError`, the file is deleted."""
     with TableFile(lake, table, name, constants) as file:
-        file.write_rows(found)
+        file.write_rows(rows)
         action = file.close()
     try:
         commit(lake, table, [action] if action else [], transaction, {}, rewrite)
@@ -290,7 +290,7 @@ def _refuse_replacement(lake: Lake, snapshot: DeltaTable, known: Table) -> None:
             "that rmq-lake does not support; nothing was written. Delete the table; the next run rebuilds it from the "
             "messages"
         )
-    if any(file.vector is not None for file in list_snapshot_files(lake, snapshot, known)):
+    if any(file.kept_row_mask is not None for file in list_snapshot_files(lake, snapshot, known)):
         raise OSError(
             f"{location}: {VECTORS_ONLY_LOCAL_ERROR}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
         )
@@ -392,7 +392,7 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     with deltalake_errors_as_oserror(location, lake.options, "written"):
         if needs_spark(snapshot):
             _write_by_spark(lake, snapshot, new)
-        elif any(file.vector is not None for file in new.removed):
+        elif any(file.kept_row_mask is not None for file in new.removed):
             _write_removing_vectors(lake, snapshot, new)
         else:
             _write_by_deltalake(snapshot, new)
@@ -514,7 +514,7 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         _write_by_deltalake(snapshot, Commit(new.table, {}, {"layout": "unchanged"}, data_change=False))
         raise CommitFailedError("the next version will be checkpointed") from error
     for file in new.removed:
-        vector = {} if file.vector is None else {"deletionVector": described[file.path]}
+        vector = {} if file.kept_row_mask is None else {"deletionVector": described[file.path]}
         actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
     version = snapshot.version() + 1
     data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
@@ -548,12 +548,12 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
         transaction.commit(convert.toSeq(actions), operation, convert.toScalaMap(tags))
 
 
-def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Savings:
-    """Let Delta merge files below *small* bytes into files of *large* bytes, preserving row ids and clustering."""
+def merge_by_spark(snapshot: DeltaTable, table: str, *, small_bytes: int, large_bytes: int) -> Savings:
+    """Let Delta merge files below *small_bytes* into files of *large_bytes*, preserving row ids and clustering."""
     settings = jvm_and_session(_location(snapshot))[1].conf()
     before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
-    settings.set(_LEAST, str(small))
-    settings.set(_MOST, str(large))
+    settings.set(_LEAST, str(small_bytes))
+    settings.set(_MOST, str(large_bytes))
     try:
         (line,) = _run_sql(snapshot, "OPTIMIZE {table}")
     finally:

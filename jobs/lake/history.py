@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from jobs.lake.commit import open_table, read_rows
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, Superseded
+from jobs.lake.runs import KnownStore, SupersededRows
 from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import RangeReader
@@ -57,7 +57,7 @@ class _Group(NamedTuple):
     header_size: int
 
 
-def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
+def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> SupersededRows | None:
     """Return which rows of the lake were replaced by other records in the store's log; None if there are none."""
     if known.newest is None:
         return None
@@ -77,7 +77,7 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     if start is None:
         return None
     why = f"the log has different records from here on; {why}"
-    return Superseded(known.store_id, known.next_run, start, known.newest.to_offset, why)
+    return SupersededRows(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 
 def _find_boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
@@ -99,11 +99,11 @@ def chain_leads_to(offset: int, start: int, store: Store) -> bool:
     return False
 
 
-def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int) -> int | None:
+def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed_until: int) -> int | None:
     """
     Return the offset from which the log differs from the lake's rows; None if they agree.
 
-    Bytes before *agreed* are known to agree. Bytes that are damaged, deleted or not written yet do not count.
+    Bytes before *agreed_until* are known to agree. Bytes that are damaged, deleted or not written yet do not count.
     """
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
@@ -114,7 +114,7 @@ def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: i
     # 1        None      one rotten field, or a rewritten log        remember it
     # 1, more  set       a second difference in a row                rewritten from the doubtful one on
     # more     None      another record at this offset               rewritten from here on
-    for group in _read_groups(store, max(agreed, store.start_offset), end):
+    for group in _read_groups(store, max(agreed_until, store.start_offset), end):
         for offset, fields in _compare_group(lake, known, group, end):
             if fields is None:
                 unknown = _find_boundary(offset, group) if unknown is None else unknown

@@ -182,7 +182,7 @@ def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
                 yield Fingerprint.from_bytes(offset, raw), decode_record(raw, 0, offset)
 
 
-class QueueState(NamedTuple):
+class TierQueueState(NamedTuple):
     """How much of a tier queue's log is in the lake, and the fingerprints that identify the log."""
 
     topic: str
@@ -215,13 +215,13 @@ class QueueState(NamedTuple):
         return Likeness.OTHER if is_older else Likeness.UNKNOWN
 
 
-def queue_states(known: KnownStore) -> dict[TierQueueName, QueueState]:
+def tier_queue_states(known: KnownStore) -> dict[TierQueueName, TierQueueState]:
     """Return the state of each queue of a tier in the lake."""
     stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
-    return {state.name: state for state in map(QueueState.from_json, stored)}
+    return {state.name: state for state in map(TierQueueState.from_json, stored)}
 
 
-def states_as_json(states: Iterable[QueueState]) -> dict[str, object]:
+def states_as_json(states: Iterable[TierQueueState]) -> dict[str, object]:
     """Return *states* in the form that manifests store."""
     return {_STATE: sorted(states)}
 
@@ -253,7 +253,9 @@ def identify_tier(
 
 def _compare_tier(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     """Compare until one queue has the same bytes; recreated topics have other bytes."""
-    states = queue_states(known) or {state.name: state for state in map(QueueState.from_json, known.tier or ())}
+    states = tier_queue_states(known) or {
+        state.name: state for state in map(TierQueueState.from_json, known.tier or ())
+    }
     verdict = Likeness.UNKNOWN
     for queue in queues:
         state = states.get((queue.topic, queue.queue_id))
@@ -264,7 +266,7 @@ def _compare_tier(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     return verdict
 
 
-def _read_first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
+def _read_first_states(queues: Sequence[TierQueue]) -> list[TierQueueState]:
     """Return states for some queues with their first records as fingerprints, and no ingested rows."""
     found = []
     for queue in queues[:: max(len(queues) // _SAMPLED_QUEUES, 1)]:
@@ -273,5 +275,5 @@ def _read_first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
             with closing(reader.pieces()) as pieces:
                 next(pieces, None)
             firsts = reader.facts.fingerprints[:1]
-            found += [QueueState(queue.topic, queue.queue_id, 0, 0, None, first, None) for first in firsts]
+            found += [TierQueueState(queue.topic, queue.queue_id, 0, 0, None, first, None) for first in firsts]
     return found

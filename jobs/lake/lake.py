@@ -81,7 +81,7 @@ class View(NamedTuple):
 
     name: str
     tables: tuple[str, ...]
-    row: str  # one row of it, in words
+    row_meaning: str  # one row of it, in words
     sql: str
 
 

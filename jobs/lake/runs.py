@@ -84,7 +84,7 @@ class OtherRunActiveError(AlreadyRunningError):
     """Another run of the same store is active, or was faster."""
 
 
-class Superseded(NamedTuple):
+class SupersededRows(NamedTuple):
     """Outdated rows of a store, and the run that found them."""
 
     store_id: str
@@ -115,7 +115,7 @@ class Manifest:
     state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
-    superseded: Superseded | None = None  # rows of earlier runs that are no longer in the log
+    superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
     started: str = ""
     version: int = MANIFEST_VERSION
 
@@ -140,7 +140,7 @@ class Manifest:
             raise TypeError("a field has the wrong type")
         values["gaps"] = tuple(values["gaps"])
         superseded = values.get("superseded")
-        values["superseded"] = Superseded(*superseded) if superseded else None
+        values["superseded"] = SupersededRows(*superseded) if superseded else None
         return cls(**values)
 
 
@@ -150,14 +150,14 @@ class KnownStore:
 
     store_id: str
     broker: str
-    registered: tuple[Fingerprint, ...]
+    registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
     tier: Sequence[Any] | None = None  # of a tier: first records of some queues; its manifests list all queues
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
         """Fingerprints of the store, newest first."""
-        return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
+        return tuple(sorted(self.newest.fingerprints if self.newest else self.registered_fingerprints, reverse=True))
 
     @property
     def topic_choices(self) -> TopicChoices:
@@ -260,8 +260,10 @@ def read_manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
 
 
-def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]], T], of: str, missing: str) -> T:
-    """Read the manifest of a run or of a run of `type`; raise `OSError` if it is *missing* or invalid."""
+def read_stored_manifest(
+    lake: Lake, path: str, parse: Callable[[dict[str, Any]], T], kind_of_run: str, missing_reason: str
+) -> T:
+    """Read the manifest of a run or of a run of `type`; raise `OSError` if it is missing or invalid."""
     location = lake.locate(path)
     try:
         values = json.loads(lake.read(path))
@@ -272,9 +274,9 @@ def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]]
             )
         return parse(values)
     except FileNotFoundError as error:
-        raise OSError(f"{location}: {missing}") from error
+        raise OSError(f"{location}: {missing_reason}") from error
     except _NOT_OURS as error:
-        raise OSError(f"{location}: not a valid manifest of a {of}: {error}") from error
+        raise OSError(f"{location}: not a valid manifest of a {kind_of_run}: {error}") from error
 
 
 def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
@@ -327,7 +329,7 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
     Raises `OtherRunActiveError` if another store was registered in between: it may be this one.
     """
     named = replace(store, store_id=store.store_id or str(uuid4()))
-    detail = {"fingerprints": named.registered, "registration": registrations + 1}
+    detail = {"fingerprints": named.registered_fingerprints, "registration": registrations + 1}
     detail |= {} if named.tier is None else {"tier": named.tier}
     naming = FileNaming(named.store_id, 0)
     try:
@@ -359,22 +361,22 @@ def prepare_run(lake: Lake, manifest: Manifest) -> None:
         raise OtherRunActiveError(_describe_faster_run(lake, manifest.store_id, manifest.run)) from error
 
 
-def replace_prepared_manifest(lake: Lake, manifest: Manifest, of: Manifest) -> None:
+def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest) -> None:
     """
-    Replace the prepared manifest *of* the same run by *manifest*, in one commit.
+    Replace the prepared manifest *replaced* by *manifest*, of the same run, in one commit.
 
     Raises `OtherRunActiveError` if another process was faster: a transaction counts these commits.
     """
     app = f"{manifest.store_id}/replaced"
     number = newest_committed_transaction(lake, RUNS.name, app)
-    if read_manifest(lake, of.store_id, of.run) != of:
-        raise OtherRunActiveError(_describe_faster_run(lake, of.store_id, of.run))
-    prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
-    change = rewrite_without_rows(lake, RUNS, [prepared], (of.store_id, of.run))
+    if read_manifest(lake, replaced.store_id, replaced.run) != replaced:
+        raise OtherRunActiveError(_describe_faster_run(lake, replaced.store_id, replaced.run))
+    prepared = ObsoleteRows({"store_id": replaced.store_id, "run": replaced.run, "state": PREPARED})
+    change = rewrite_without_rows(lake, RUNS, [prepared], (replaced.store_id, replaced.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
-        raise OtherRunActiveError(_describe_faster_run(lake, of.store_id, of.run)) from error
+        raise OtherRunActiveError(_describe_faster_run(lake, replaced.store_id, replaced.run)) from error
 
 
 def _append_prepared(
@@ -448,22 +450,22 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     return versions
 
 
-def tables_with_superseded_rows(before: Mapping[str, int]) -> frozenset[str]:
+def tables_with_superseded_rows(newest_runs: Mapping[str, int]) -> frozenset[str]:
     """
-    Return the tables that contain superseded rows; *before* has the store's newest run in each table.
+    Return the tables that contain superseded rows; *newest_runs* has the store's newest run in each table.
 
     Traces were introduced later than the others, and few stores have any: the table is included if the store has rows
     there.
     """
-    return frozenset({*_REWRITTEN, *([TRACES.name] if before.get(TRACES.name) else ())})
+    return frozenset({*_REWRITTEN, *([TRACES.name] if newest_runs.get(TRACES.name) else ())})
 
 
-def refuse_deletion_vectors(lake: Lake, superseded: Superseded) -> None:
+def refuse_deletion_vectors(lake: Lake, superseded: SupersededRows) -> None:
     """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
     for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
         touched = list_files_with_rows(lake, snapshot, [superseded.obsolete_rows]) if snapshot is not None else ()
-        if any(file.vector is not None for file in touched):
+        if any(file.kept_row_mask is not None for file in touched):
             location = lake.locate(name)
             raise UnsupportedTableError(
                 f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and the log has different records from offset "
@@ -473,7 +475,7 @@ def refuse_deletion_vectors(lake: Lake, superseded: Superseded) -> None:
 
 
 def copy_superseded_rows(
-    lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]
+    lake: Lake, superseded: SupersededRows, transaction: tuple[str, int], note: Mapping[str, str]
 ) -> None:
     """Copy the superseded rows to their own table, once."""
     app, number = transaction
@@ -543,12 +545,12 @@ def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def delete_manifests_up_to(lake: Lake, whose: str, newest: int) -> None:
-    """Delete the manifests of runs up to the *newest* unneeded one."""
-    prefix = f"{whose}-"
+def delete_manifests_up_to(lake: Lake, store_id: str, newest_run: int) -> None:
+    """Delete the manifests of runs up to *newest_run*, which are no longer needed."""
+    prefix = f"{store_id}-"
     for name in _file_names(lake, MANIFEST_FOLDER):
         run = name.removeprefix(prefix).partition("-")[0]
-        if name.startswith(prefix) and run.isdigit() and int(run) <= newest:
+        if name.startswith(prefix) and run.isdigit() and int(run) <= newest_run:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs.lake.features import refuse_unreadable
+from jobs.lake.features import refuse_unreadable_files
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import MESSAGES, Table
@@ -54,16 +54,16 @@ class SnapshotFile(NamedTuple):
     rows: int
     lowest: Mapping[str, object]
     highest: Mapping[str, object]
-    vector: npt.NDArray[np.bool_] | None = None  # by the row's place in the file, whether no engine has deleted it
+    kept_row_mask: npt.NDArray[np.bool_] | None = None  # which rows no engine has deleted, in file order
 
     @property
     def identity(self) -> tuple[str, bytes]:
         """The path and the deleted rows: in Delta, the same file with other deleted rows is another file."""
-        return self.path, b"" if self.vector is None else self.vector.tobytes()
+        return self.path, b"" if self.kept_row_mask is None else self.kept_row_mask.tobytes()
 
-    def kept_rows(self, rows: int) -> npt.NDArray[np.bool_]:
+    def mask_kept_rows(self, rows: int) -> npt.NDArray[np.bool_]:
         """Return which of the first *rows* are not deleted; a vector may end at the last deleted row."""
-        vector = np.ones(0, np.bool_) if self.vector is None else self.vector[:rows]
+        vector = np.ones(0, np.bool_) if self.kept_row_mask is None else self.kept_row_mask[:rows]
         return np.pad(vector, (0, rows - vector.size), constant_values=True)
 
     def minimum(self, column: str, otherwise: T) -> T:
@@ -91,7 +91,7 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
     """
     stored = rows_without_timestamps(snapshot.get_add_actions(flatten=True))
     paths = [row["path"] for row in stored]
-    refuse_unreadable(lake, snapshot, paths, table)
+    refuse_unreadable_files(lake, snapshot, paths, table)
     refuse_files_elsewhere(snapshot, paths)
     deleted = _read_deletion_vectors(snapshot)
     return [
@@ -186,8 +186,8 @@ def read_batches(
             rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
             for batch in parquet.iter_batches(rows, row_groups=[number], columns=there):
                 kept, begin, place = batch, place, place + batch.num_rows
-                if file.vector is not None:
-                    kept = batch.filter(pa.array(file.kept_rows(place)[begin:]))
+                if file.kept_row_mask is not None:
+                    kept = batch.filter(pa.array(file.mask_kept_rows(place)[begin:]))
                 if kept.num_rows:
                     count, found = kept.num_rows, set(there)
                     arrays = [
@@ -250,16 +250,16 @@ def _read_rows(
     ]
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(where))
-    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not only_deleted]
+    whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
     with naming_file_in_errors(uri):
         tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:
         file = stored[fragment.path]
-        if file.vector is not None:
+        if file.kept_row_mask is not None:
             rows = fragment.to_table(schema, needed)
-            rows = rows.filter(pa.array(file.kept_rows(rows.num_rows) != only_deleted))
+            rows = rows.filter(pa.array(file.mask_kept_rows(rows.num_rows) != only_deleted))
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)

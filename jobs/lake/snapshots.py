@@ -27,7 +27,7 @@ class UnsupportedTableError(OSError):
 
 
 @contextmanager
-def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], done: str) -> Iterator[None]:
+def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], failed_action: str) -> Iterator[None]:
     """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
     try:
         yield
@@ -41,14 +41,18 @@ def deltalake_errors_as_oserror(location: str, options: Mapping[str, str], done:
                 "Ingest into a separate lake, and copy its rows into the catalog's table (CREATE TABLE … AS SELECT)"
             ) from error
         is_explained = location in reason
-        raise OSError(reason if is_explained else f"{location}: the Delta log cannot be {done}: {reason}") from error
+        raise OSError(
+            reason if is_explained else f"{location}: the Delta log cannot be {failed_action}: {reason}"
+        ) from error
     except OSError as error:
         said = object_store_error(location, options, error)
         if said is not error:
             raise said from error
         if error.errno is not None or location in str(error):
             raise
-        raise OSError(f"{location}: the Delta log cannot be {done}: {error}") from error  # `deltalake` names no table
+        raise OSError(
+            f"{location}: the Delta log cannot be {failed_action}: {error}"
+        ) from error  # `deltalake` names no table
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:

@@ -164,7 +164,7 @@ class TableFile:
             filesystem = arrow_filesystem(self._location, self._lake.options)
             self._sink = filesystem.open_output_stream(object_key(self._location))
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
-        return parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
+        return open_parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
 
     def close(self) -> AddedFile | None:
         """Finish and flush the file, and return its action; None without rows."""
@@ -198,15 +198,24 @@ class TableFile:
             self.discard()
 
 
-def parquet_writer(
-    place: Path | pa.NativeFile, schema: pa.Schema, table: Table, rows: int, as_is: Container[str] = ()
+def open_parquet_writer(
+    place: Path | pa.NativeFile,
+    schema: pa.Schema,
+    table: Table,
+    rows_per_group: int,
+    uncompressed_columns: Container[str] = (),
 ) -> pq.ParquetWriter:
     """
-    Open a Parquet writer for *table* with row groups of *rows*; see decisions.md on the settings.
+    Open a Parquet writer for *table* with row groups of *rows_per_group*; see decisions.md on the settings.
 
-    The columns *as_is* are not compressed.
+    The columns *uncompressed_columns* are not compressed.
     """
-    compressed = [leaf for field in table.schema if field.name not in as_is for leaf in _leaves(field.name, field.type)]
+    compressed = [
+        leaf
+        for field in table.schema
+        if field.name not in uncompressed_columns
+        for leaf in _leaves(field.name, field.type)
+    ]
     return pq.ParquetWriter(
         place,
         schema,
@@ -216,7 +225,7 @@ def parquet_writer(
         store_schema=False,
         use_dictionary=list(_dictionary_columns(table)),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
-        bloom_filter_options={name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
+        bloom_filter_options={name: {"ndv": rows_per_group, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
     )
 
 

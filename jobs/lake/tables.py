@@ -48,7 +48,7 @@ class Table:
     """A Delta table: the meaning of a row, the columns, and the file layout for readers."""
 
     name: str
-    row: str
+    row_meaning: str
     columns: tuple[pa.Field, ...]
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()

@@ -96,8 +96,8 @@ _OLDER_CHECKPOINTS_STEP = 4  # of the checkpoints before them, each fourth is ke
 HashRange = range  # of hashes
 _TOP = HashRange(1 << _BITS)
 
-Merge = Callable[[Sequence["MergeGroup"]], list[AddedFile | None]]
-Plan = Callable[[Table, Sequence[SnapshotFile]], list["MergeGroup"]]
+MergeFiles = Callable[[Sequence["MergeGroup"]], list[AddedFile | None]]
+PlanMerges = Callable[[Table, Sequence[SnapshotFile]], list["MergeGroup"]]
 
 
 class MergeGroup(NamedTuple):
@@ -107,23 +107,23 @@ class MergeGroup(NamedTuple):
     table: Table
     files: tuple[SnapshotFile, ...]
     name: str
-    within: HashRange | None = None  # of the column by which the table is sorted: other rows go into other files
+    hash_range: HashRange | None = None  # of the column by which the table is sorted: other rows go into other files
 
 
 def merge_small_files(
     lake: Lake,
     table: Table,
     *,
-    many: int = 2,
-    of: FileNaming | None = None,
-    merge: Merge | None = None,
+    least_files: int = 2,
+    naming: FileNaming | None = None,
+    merge: MergeFiles | None = None,
 ) -> Savings:
     """
     Merge the small files of a table.
 
-    With the run *of* a store, only files of this store are merged, into files with the run's name, and only if there
-    are at least *many*; merging them into a much larger file would rewrite its rows every few runs. If the table has
-    Delta's row ids or clustering, Delta's own OPTIMIZE merges the files of all stores.
+    With the *naming* of a run, only files of its store are merged, into files with the run's name, and only if
+    there are at least *least_files*; merging them into a much larger file would rewrite its rows every few runs. If the
+    table has Delta's row ids or clustering, Delta's own OPTIMIZE merges the files of all stores.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
@@ -133,22 +133,22 @@ def merge_small_files(
                 file.size < SMALL_FILE_BYTES and not is_clustered(file)
                 for file in list_snapshot_files(lake, snapshot, table)
             )
-            >= many
+            >= least_files
         ):
             with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
-                return merge_by_spark(snapshot, table.name, small=SMALL_FILE_BYTES, large=MERGED_FILE_BYTES)
+                return merge_by_spark(snapshot, table.name, small_bytes=SMALL_FILE_BYTES, large_bytes=MERGED_FILE_BYTES)
         return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         small = _list_mergeable(lake, table, stored)
-        chosen = _choose_for_run(small, of.store_id, many) if of else list(_group_files(small))
-        names = [of.new_file_name(MERGED_MARK) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
+        chosen = _choose_for_run(small, naming.store_id, least_files) if naming else list(_group_files(small))
+        names = [naming.new_file_name(MERGED_MARK) if naming else f"compacted-{uuid4()}.parquet" for _ in chosen]
         return [MergeGroup(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
     return rewrite_files(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
 
 
-def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings:
+def rewrite_files(lake: Lake, table: Table, plan: PlanMerges, merge: MergeFiles) -> Savings:
     """Replace files of a table in one commit, as grouped by *plan*; nothing happens if another process was faster."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
@@ -157,7 +157,7 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
     transaction = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
     stored = list_snapshot_files(lake, snapshot, table)
     if not is_local(lake.location):  # see `commit.VECTORS_ONLY_LOCAL_ERROR`
-        stored = [file for file in stored if file.vector is None]
+        stored = [file for file in stored if file.kept_row_mask is None]
     groups = plan(table_for_rewriting(snapshot, table), stored)
     removed = {file.path: file for group in groups for file in group.files}  # several groups may each take rows of one
     if not removed:
@@ -186,7 +186,7 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
     return Savings(table.name, len(removed), len(written), before, after)
 
 
-def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
+def cluster_by_hash(lake: Lake, table: Table, merge: MergeFiles) -> Savings:
     """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} has no sort column")
@@ -336,7 +336,7 @@ def merge_group(group: MergeGroup) -> AddedFile | None:
 
 
 def _read_rows(group: MergeGroup) -> Iterator[pa.RecordBatch]:
-    table, node, column = group.table, group.within, group.table.sorted_by
+    table, node, column = group.table, group.hash_range, group.table.sorted_by
     for file in group.files:
         try:
             if node is None or column is None:
@@ -457,7 +457,7 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _is_due(manifest, table, number):
             with _collecting_errors(errors):
-                merge_small_files(lake, table, many=MAX_SMALL_FILES, of=naming)
+                merge_small_files(lake, table, least_files=MAX_SMALL_FILES, naming=naming)
     if manifest.run % MAX_SMALL_FILES:
         return errors
     with _collecting_errors(errors):
@@ -511,14 +511,14 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
             lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 
-def shorten_file_retention(lake: Lake, every_s: float) -> None:
+def shorten_file_retention(lake: Lake, step_interval_s: float) -> None:
     """
     Configure tables that get a commit every few seconds for weeks to keep few obsolete files.
 
     Each commit lists the log, which keeps about 3,600 steps: one hour if steps are a second apart, one day at most.
     Replaced files are kept for the same time: each step leaves one per table.
     """
-    hours = min(max(ceil(every_s), 1), _HOURS)
+    hours = min(max(ceil(step_interval_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:
         snapshot = open_table(lake, table.name, own=True)
         if snapshot is None:

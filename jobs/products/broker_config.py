@@ -29,8 +29,8 @@ def start_product(run: Run, state: StateJson | None) -> StartedProduct[Any]:
     config, known = read_broker_config(run.store), parse_state(state)
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
-        if config.unread is not None:
-            why = f"the broker's configuration was not compared with that of the previous run: {config.unread}"
+        if config.unread_reason is not None:
+            why = f"the broker's configuration was not compared with that of the previous run: {config.unread_reason}"
             return FinishedProduct(state=known.as_json(), notes=[why])
         there = find_new_state(config, known)
         finished = FinishedProduct(state=there.as_json())

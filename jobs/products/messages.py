@@ -27,7 +27,7 @@ from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
-from jobs.store.chain import Outcome, confirm_deleted_since_first_read
+from jobs.store.chain import RangeOutcome, confirm_deleted_since_first_read
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
 from rmq_formats.commitlog.columns import compute_record_crcs, message_batch
@@ -88,7 +88,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
 _Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
 
 
-def _finish(run: Run, outcomes: Sequence[Outcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
+def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
     """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
     matched = frozenset[str]().union(*(outcome.payload.matched for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]

@@ -20,7 +20,7 @@ from jobs.lake.tables import MESSAGES, Table
 from jobs.products.index.settings import GivenSettings
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import NewCollector, Outcome
+from jobs.store.chain import NewCollector, RangeOutcome
 from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
@@ -138,4 +138,4 @@ class StartedProduct(Generic[R]):
     collector: NewCollector[R] | None  # None: the product does not need the log
     # Completes the product on the driver, with its collector's result for each accepted range, and the offset at which
     # the next run continues.
-    finish: Callable[[Sequence[Outcome[R]], int], FinishedProduct]
+    finish: Callable[[Sequence[RangeOutcome[R]], int], FinishedProduct]

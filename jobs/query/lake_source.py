@@ -106,7 +106,7 @@ class LakeSource(Source):
             detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
         )
         self.note_assumed_release(writers)
-        return writers.value.possible
+        return writers.value.possible_releases
 
     # statements
 

@@ -171,7 +171,7 @@ class LakeTables:
         found = [view for view in list_views() if all(map(self.has_table, view.tables))]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        return {view.name: view.row.removeprefix("One row is ") for view in found}
+        return {view.name: view.row_meaning.removeprefix("One row is ") for view in found}
 
     @cached_property
     def tables_and_views_of_runs(self) -> Mapping[str, tuple[str, str]]:
@@ -273,7 +273,7 @@ def describe_tables(tables: LakeTables) -> Generator[dict[str, object]]:
     """Yield the tables and views of a lake, and what one row of each is."""
     from jobs.lake.tables import TABLES  # loads the compiler
 
-    rows = {table.name: table.row for table in TABLES}
+    rows = {table.name: table.row_meaning for table in TABLES}
     for name, (kind, row) in tables.tables_and_views.items():
         yield {"name": name, "kind": kind, "row": row or rows.get(name, "")}
 

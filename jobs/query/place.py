@@ -88,7 +88,7 @@ def open_stores(place: Place, search_progress: Progress = do_nothing) -> Iterato
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         writers = None if place.release else detect_likely_writers(reader)
-        releases = writers.value.possible if writers else (place.release or NEWEST,)
+        releases = writers.value.possible_releases if writers else (place.release or NEWEST,)
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
         source = StoreSource(
             reader, *releases, through_log=place.through_log, search_progress=search_progress, broker=broker

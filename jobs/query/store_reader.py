@@ -13,7 +13,7 @@ from jobs.query.mqadmin import OffsetRange
 from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
-from jobs.store.epochs import Leftovers, read_epochs
+from jobs.store.epochs import LeftoverDetector, read_epochs
 from jobs.store.queue_files import (
     StoredQueue,
     detect_storage_features,
@@ -160,9 +160,9 @@ class StoreReader:
         return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.framing(segment))
 
     @cached_property
-    def leftovers(self) -> Leftovers:
+    def leftovers(self) -> LeftoverDetector:
         """The leftovers of replaced masters."""
-        return Leftovers(self.epochs, self.segment_bytes)
+        return LeftoverDetector(self.epochs, self.segment_bytes)
 
     @cached_property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -227,7 +227,7 @@ class StoreReader:
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
         if queue.name not in self._unit_ranges:
-            end = queue.written_end()
+            end = queue.find_written_end()
             # Units at the end may point to leftovers of a replaced master.
             while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
                 end -= 1

@@ -44,7 +44,7 @@ from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_storage_features
-from jobs.store.ranges import find_newest_written_offset
+from jobs.store.ranges import find_newest_segment_offset
 from jobs.store.store import read_checkpoint
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.dispatch import (
@@ -276,7 +276,7 @@ class StoreSource(Source):
 
     def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         reader = self.reader
-        left_over = queue.written_end() - reader.unit_range(queue)[1]
+        left_over = queue.find_written_end() - reader.unit_range(queue)[1]
         if left_over:
             self.note_once(
                 f"{count_text(left_over, 'unit')} at the end of {queue.name.topic}/{queue.name.queue_id} are not used: "
@@ -298,7 +298,7 @@ class StoreSource(Source):
         lacks_start = (
             queue.first_unit_number == offsets.minimum > 0 and first is not None and first.physical_offset > start
         )
-        return lacks_start or offsets.maximum == queue.capacity
+        return lacks_start or offsets.maximum == queue.end_unit_number
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
@@ -379,7 +379,7 @@ class StoreSource(Source):
 
     def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         queue = self._queue(topic, queue_id)
-        if queue is not None and queue.first_unit_number <= number < queue.written_end():
+        if queue is not None and queue.first_unit_number <= number < queue.find_written_end():
             return number
         logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
         at = bisect_left(logged.firsts, number) if logged is not None else 0
@@ -492,7 +492,7 @@ class StoreSource(Source):
             named = f" (offset id {record.offset_id})" if record else ""
             text = f"offset {physical_offset} points inside the record at offset {begin}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
-        if segment.base_offset == find_newest_written_offset(store):
+        if segment.base_offset == find_newest_segment_offset(store):
             text = f"offset {physical_offset} is after the last record, which ends at {end}"
             return Reason(ReasonKind.PAST_LOG_END, text)
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
@@ -509,7 +509,7 @@ class StoreSource(Source):
 
     def _samples(self) -> Iterator[MessageRecord]:
         store = self.reader.store
-        newest = find_newest_written_offset(store)
+        newest = find_newest_segment_offset(store)
         for segment in store.segments:
             if segment.base_offset in {store.start_offset, newest}:
                 record = self.reader.first_record(segment)
@@ -665,8 +665,8 @@ class StoreSource(Source):
             return QueueFact(*at, PointerCheck.NOT_KNOWN, self._unit_origin(queue, expected.queue_offset))
         position = expected.queue_offset
         if queue.is_batch:
-            position = _batch_position(queue, position, queue.written_end())
-        unit = queue.read_unit(position) if 0 <= position < queue.capacity else None
+            position = _batch_position(queue, position, queue.find_written_end())
+        unit = queue.read_unit(position) if 0 <= position < queue.end_unit_number else None
         place = self._unit_origin(queue, position)
         if unit is None:
             return QueueFact(*at, PointerCheck.MISSING, place)
@@ -707,7 +707,7 @@ class StoreSource(Source):
         return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
     def list_unknown_facts(self) -> list[Sentence]:
-        template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread
+        template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread_reason
         return [Sentence(template, reason=unread)] if unread else []
 
 

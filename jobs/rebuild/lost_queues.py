@@ -72,7 +72,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     out = request.out
     topics = joined.topics
     has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
-    real = {path_in_output(file.about.path): file for file in store.queue_files}
+    real = {path_in_output(file.facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built)
@@ -125,7 +125,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             "the lake's topic table is newer than the store's, so it was used to decide which topics were deleted; "
             "later changes are unknown"
         )
-    ] * (topics.is_recorded and not newest.keys() <= topics.with_queues)
+    ] * (topics.is_recorded and not newest.keys() <= topics.topics_with_queues)
     if summary.has_lost_end:
         summary.notes.append("the end of the log was lost; units that point past it were kept")
     return selected

@@ -292,14 +292,14 @@ def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName
     """
     ends = {}
     for queue in queues_in_files(store):
-        end = queue.written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
+        end = queue.find_written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
         if end:
             ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
         stored = find_rocksdb_queues(store)
     except FormatError:
         stored = None
-    for prefix, bound in stored.bounds.items() if stored is not None else ():
+    for prefix, bound in stored.last_units.items() if stored is not None else ():
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
         if name not in but and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
             ends[name] = UnitPlace(bound.queue_offset, bound.physical_offset)

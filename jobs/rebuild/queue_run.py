@@ -201,7 +201,7 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[TopicFate.DELETED]:
         yield f"queues of deleted topics: {len(deleted):,} ({queue_names_text(deleted)})"
-    if topics.with_queues and (undecided := names[TopicFate.UNDECIDED]):
+    if topics.topics_with_queues and (undecided := names[TopicFate.UNDECIDED]):
         why = topics.explain_undecided(undecided[0].topic)
         yield f"queues that may belong to deleted topics: {len(undecided):,} ({queue_names_text(undecided)}): {why}"
 

@@ -80,7 +80,7 @@ from jobs.restore import NothingToRestoreError, Plan, count_messages_in_ranges, 
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
-from jobs.storage.scratch import Scratch, scratch_below_output
+from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
 from jobs.store.running_broker import (
@@ -230,7 +230,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             held = stack.enter_context(lock_store(request.store, request.out, request.commitlog))
             stack.enter_context(held.checking_changes_on_error())
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
-        folder = stack.enter_context(scratch_below_output(str(work.absolute()), {}))
+        folder = stack.enter_context(open_scratch_below_output(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
         known, topics, notes = None, None, []
         if request.lake is not None:

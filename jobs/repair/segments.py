@@ -24,9 +24,9 @@ from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.model import Reader
-from jobs.storage.scratch import scratch_below_output
+from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short_segments, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_truncated_segments, plan_ranges
 from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
@@ -109,7 +109,7 @@ def repair_segments(
         for one in plan.segments
         if one.base_offset in bases
     ]
-    with scratch_below_output(str(folder), {}) as scratch:
+    with open_scratch_below_output(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
         task = partial(repair_segment, segments=there, ranges=ranges, begun_in=begun_in)
         made = workers.map(works, task, "building segments")
@@ -202,7 +202,7 @@ def _changed(work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecke
 def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> RepairedSegments:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made: RepairedSegments = {}
-    for segment, size in cut_short_segments(store.segments):
+    for segment, size in find_truncated_segments(store.segments):
         if segment.base_offset not in besides:
             source = Path(local_path(segment.location))
             path = folder / file_name_of_offset(segment.base_offset)

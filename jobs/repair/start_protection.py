@@ -84,8 +84,8 @@ def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> lis
     for queue in queues_in_files(store):
         if queue.name.kind is not QueueKind.PLAIN:
             continue
-        end = queue.written_end()
-        last = queue.last_unit(end)
+        end = queue.find_written_end()
+        last = queue.read_last_unit(end)
         is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
         for hole in holes:
             # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
@@ -117,7 +117,7 @@ def write_bridges(store: Store, holes: Sequence[Hole], made: RepairedSegments, f
 def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str, Path]:
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
-    locations = {file.about.path: file.location for file in store.queue_files}
+    locations = {file.facts.path: file.location for file in store.queue_files}
     for path, position in [one for hole in holes for one in hole.skipped]:
         copy = folder / path
         if path not in copies:

@@ -40,7 +40,7 @@ from jobs.restore.config import (
 )
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
-from jobs.storage.scratch import scratch_below_output
+from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
@@ -344,7 +344,10 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines(list_store(str(out))))
     if request.with_queues:
-        with _building_part(out, unfinished, "queues") as folder, scratch_below_output(str(unfinished), {}) as scratch:
+        with (
+            _building_part(out, unfinished, "queues") as folder,
+            open_scratch_below_output(str(unfinished), {}) as scratch,
+        ):
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
@@ -354,7 +357,10 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
                 summary.notes += built.notes
                 (folder / MANIFEST_FILE).unlink()
     if request.with_index:
-        with _building_part(out, unfinished, "index") as folder, scratch_below_output(str(unfinished), {}) as scratch:
+        with (
+            _building_part(out, unfinished, "index") as folder,
+            open_scratch_below_output(str(unfinished), {}) as scratch,
+        ):
             if folder is not None:
                 geometry = forms.index_files.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)

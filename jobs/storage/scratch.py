@@ -76,7 +76,7 @@ class Scratch:
 
 
 @contextmanager
-def scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
+def open_scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
     """Create a directory below *output* for the duration of a run; delete the local ones of killed runs."""
     with explaining_full_disk(output):
         if is_local(output):
@@ -100,7 +100,7 @@ def open_scratch(location: str | Scratch | None, options: Mapping[str, str]) -> 
         yield location
         return
     if location is not None:
-        with scratch_below_output(location, options) as scratch:
+        with open_scratch_below_output(location, options) as scratch:
             yield scratch
         return
     with temporary_directory_in(Path(gettempdir()), "rmq-lake-scratch-", 0o700) as folder:

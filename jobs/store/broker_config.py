@@ -27,7 +27,7 @@ from rmq_formats.errors import CorruptData, FormatError, skip_lost_file
 from rmq_formats.store import FileKind
 
 CONFIG_FOLDER = "config"
-BACKUP = ".bak"
+BACKUP_SUFFIX = ".bak"
 TOPICS_FILE = "topics.json"
 CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
@@ -76,17 +76,17 @@ class RocksConfig(NamedTuple):
 
     folder: str
     rows: _Table  # of progress: `topic@group` → queue id → offset
-    counter: int  # of changes; 0 where the database does not count them
+    change_counter: int  # of changes; 0 where the database does not count them
     changed_ms: int | None  # when the table was last changed; None where the database does not say
 
     def overrides_json_file(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is also a JSON file."""
-        return config is None or self.counter >= change_counter(config)
+        return config is None or self.change_counter >= change_counter(config)
 
 
 def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
-    folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
+    folders = {file.facts.path.rpartition("/")[0] for file in store.other_files if file.facts.path.endswith("/CURRENT")}
     if table.folder in folders:
         folder, family, version = table.folder, "default", VERSION_FAMILY
     elif table.family and _SINGLE in folders:
@@ -163,7 +163,7 @@ def _text(name: bytes) -> str:
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`, or of RocksDB instead; None if neither can be read."""
-    config = read_json(store, name)
+    config = read_json_config(store, name)
     if name != TOPICS_FILE:
         return config
     with suppress(FormatError):  # a database that cannot be read has no topics
@@ -173,7 +173,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
     return config
 
 
-def read_json(store: Store, name: str) -> dict[str, object] | None:
+def read_json_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`; None if it does not exist or cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
@@ -208,12 +208,12 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes]]:
     If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file.
     """
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
-    there = {file.about.path: file for file in store.other_files if file.about.kind in kinds}
-    for path in sorted({path.removesuffix(BACKUP) for path in there}):
+    there = {file.facts.path: file for file in store.other_files if file.facts.kind in kinds}
+    for path in sorted({path.removesuffix(BACKUP_SUFFIX) for path in there}):
         name = path.removeprefix(f"{CONFIG_FOLDER}/")
         if not name.endswith(_KEPT):
             continue
-        for file in (there.get(path), there.get(path + BACKUP)):
+        for file in (there.get(path), there.get(path + BACKUP_SUFFIX)):
             data = b""
             if file is not None and file.size <= _LARGEST:
                 with suppress(FileNotFoundError):  # the broker replaces it at this moment
@@ -262,7 +262,7 @@ class BrokerConfig(NamedTuple):
     topics: _Table
     groups: _Table
     readers: tuple[ReaderOffsets, ...]
-    unread: str | None  # why something is missing; None where nothing is
+    unread_reason: str | None  # why something is missing; None where nothing is
 
     @property
     def progress(self) -> Iterator[ReaderProgress]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeFacts, RangeReader
-from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_beginning, written_sizes
+from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_segment_beginning, written_sizes
 from jobs.store.store import Segment, Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
@@ -27,13 +27,13 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Outcome(NamedTuple, Generic[T]):
+class RangeOutcome(NamedTuple, Generic[T]):
     """The result of a task for one range."""
 
     range: Range
     facts: RangeFacts
     payload: T
-    damaged: tuple[tuple[int, int], ...] = ()  # start and end of bytes that do not form a record
+    damaged_ranges: tuple[tuple[int, int], ...] = ()  # start and end of bytes that do not form a record
 
 
 class RangeCollector(Protocol[T_co]):
@@ -57,9 +57,9 @@ class LogCollector(Generic[T]):
     def __init__(self, new_collector: NewCollector[T]) -> None:
         """*new_collector* makes the collector of a range."""
         self.new_collector = new_collector
-        self.outcomes: Sequence[Outcome[T]] = ()  # of all ranges, in order, once they are read
+        self.outcomes: Sequence[RangeOutcome[T]] = ()  # of all ranges, in order, once they are read
 
-    def add_outcomes(self, outcomes: Sequence[Outcome[T]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[RangeOutcome[T]]) -> None:
         """Take the results of all ranges."""
         self.outcomes = outcomes
 
@@ -74,7 +74,7 @@ def read_chained(
     new_collectors: Sequence[NewCollector[Any]] = (),
     discard: Callable[[Results], object] = keep_results,
     collectors: Sequence[LogCollector[Any]] = (),
-) -> list[Outcome[Results]]:
+) -> list[RangeOutcome[Results]]:
     """
     Read the ranges of the log in one pass, and return the contiguous outcomes: the results of *new_collectors* first.
 
@@ -90,16 +90,16 @@ def read_chained(
     return outcomes
 
 
-def select_results(outcomes: Sequence[Outcome[Results]], number: int) -> list[Outcome[Any]]:
+def select_results(outcomes: Sequence[RangeOutcome[Results]], number: int) -> list[RangeOutcome[Any]]:
     """Return the outcomes of one collector, by its number."""
-    return [Outcome(range_, facts, results[number], damaged) for range_, facts, results, damaged in outcomes]
+    return [RangeOutcome(range_, facts, results[number], damaged) for range_, facts, results, damaged in outcomes]
 
 
 def keep_contiguous_outcomes(
-    outcomes: Sequence[Outcome[T]],
-    read_again: Callable[[Range], Outcome[T]],
+    outcomes: Sequence[RangeOutcome[T]],
+    read_again: Callable[[Range], RangeOutcome[T]],
     discard: Callable[[T], object],
-) -> list[Outcome[T]]:
+) -> list[RangeOutcome[T]]:
     """Return contiguous outcomes; ranges that are not contiguous are read again."""
     # A range that begins inside a segment syncs: it begins at the first valid record, which may be a copy in a body.
     # Only the previous outcome shows the true boundary:
@@ -107,17 +107,17 @@ def keep_contiguous_outcomes(
     #                    |-- sync --|     first != b: discarded, and read again from b without a sync
     #                         |- sync -|  ends before b: discarded, a record of the previous range covers it
     # So each accepted outcome begins where the previous one ended, for any division.
-    accepted: list[Outcome[T]] = []
+    accepted: list[RangeOutcome[T]] = []
     for outcome in outcomes:
         range_, last = outcome.range, accepted[-1] if accepted else None
         is_in_same_file = last is not None and last.range.location == range_.location
-        boundary = last.facts.next if last is not None and is_in_same_file else range_.start_offset
+        boundary = last.facts.next_offset if last is not None and is_in_same_file else range_.start_offset
         # Zeros and leftovers follow the end of the written log.
         has_ended = last is not None and last.facts.unfinished_from is not None
         if has_ended or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
         # A file that retention has deleted can only be read in part.
-        elif last is not None and range_.sync and outcome.facts.first != boundary and not (
+        elif last is not None and range_.sync and outcome.facts.first_offset != boundary and not (
             last.facts.was_deleted or outcome.facts.was_deleted
         ):  # fmt: skip
             discard(outcome.payload)
@@ -128,15 +128,15 @@ def keep_contiguous_outcomes(
     return accepted
 
 
-def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
+def watermark(accepted: Sequence[RangeOutcome[T]], from_offset: int) -> int:
     """Return the offset after the last complete record; the bytes after it may be incomplete."""
     if not accepted:
         return from_offset
     seen = accepted[-1].facts
-    return seen.next if seen.unfinished_from is None else seen.unfinished_from
+    return seen.next_offset if seen.unfinished_from is None else seen.unfinished_from
 
 
-def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> Outcome[Results]:
+def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> RangeOutcome[Results]:
     """Read one range here, and pass each piece to every collector."""
     reader, damaged = RangeReader(range_), list[tuple[int, int]]()
     with ExitStack() as files:
@@ -147,12 +147,12 @@ def run_range(range_: Range, new_collectors: Sequence[NewCollector[Any]]) -> Out
             for one in collectors:
                 one.add(item)
         results = tuple(one.finish() for one in collectors)
-    return Outcome(range_, reader.facts, results, tuple(damaged))
+    return RangeOutcome(range_, reader.facts, results, tuple(damaged))
 
 
-def damaged_ranges(outcomes: Iterable[Outcome[T]]) -> list[tuple[int, int]]:
+def collect_damaged_ranges(outcomes: Iterable[RangeOutcome[T]]) -> list[tuple[int, int]]:
     """Return the bounds of bytes without a record, ascending."""
-    return sorted(damaged for outcome in outcomes for damaged in outcome.damaged)
+    return sorted(damaged for outcome in outcomes for damaged in outcome.damaged_ranges)
 
 
 _TIMES = 3  # attempts
@@ -163,12 +163,12 @@ class LogTruncatedError(FileNotFoundError):
     """The newest segments are missing: a broker that recovered from a crash has truncated its log."""
 
 
-def ranges_deleted_meanwhile(outcomes: Sequence[Outcome[T]]) -> list[Range]:
+def ranges_deleted_meanwhile(outcomes: Sequence[RangeOutcome[T]]) -> list[Range]:
     """Return the ranges whose files were deleted before they were read."""
     return [outcome.range for outcome in outcomes if outcome.facts.was_deleted]
 
 
-def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
+def confirm_deleted_by_retention(store: Store, ranges: Iterable[Range]) -> None:
     """
     Accept that these ranges were deleted while they were read only if retention has deleted them.
 
@@ -220,7 +220,7 @@ def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
 
 def _still_begins(segment: Segment, beginning: bytes, store: Store) -> bool:
     try:
-        now = read_beginning(segment, store)
+        now = read_segment_beginning(segment, store)
     except OSError as error:
         if not is_disk_error(error):
             raise
@@ -235,7 +235,7 @@ def read_ranges_not_deleted(
     ranges: Sequence[Range],
     collectors: Sequence[LogCollector[Any]],
     discard: Callable[[Results], object] = keep_results,
-) -> tuple[int, list[Outcome[Results]]]:
+) -> tuple[int, list[RangeOutcome[Results]]]:
     """
     Read *ranges* of a store's log with collectors that keep little per record.
 
@@ -243,14 +243,14 @@ def read_ranges_not_deleted(
     """
     narrow = [replace(range_, window=_NARROW) for range_ in ranges]
     outcomes = read_chained(workers, narrow, (), discard, collectors)
-    confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
+    confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
     start, stays = drop_deleted_ranges(store, outcomes)
     for outcome in outcomes[: len(outcomes) - len(stays)]:
         discard(outcome.payload)
     return start, stays
 
 
-def drop_deleted_ranges(store: Store, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
+def drop_deleted_ranges(store: Store, outcomes: Sequence[RangeOutcome[T]]) -> tuple[int, list[RangeOutcome[T]]]:
     """Return where the log begins after retention, and the outcomes of its remaining ranges."""
     deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
@@ -260,14 +260,14 @@ def drop_deleted_ranges(store: Store, outcomes: Sequence[Outcome[T]]) -> tuple[i
     return (stays[0].range.start_offset if stays else outcomes[-1].range.end_offset), stays
 
 
-def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:
-    """Return *look* of a store; list the store and repeat it if its oldest files were deleted meanwhile."""
+def retry_if_expired(store: Store, read: Callable[[Store], T]) -> T:
+    """Return the result of *read*; list the store and repeat it if its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):
         try:
-            return look(store)
+            return read(store)
         except FileNotFoundError:
             now = relist_store(store)
             if now == store or now.end_offset < store.end_offset:
                 raise
             store = now
-    return look(store)
+    return read(store)

@@ -44,7 +44,7 @@ def takeover_offsets(store: Store) -> tuple[int, ...]:
     return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])
 
 
-class Leftovers:
+class LeftoverDetector:
     """Answers, for a store with *epochs*, which records are part of its log; *segment_bytes* opens a segment."""
 
     def __init__(self, epochs: Sequence[Epoch], segment_bytes: Callable[[Segment], SegmentBytes]) -> None:
@@ -69,15 +69,15 @@ class Promotion(NamedTuple):
 
     start: int
     log_end: int
-    left_over: frozenset[int] = frozenset()  # where they begin
-    left_over_end: int = 0  # where the last of them ends
+    leftover_offsets: frozenset[int] = frozenset()  # where they begin
+    leftovers_end: int = 0  # where the last of them ends
     segment_end: int = 0
 
     def explains(self, offset: int | None) -> bool:
         """Return whether a record at *offset* was truncated: it is left over, or in a deleted segment."""
-        if offset is None or not self.left_over:
+        if offset is None or not self.leftover_offsets:
             return False
-        return offset in self.left_over or offset >= self.segment_end
+        return offset in self.leftover_offsets or offset >= self.segment_end
 
 
 def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
@@ -96,8 +96,8 @@ def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
             return promotion
         places = list(record_bounds(log, first))
     return promotion._replace(
-        left_over=frozenset(start for start, _ in places),
-        left_over_end=max((end for _, end in places), default=log_end),
+        leftover_offsets=frozenset(start for start, _ in places),
+        leftovers_end=max((end for _, end in places), default=log_end),
         segment_end=segment.base_offset + segment.size,
     )
 
@@ -130,7 +130,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
 
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:
-    end = queue.written_end()
+    end = queue.find_written_end()
     return queue.read_unit(number) if (number := queue.first_unit_pointing_from(physical_offset, end)) < end else None
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jobs.store.epochs import find_last_promotion
 from jobs.store.queue_files import StoredQueue, queues_in_files
-from jobs.store.ranges import find_holes, find_newest_segment, usual_size
+from jobs.store.ranges import find_holes, find_newest_segment, usual_segment_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, read_index_header
 from rmq_formats.commitlog.layout import HEAD, RECORD
@@ -27,7 +27,9 @@ MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that point
 _MOST_QUEUES = 256  # that are probed if the caller has not read all of them
 
 
-NO_SEGMENTS = "the log has no segments: they are in another directory (--commitlog, --broker-conf), or were deleted"
+NO_SEGMENTS_ERROR = (
+    "the log has no segments: they are in another directory (--commitlog, --broker-conf), or were deleted"
+)
 
 
 class LostPart(NamedTuple):
@@ -36,7 +38,7 @@ class LostPart(NamedTuple):
     start: int  # of a lost beginning: an offset that the log certainly had
     end: int
     text: str
-    files: int = 0  # that prove a lost beginning
+    file_count: int = 0  # that prove a lost beginning
 
 
 def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
@@ -65,7 +67,7 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
 def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
     """Yield the last unit of each queue that has any."""
     for queue in queues:
-        unit = queue.last_unit(queue.written_end())
+        unit = queue.read_last_unit(queue.find_written_end())
         if unit is not None:
             yield unit
 
@@ -115,7 +117,7 @@ def _index_files(store: Store) -> Iterator[tuple[str, int]]:
         newest = _newest_of(file, store)
         if newest is None or not 0 < newest < store.start_offset:
             return
-        yield file.about.path, newest
+        yield file.facts.path, newest
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
@@ -162,7 +164,7 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
     must agree: the record, with its CRC, and the gap or the record's unit. A changed bit would contradict one of them,
     and in a segment of another log the unit contradicts the record.
     """
-    right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments)[0]
+    right, size = int.from_bytes(read(_PLACE, 8)), usual_segment_size(store.segments)[0]
     is_missing = any(start == right for _, start, _ in find_holes(store.segments))
     if not is_missing and not (right < store.start_offset and size and right % size == 0):
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobs.store.queue_files import (
     FIRST_PROBE_UNITS,
     StoredQueue,
-    first_unwritten,
+    find_first_unwritten_unit,
     has_light_queues_only_in_rocksdb,
     list_queues,
 )
@@ -34,9 +34,9 @@ class QueueEnds(NamedTuple):
     queues: tuple[StoredQueue, ...]
     watermarks: tuple[int, ...]  # the end of the part of each queue that earlier runs processed
     ends: tuple[int, ...]  # position after the last unit of each queue
-    dispatched: int  # physical offset: every record before it had its units
-    newest: int = -1  # newest physical offset at the end of a queue, with or without a record
-    light_dispatched: int = NO_LIMIT  # like `dispatched`, for light queues that are only in RocksDB
+    dispatched_offset: int  # physical offset: every record before it had its units
+    newest_offset: int = -1  # newest physical offset at the end of a queue, with or without a record
+    light_dispatched_offset: int = NO_LIMIT  # like `dispatched_offset`, for light queues that are only in RocksDB
 
 
 class _Seen(NamedTuple):
@@ -150,7 +150,7 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
         return NO_LIMIT
     if stored.dispatched_end is not None:
         return stored.dispatched_end
-    return max((bound.physical_offset + 1 for bound in stored.bounds.values()), default=0)
+    return max((bound.physical_offset + 1 for bound in stored.last_units.values()), default=0)
 
 
 def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:
@@ -162,9 +162,9 @@ def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
     return [probe_queue_end(*wish) for wish in wishes]
 
 
-def probe_queue_end(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
+def probe_queue_end(queue: StoredQueue, known_end: int | None, from_offset: int) -> _Seen:
     """Return the current end of a queue."""
-    return _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
+    return _end_near(queue, known_end, from_offset) or _end_anywhere(queue, known_end, from_offset)
 
 
 def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
@@ -175,8 +175,8 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     """
     if known is None or known <= queue.first_unit_number:
         return None
-    data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.capacity))
-    written = first_unwritten(queue.name.kind, data)
+    data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.end_unit_number))
+    written = find_first_unwritten_unit(queue.name.kind, data)
     # The first unit read is the last known one. If it is not written, or points past *from_offset*, the queue was
     # truncated or rebuilt; if all units read are written, the end is farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode_unit(data).physical_offset >= from_offset:
@@ -186,14 +186,14 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     if known is None:
-        end, watermark = queue.written_end(), queue.first_unit_number
+        end, watermark = queue.find_written_end(), queue.first_unit_number
     else:
         # A recovering broker truncates its queues where it truncates its log, and a deleted topic starts at 0 again:
         # then the unit before the watermark is not the one that an earlier run processed.
         unit = queue.read_unit(known - 1) if known > queue.first_unit_number else None
         if known <= queue.first_unit_number or (unit is not None and unit.physical_offset < from_offset):
-            end, watermark = queue.written_end(known), max(known, queue.first_unit_number)
+            end, watermark = queue.find_written_end(known), max(known, queue.first_unit_number)
         else:
-            end = queue.written_end()
+            end = queue.find_written_end()
             watermark = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(watermark, end, queue.last_unit(end))
+    return _Seen(watermark, end, queue.read_last_unit(end))

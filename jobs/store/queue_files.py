@@ -82,7 +82,7 @@ class StoredQueue:
         return self.files[0].base_offset // self.unit_size
 
     @property
-    def capacity(self) -> int:
+    def end_unit_number(self) -> int:
         """The position after the last unit for which the files have room."""
         return self.files[-1].end // self.unit_size
 
@@ -107,7 +107,7 @@ class StoredQueue:
         unit = self.decode_unit(self.read(unit_number, unit_number + 1))
         return unit if unit.is_written else None
 
-    def last_unit(self, end: int) -> Unit | BatchUnit | None:
+    def read_last_unit(self, end: int) -> Unit | BatchUnit | None:
         """Return the last unit of a queue that ends at the position *end*; None if it has none."""
         return self.read_unit(end - 1) if end > self.first_unit_number else None
 
@@ -129,7 +129,7 @@ class StoredQueue:
                 continue
             if found < file.size:
                 return max((file.base_offset + found) // self.unit_size, unit_number)
-        return self.capacity
+        return self.end_unit_number
 
     def first_unit_pointing_from(self, physical_offset: int, end: int) -> int:
         """
@@ -163,16 +163,16 @@ class StoredQueue:
         at = unit_number * self.unit_size
         return next((file for file in self.files if file.base_offset <= at < file.end), None)
 
-    def written_end(self, known: int | None = None) -> int:
+    def find_written_end(self, known_end: int | None = None) -> int:
         """
         Return the position after the last unit of the contiguous units that end the queue.
 
         There a broker's recovery ends a queue, and the broker writes the next unit: units of a former queue after the
-        first unwritten position do not belong to it. With *known*, units are followed from there, a few at a time;
+        first unwritten position do not belong to it. With *known_end*, units are followed from there, a few at a time;
         otherwise a binary search runs in the last file that has any.
         """
-        if known is not None:
-            return self._follow(max(known, self.first_unit_number))
+        if known_end is not None:
+            return self._follow(max(known_end, self.first_unit_number))
         for file in reversed(self.files):
             low, high = file.base_offset // self.unit_size, file.end // self.unit_size
             if not self._is_written(low):
@@ -186,13 +186,13 @@ class StoredQueue:
         return self.first_unit_number
 
     def _is_written(self, position: int) -> bool:
-        return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1
+        return find_first_unwritten_unit(self.name.kind, self.read(position, position + 1)) == 1
 
     def _follow(self, position: int) -> int:
         look = FIRST_PROBE_UNITS
-        while position < self.capacity:
-            stop = min(position + look, self.capacity)
-            written = first_unwritten(self.name.kind, self.read(position, stop))
+        while position < self.end_unit_number:
+            stop = min(position + look, self.end_unit_number)
+            written = find_first_unwritten_unit(self.name.kind, self.read(position, stop))
             if written < stop - position:
                 return position + written
             position = stop
@@ -200,7 +200,7 @@ class StoredQueue:
         return position
 
 
-def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
+def find_first_unwritten_unit(kind: QueueKind, data: bytes | bytearray) -> int:
     """
     Return the number of the first unit in *data* that is not valid for a broker; their count if all are valid.
 
@@ -255,7 +255,7 @@ def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
 
     stored = find_rocksdb_queues(store)
-    return [] if stored is None else _queues_of(stored.files, stored.rows, in_rocksdb=True)
+    return [] if stored is None else _queues_of(stored.files, stored.opener, in_rocksdb=True)
 
 
 def queues_in_files(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
@@ -267,7 +267,7 @@ def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb:
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:
-        about = stored.about
+        about = stored.facts
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in QUEUE_KINDS:
             name = QueueName(QUEUE_KINDS[about.kind], about.topic or "", about.queue_id or 0)
@@ -301,7 +301,7 @@ def queue_file_sizes(store: Store) -> dict[FileKind, int]:
     """Return the file size of each kind of queue, without the kinds whose files do not determine it."""
     by_kind: dict[FileKind, list[StoredFile]] = {}
     for stored in store.queue_files:
-        by_kind.setdefault(stored.about.kind, []).append(stored)
+        by_kind.setdefault(stored.facts.kind, []).append(stored)
     sizes = {kind: _voted_size(kind, files) for kind, files in by_kind.items()}
     return {kind: size for kind, size in sizes.items() if size is not None}
 
@@ -311,8 +311,8 @@ def undecided_queue_file_sizes(store: Store) -> dict[FileKind, list[int]]:
     decided = queue_file_sizes(store)
     sizes: dict[FileKind, set[int]] = {}
     for stored in store.queue_files:
-        if stored.size and stored.about.kind not in decided:
-            sizes.setdefault(stored.about.kind, set()).add(stored.size)
+        if stored.size and stored.facts.kind not in decided:
+            sizes.setdefault(stored.facts.kind, set()).add(stored.size)
     return {kind: sorted(of_kind) for kind, of_kind in sizes.items()}
 
 
@@ -329,8 +329,8 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
         of_queue = list(group)
         for file, after in zip_longest(of_queue, of_queue[1:]):
-            base = file.about.base_offset or 0
-            distance = (after.about.base_offset or 0) - base if after else 0
+            base = file.facts.base_offset or 0
+            distance = (after.facts.base_offset or 0) - base if after else 0
             for size in filter(None, (file.size, distance)):
                 votes[size] += not (base % size or distance % size)
     ranks = {size: (size % unit == 0, count) for size, count in votes.items() if count}
@@ -340,7 +340,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
 
 
 def _place(file: StoredFile) -> tuple[str, int, int]:
-    return file.about.topic or "", file.about.queue_id or 0, file.about.base_offset or 0
+    return file.facts.topic or "", file.facts.queue_id or 0, file.facts.base_offset or 0
 
 
 def split_into_chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
@@ -373,7 +373,7 @@ class StorageFeatures(NamedTuple):
 
 def may_have_default_file_sizes(store: Store) -> bool:
     """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
-    plain = [file.size for file in store.queue_files if file.about.kind is FileKind.CONSUME_QUEUE]
+    plain = [file.size for file in store.queue_files if file.facts.kind is FileKind.CONSUME_QUEUE]
     sizes = (([segment.size for segment in store.segments], DEFAULT_SEGMENT_SIZE), (plain, DEFAULT_FILE_SIZE))
     return all(not found or default in found for found, default in sizes)
 
@@ -381,7 +381,7 @@ def may_have_default_file_sizes(store: Store) -> bool:
 def detect_storage_features(store: Store) -> StorageFeatures:
     """Return which kinds of storage (files or RocksDB) a store uses, detected from its folders."""
     database = rocksdb_queue_folder(store)
-    has_files = any(file.about.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
+    has_files = any(file.facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
     if database is None:
         queues = QueueStorage.FILES if has_files else QueueStorage.NONE
     else:
@@ -398,5 +398,5 @@ def _database(store: Store, folder: str) -> str | None:
     """Return the folder of a database, even if the database lost the file that names its parts."""
     if store.other_file(f"{folder}/{_CURRENT}"):
         return folder
-    paths = (file.about.path.rpartition("/") for file in store.other_files)
+    paths = (file.facts.path.rpartition("/") for file in store.other_files)
     return folder if any(parent == folder and name.endswith(_TABLE) for parent, _, name in paths) else None

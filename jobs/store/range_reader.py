@@ -9,7 +9,7 @@ from jobs.console.process import raise_if_stopped
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
-from jobs.store.running_broker import may_be_running
+from jobs.store.running_broker import may_have_running_broker
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords, scan
@@ -25,11 +25,11 @@ TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerpri
 class RangeFacts:
     """The boundaries and the end of a range, as far as it was read."""
 
-    next: int  # where the piece after its last one begins
+    next_offset: int  # where the piece after its last one begins
     store_timestamp: int | None  # of its last record
-    first: int | None = None  # where its first piece begins; None when no piece begins in it
-    end: PieceKind | None = None  # the kind of its last piece
-    reason: str = ""  # of that piece
+    first_offset: int | None = None  # where its first piece begins; None when no piece begins in it
+    last_kind: PieceKind | None = None  # the kind of its last piece
+    last_reason: str = ""  # of that piece
     unfinished_from: int | None = None  # where the log is unwritten or incomplete: a later run continues there
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
@@ -59,7 +59,7 @@ class RangeReader:
                     start = yield from self._read_from(file, framing, start)
         except FileNotFoundError:
             self._seen.was_deleted = True
-            self._seen.next = range_.end_offset
+            self._seen.next_offset = range_.end_offset
 
     def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[RawRecords | Piece, None, int | None]:
         """Yield the pieces from a position on; return the position to read again if a broker has just written there."""
@@ -107,7 +107,7 @@ class RangeReader:
         A page may have been read before the broker filled it, and the next page afterwards. Inside a body, no length
         field shows this. The broker writes in order, so a second read returns the complete page.
         """
-        if self._range.store_in_use is None or not may_be_running(self._range.store_in_use):
+        if self._range.store_in_use is None or not may_have_running_broker(self._range.store_in_use):
             return False
         place, times = self._looked
         self._looked = at, times + 1 if at == place else 1
@@ -133,9 +133,9 @@ class RangeReader:
 
     def _see(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
         seen = self._seen
-        if seen.first is None:
-            seen.first = start
-        seen.next, seen.end, seen.reason = end, kind, reason
+        if seen.first_offset is None:
+            seen.first_offset = start
+        seen.next_offset, seen.last_kind, seen.last_reason = end, kind, reason
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
             seen.unfinished_from = start
 

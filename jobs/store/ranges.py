@@ -102,7 +102,7 @@ def plan_ranges(
     *store_timestamp* is that of the last record before *from_offset*; *settle_limits* says which of
     the newest records wait.
     """
-    newest = find_newest_written_offset(store)
+    newest = find_newest_segment_offset(store)
     while store.end_offset - max(from_offset, store.start_offset) > range_size * MAX_RANGES:
         range_size *= 2  # so that the driver can hold the plan
     ranges, evidence = list[Range](), leftover_check_by_queues(store)  # one for all: there may be very many ranges
@@ -218,7 +218,7 @@ def find_newest_segment(store: Store) -> NewestSegment | None:
     """
     for segment in reversed(store.segments):
         try:
-            beginning = read_beginning(segment, store)
+            beginning = read_segment_beginning(segment, store)
         except OSError as error:  # the bytes cannot be read from the disk
             if not is_disk_error(error):
                 raise
@@ -228,13 +228,13 @@ def find_newest_segment(store: Store) -> NewestSegment | None:
     return None
 
 
-def find_newest_written_offset(store: Store) -> int | None:
+def find_newest_segment_offset(store: Store) -> int | None:
     """Return the offset of the newest segment that has been written to."""
     newest = find_newest_segment(store)
     return newest[0].base_offset if newest else None
 
 
-def read_beginning(segment: Segment, store: Store) -> bytes | None:
+def read_segment_beginning(segment: Segment, store: Store) -> bytes | None:
     """Return the first bytes of a segment, enough to identify its first record; None if the segment is missing."""
     try:
         return store.read(segment, 0, _BEGINNING)
@@ -256,12 +256,12 @@ def find_holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]
 
 def locate_hole(before: Segment, segments: Sequence[Segment]) -> tuple[str, int | None]:
     """Return the file *before* a hole if it was cut short, and where it ends; or the file that is missing."""
-    if before.size < usual_size(segments)[0]:
+    if before.size < usual_segment_size(segments)[0]:
         return before.location, before.size
     return f"{before.location.rpartition('/')[0]}/{file_name_of_offset(before.base_offset + before.size)}", None
 
 
-def usual_size(segments: Sequence[Segment]) -> tuple[int, bool]:
+def usual_segment_size(segments: Sequence[Segment]) -> tuple[int, bool]:
     """
     Return the size that most segments have, or that their names show; 0 without segments.
 
@@ -291,14 +291,14 @@ def _size_by_names(segments: Sequence[Segment]) -> int | None:
     return size if size // 2 < longest <= size and not size % _BLOCK else None
 
 
-def cut_short_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
+def find_truncated_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """
     Yield segments that are shorter than most, and the size they should have.
 
     A broker does not load a log with such a segment, except 4.9.2 and releases up to 4.4.0. An empty newest segment is
     not damage: every broker deletes it at its start.
     """
-    usual, is_doubtful = usual_size(segments)
+    usual, is_doubtful = usual_segment_size(segments)
     for segment in segments:
         if not is_doubtful and segment.size < usual and (segment.size or segment is not segments[-1]):
             yield segment, usual

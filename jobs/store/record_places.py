@@ -130,10 +130,10 @@ class WalkedPiece(NamedTuple):
     """One piece of the log, or several consecutive records."""
 
     piece: Piece
-    records: int = 0
-    topics: Mapping[str, int] = {}
+    record_count: int = 0
+    topic_counts: Mapping[str, int] = {}
     wrong_crc_offsets: Sequence[int] = ()  # physical offsets of records whose body has another CRC
-    shown: Sequence[MessageRecord] = ()  # the last one is the run's last
+    sample_records: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
 def walk_pieces(

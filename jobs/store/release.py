@@ -94,11 +94,15 @@ class Known(Generic[Value]):
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
-# How much of a log is read: the number of segments, spread over the log and including the last two, and the number of
-# records at the start of each.
-ReadEffort: TypeAlias = tuple[int, int]
-QUICK: ReadEffort = (1, 200)
-THOROUGH: ReadEffort = (16, 2000)
+class ReadEffort(NamedTuple):
+    """How much of a log is read to detect its releases."""
+
+    segments: int  # spread over the log, and including the last two
+    records_per_segment: int  # at the start of each
+
+
+QUICK = ReadEffort(1, 200)
+THOROUGH = ReadEffort(16, 2000)
 
 
 class Writers(NamedTuple):
@@ -106,7 +110,7 @@ class Writers(NamedTuple):
 
     rules: Rules  # which release's rules apply from which offset on
     text: str  # for users: a range if the marks do not determine one release
-    possible: tuple[Release, ...] = ()  # that may have written the end of the log, if it is not known
+    possible_releases: tuple[Release, ...] = ()  # that may have written the end of the log, if it is not known
 
     def __str__(self) -> str:
         return self.text
@@ -175,30 +179,30 @@ def parse_rules(text: str) -> Rules:
 
 def determine_writers(
     store: Store,
-    given: str | None,
-    matter: Sequence[str],
+    given_release: str | None,
+    relevant_switches: Sequence[str],
     effort: ReadEffort = THOROUGH,
-    index: Iterable[IndexReader] = (),
+    index_readers: Iterable[IndexReader] = (),
 ) -> Known[Writers]:
     """
     Return the releases that wrote a store: as given, else the newest ones that its marks allow.
 
-    *matter* names the relevant switches: if the possible releases differ in one of them, the result is an assumption.
+    If the possible releases differ in one of the *relevant_switches*, the result is an assumption.
     """
-    if given is not None:
-        rules = parse_rules(given)
+    if given_release is not None:
+        rules = parse_rules(given_release)
         return Known(Writers(rules, _in_words((str(rule.release), rule.from_offset) for rule in rules)), GIVEN, GIVEN)
-    return writers_of_eras(detect_store_eras(store, effort, index), matter)
+    return writers_of_eras(detect_store_eras(store, effort, index_readers), relevant_switches)
 
 
-def writers_of_eras(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
+def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Known[Writers]:
     """Return the rules for a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
     rules = make_rules(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
     text = _in_words(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
-    undecided = any(era.undecided_switches(matter) for era in eras)
+    undecided = any(era.undecided_switches(relevant_switches) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
     return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows the exact release")
 
@@ -213,13 +217,16 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
 
 
 def detect_store_eras(
-    store: Store, effort: ReadEffort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
+    store: Store,
+    effort: ReadEffort = THOROUGH,
+    index_readers: Iterable[IndexReader] = (),
+    more_marks: Iterable[Mark] = (),
 ) -> tuple[Era, ...]:
-    """Detect the eras of a store from its files and records, tags in *index* files, and the further marks *besides*."""
+    """Detect the eras of a store from its files, records, the tags in its index files, and *more_marks*."""
     marks = MarkCollector()
-    marks.add_all(besides)
+    marks.add_all(more_marks)
     marks.add_all(find_file_marks(store))
-    readers, tags_left = list(index), _TAGS_LOOKED_UP
+    readers, tags_left = list(index_readers), _TAGS_LOOKED_UP
     segments, records = effort
     step = -(-len(store.segments) // segments) or 1
     sampled = {*store.segments[::step], *store.segments[-2:]}
@@ -238,26 +245,26 @@ def detect_store_eras(
 
 
 def determine_next_start_writers(
-    store: Store, given: str | None, excluded_files: Container[str] = ()
+    store: Store, given_release: str | None, excluded_files: Container[str] = ()
 ) -> Known[Writers]:
     """
     Return the releases that may start on a store next; its index files are evidence as well, as for `inspect`.
 
     *excluded_files*: paths (below the root) of index files that do not count as evidence.
     """
-    if given is not None:
-        return determine_writers(store, given, ())
+    if given_release is not None:
+        return determine_writers(store, given_release, ())
     stated = None
     with skip_lost_file():  # as for each file below
         stated = geometry_stated_by_index_files(store)
     own = MarkCollector()
     for file in store.index_files if stated is not None else ():
-        if file.about.path not in excluded_files:
+        if file.facts.path not in excluded_files:
             with skip_lost_file():  # its comparison reports it
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
                     own.add_all(find_index_marks(store, file.location, header, stated.geometry))
-    return writers_of_eras(detect_store_eras(store, besides=own.new_marks), ())
+    return writers_of_eras(detect_store_eras(store, more_marks=own.new_marks), ())
 
 
 def find_index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
@@ -281,13 +288,13 @@ def find_index_marks(store: Store, location: str, header: IndexHeader, geometry:
 
 def find_file_marks(store: Store) -> Iterator[Mark]:
     """Yield the marks in names of files, in checkpoint and abort; files that cannot be read have none."""
-    yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
+    yield from file_marks(file.facts for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
         with skip_lost_file(), _warning_of_disk_error():
-            if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
+            if file.facts.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
-            elif file.about.kind is FileKind.ABORT:
+            elif file.facts.kind is FileKind.ABORT:
                 mark = abort_mark(store.read(file, 0, _ABORT_READ))
         if mark:
             yield mark

@@ -191,10 +191,10 @@ class _RowReader(Reader):
 class RocksQueues(NamedTuple):
     """The queues in a store's RocksDB."""
 
-    rows: DatabaseQueueOpener
+    opener: DatabaseQueueOpener
     files: tuple[StoredFile, ...]
     dispatched_end: int | None  # where the last record ends that the broker noted as dispatched
-    bounds: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
+    last_units: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
 
 
 def find_rocksdb_queues(store: Store) -> RocksQueues | None:
@@ -203,9 +203,9 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
     if name is None:
         return None
     signature = tuple(
-        (file.about.path, file.size, file.modified_ms)
+        (file.facts.path, file.size, file.modified_ms)
         for file in store.other_files
-        if file.about.path.startswith(f"{name}/")
+        if file.facts.path.startswith(f"{name}/")
     )
     rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
     try:

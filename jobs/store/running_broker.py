@@ -42,7 +42,7 @@ def find_broker_process(store: str) -> int | None:
     return None if kind == fcntl.F_UNLCK or process == _NO_PROCESS else process
 
 
-def may_be_running(store: str) -> bool:
+def may_have_running_broker(store: str) -> bool:
     """
     Return whether a broker on this machine may have written to the store until now.
 
@@ -54,7 +54,7 @@ def may_be_running(store: str) -> bool:
     return (Path(local_path(store)) / ABORT_FILE).exists() or find_broker_process(store) is not None
 
 
-def read_limits_beside_broker(store: str, max_rate: int | None = None) -> ReadLimits | None:
+def limit_load_beside_broker(store: str, max_rate: int | None = None) -> ReadLimits | None:
     """
     Return how to read *store*; None if no broker runs on it.
 

@@ -81,7 +81,7 @@ class StoredFile(NamedTuple):
     """A file of the store other than a segment: its place, the facts in its name, its size."""
 
     location: str
-    about: StoreFile
+    facts: StoreFile
     size: int
     modified_ms: int
 
@@ -97,7 +97,7 @@ class Store:
     other_files: tuple[StoredFile, ...] = ()
     storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # opens all of them
     commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
-    overlapping: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
+    overlapping_segments: tuple[Segment, ...] = ()  # files of the log's folder that are not part of the log
 
     def open(self, file: Located) -> AbstractContextManager[Reader]:
         """Open a file of the store for reading."""
@@ -109,11 +109,11 @@ class Store:
 
     def other_file(self, path: str) -> StoredFile | None:
         """Return the file at a path below the root, if it exists and is not of log, queues or index."""
-        return next((file for file in self.other_files if file.about.path == path), None)
+        return next((file for file in self.other_files if file.facts.path == path), None)
 
     def files_of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
         """Return the other files of one kind."""
-        return tuple(file for file in self.other_files if file.about.kind is kind)
+        return tuple(file for file in self.other_files if file.facts.kind is kind)
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment that holds an offset of the log; None before, after and between them."""
@@ -178,22 +178,22 @@ def list_store(
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     files = list(list_files_below(root, storage))
-    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in LOG_KINDS]
+    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.facts.kind in LOG_KINDS]
     overlapping = tuple(_find_overlapping(order_segments(logs), storage))
     not_in_log = {segment.location for segment in overlapping}
     store = Store(
         root,
         order_segments([file for file in logs if file.location not in not_in_log]),
-        tuple(file for file in files if file.about.kind in QUEUE_KINDS),
-        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
-        tuple(file for file in files if file.about.kind not in LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX}),
+        tuple(file for file in files if file.facts.kind in QUEUE_KINDS),
+        tuple(sorted((file for file in files if file.facts.kind is FileKind.INDEX), key=lambda file: file.facts.path)),
+        tuple(file for file in files if file.facts.kind not in LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
         overlapping,
     )
     if not (store.segments or store.queue_files or store.index_files or store.files_of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
-        if any(file.about.kind in TIER_KINDS for file in files):
+        if any(file.facts.kind in TIER_KINDS for file in files):
             raise IsTierError(
                 "tiered storage, which this command does not support; use `ingest`, `verify` or `dump`", None, root
             )
@@ -257,7 +257,7 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
 
 def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     """Return files of a log in its order."""
-    placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
+    placed = sorted((file.facts.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
 
@@ -323,15 +323,15 @@ def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | N
     units: dict[str, list[StoredFile]] = {}
     index: dict[str, list[StoredFile]] = {}
     for file in list_files_below(root, storage):
-        folder, _, name = file.about.path.rpartition("/")
+        folder, _, name = file.facts.path.rpartition("/")
         place, _, _ = folder.rpartition("/")
-        about = file.about._replace(base_offset=parse_first_offset(name))
-        if file.about.kind is FileKind.TIERED_LOG:
-            logs.setdefault(place, []).append(file._replace(about=about))
-        elif file.about.kind is FileKind.TIERED_QUEUE:
-            units.setdefault(place, []).append(file._replace(about=about._replace(kind=FileKind.CONSUME_QUEUE)))
+        about = file.facts._replace(base_offset=parse_first_offset(name))
+        if file.facts.kind is FileKind.TIERED_LOG:
+            logs.setdefault(place, []).append(file._replace(facts=about))
+        elif file.facts.kind is FileKind.TIERED_QUEUE:
+            units.setdefault(place, []).append(file._replace(facts=about._replace(kind=FileKind.CONSUME_QUEUE)))
         elif about.base_offset is not None and folder.endswith(_INDEX_FOLDER):
-            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(about=about))
+            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(facts=about))
     places = sorted({*logs, *units})
     return Tier(
         root,
@@ -345,7 +345,7 @@ def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], un
     folder, _, number = place.rpartition("/")
     folder, _, topic = folder.rpartition("/")
     queue_id = int(number) if number.isascii() and number.isdecimal() else -1
-    named = [file._replace(about=file.about._replace(topic=topic, queue_id=queue_id)) for file in units]
+    named = [file._replace(facts=file.facts._replace(topic=topic, queue_id=queue_id)) for file in units]
     return TierQueue(folder, topic, queue_id, Store(root, order_segments(log), tuple(named), storage=storage))
 
 

@@ -14,13 +14,13 @@ from enum import Enum, unique
 from typing import NamedTuple
 
 from jobs.store.broker_config import (
-    BACKUP,
+    BACKUP_SUFFIX,
     CONFIG_FOLDER,
     TOPIC_TABLE,
     TOPICS_FILE,
     ConfigTable,
     read_broker_config,
-    read_json,
+    read_json_config,
     read_rocksdb_config,
 )
 from jobs.store.store import Store
@@ -44,22 +44,22 @@ class TopicFate(Enum):
 class TopicEvidence(NamedTuple):
     """The topics that the broker knows, and the evidence."""
 
-    listed: frozenset[str] | None = None  # None without a table, or if it contradicts the queue folders
-    with_queues: frozenset[str] = frozenset()
+    listed_topics: frozenset[str] | None = None  # None without a table, or if it contradicts the queue folders
+    topics_with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
-    absent: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
+    last_absent_ms: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
     is_recorded: bool = False  # from the lake: the broker may have changed its table since
-    asked: str = ""  # added if a lake does not help either
+    lake_note: str = ""  # added if a lake does not help either
     doubt_reason: str = ""  # why the table does not show which topics were deleted
     unsupported_reason: str = ""  # why the table cannot be read here, although a broker could
 
     def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
-        if topic in self.with_queues or topic.startswith(_SYSTEM):
+        if topic in self.topics_with_queues or topic.startswith(_SYSTEM):
             return TopicFate.ALIVE
-        if self.listed is None:
+        if self.listed_topics is None:
             return TopicFate.UNDECIDED
-        if topic in self.listed:
+        if topic in self.listed_topics:
             return TopicFate.ALIVE
         # The topic existed when its newest message was stored. An older table may not have it yet.
         is_newer = self.changed_ms is not None and self.changed_ms >= newest_ms
@@ -73,23 +73,23 @@ class TopicEvidence(NamedTuple):
         """
         if topic.startswith(_SYSTEM):
             return TopicFate.ALIVE
-        if self.listed is None or topic not in self.listed or self.changed_ms is None:
+        if self.listed_topics is None or topic not in self.listed_topics or self.changed_ms is None:
             return TopicFate.UNDECIDED
         if self.changed_ms < newest_ms:
             return TopicFate.UNDECIDED if self.is_recorded else TopicFate.ALIVE
-        return TopicFate.DELETED if self.absent.get(topic, -1) >= newest_ms else TopicFate.UNDECIDED
+        return TopicFate.DELETED if self.last_absent_ms.get(topic, -1) >= newest_ms else TopicFate.UNDECIDED
 
     def explain_undecided(self, topic: str) -> str:
         """Return why it is undecided whether a topic was deleted."""
-        if self.listed is None:
+        if self.listed_topics is None:
             reason = self.doubt_reason
-        elif topic in self.listed:
+        elif topic in self.listed_topics:
             reason = (
                 "the topic table was changed after these messages were stored, and does not show which topics changed"
             )
         else:
             reason = "the topic table is older than the newest of these messages"
-        return reason + self.asked
+        return reason + self.lake_note
 
 
 def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -103,7 +103,7 @@ def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 def list_known_topics(store: Store) -> frozenset[str]:
     """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
     return frozenset(read_broker_config(store).topics).union(
-        file.about.topic for file in store.queue_files if file.about.topic
+        file.facts.topic for file in store.queue_files if file.facts.topic
     )
 
 
@@ -135,14 +135,14 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
 
     *recorded* are a lake's tables, the newest last: the newest replaces a table that is lost, outdated or recreated.
     """
-    with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
+    with_queues = frozenset(file.facts.topic for file in store.queue_files if file.facts.topic)
     try:
         stored = read_rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:
         return TopicEvidence(None, with_queues, doubt_reason=error.reason, unsupported_reason=error.reason)
     except FormatError as error:
         return TopicEvidence(None, with_queues, doubt_reason=f"the topic table cannot be read: {error.reason}")
-    config = read_json(store, TOPICS_FILE)
+    config = read_json_config(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.overrides_json_file(config):
         table, newest = RecordedTopics(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
@@ -154,13 +154,13 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
-        return TopicEvidence(None, with_queues, asked=asked, doubt_reason=doubt)
+        return TopicEvidence(None, with_queues, lake_note=asked, doubt_reason=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:
         doubt = f"the topic table is incomplete: it lacks {unlisted[0]!r}, which has queues"
-        return TopicEvidence(None, with_queues, asked=asked, doubt_reason=doubt)
+        return TopicEvidence(None, with_queues, lake_note=asked, doubt_reason=doubt)
     absent: dict[str, int] = {}
-    backup = _table_of(read_json(store, TOPICS_FILE + BACKUP))
+    backup = _table_of(read_json_config(store, TOPICS_FILE + BACKUP_SUFFIX))
     for before in (*(recorded or ()), *([backup] if backup else ())):
         lacking = table.topics - before.topics
         absent |= {topic: max(before.changed_ms or 0, absent.get(topic, 0)) for topic in lacking}

@@ -37,7 +37,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
-from jobs.store.running_broker import read_limits_beside_broker
+from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option
 
@@ -153,7 +153,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         settle_ms=settle_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
-        read_limits=read_limits_beside_broker(place.store, max_rate),
+        read_limits=limit_load_beside_broker(place.store, max_rate),
     )
     registrations = IcebergRegistrations(None if dry_run else iceberg)
 

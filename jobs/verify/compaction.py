@@ -62,7 +62,7 @@ class _CompactedFile(NamedTuple):
         """Return the log's file as a store of one segment: every file may end with zeros, not only the newest."""
         if self.log is None:
             return Store(store.root, storage=store.storage)
-        base = self.log.about.base_offset or 0
+        base = self.log.facts.base_offset or 0
         segment = Segment(self.log.location, base, self.log.size, base + self.log.size)
         return Store(store.root, (segment,), storage=store.storage)
 
@@ -118,7 +118,7 @@ def _compacted_files(store: Store) -> list[_CompactedFile]:
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
-    *_, topic, queue_id, name = file.about.path.split("/")
+    *_, topic, queue_id, name = file.facts.path.split("/")
     return topic, int(queue_id), name
 
 
@@ -157,7 +157,9 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
         expected = f"a file of the same name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
-    units = read_stored_units(queue, 0, min(queue.capacity, most))  # before the log: records without a unit are behind
+    units = read_stored_units(
+        queue, 0, min(queue.end_unit_number, most)
+    )  # before the log: records without a unit are behind
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
     log = check_log_of_queue(file.store(store), rules, (file.topic, file.queue_id))
     made = log.units
@@ -268,7 +270,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:
     """Return the number, the record's offset and its segment of each copy whose original still exists."""
     numbers = np.flatnonzero(
-        (copies["queue_offset"] >= queue.first_unit_number) & (copies["queue_offset"] < queue.capacity)
+        (copies["queue_offset"] >= queue.first_unit_number) & (copies["queue_offset"] < queue.end_unit_number)
     )
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)

@@ -36,7 +36,7 @@ from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
 from jobs.products.queues.unit_files import collect_range_units, read_units
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
-    NO_SEGMENTS,
+    NO_SEGMENTS_ERROR,
     find_lost_start,
     find_right_segment_name,
     has_lost_end,
@@ -44,7 +44,7 @@ from jobs.store.log_ends import (
     wrong_name_text,
 )
 from jobs.store.queue_files import queues_in_files
-from jobs.store.ranges import cut_short_segments, find_holes, locate_hole, plan_ranges
+from jobs.store.ranges import find_holes, find_truncated_segments, locate_hole, plan_ranges
 from jobs.store.running_broker import find_broker_process
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, find_checkpoint_file, read_checkpoint
 from jobs.store.units import Units
@@ -95,7 +95,7 @@ def findings_on_log(
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
     if ahead is None:
-        for segment, usual in cut_short_segments(store.segments):
+        for segment, usual in find_truncated_segments(store.segments):
             if segment is store.segments[-1]:  # for any other one, the gap after it is a finding
                 place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
                 end = segment.base_offset + segment.size
@@ -230,7 +230,7 @@ def check_log_of_queue(
     groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
     own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
     units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
-    end = outcomes[-1].facts.next if outcomes else 0
+    end = outcomes[-1].facts.next_offset if outcomes else 0
     return QueueLog(log, check.checks, units, end, [outcome.payload[1:-1] for outcome in outcomes])
 
 
@@ -249,7 +249,7 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
 
 def _overlapping(store: Store) -> Iterator[Finding]:
     """Yield findings on files that lie inside the range of a segment, and are not part of the log."""
-    for file in store.overlapping:
+    for file in store.overlapping_segments:
         segment = store.segment_at(file.base_offset)
         name = file_name_of_offset(segment.base_offset) if segment else ""
         right = None
@@ -270,7 +270,9 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     started = find_lost_start(store) if find_broker_process(store.root) is None else None
     if started is not None:
         file = store.path_below_root(store.segments[0].location)
-        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (started.files == 1)
+        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (
+            started.file_count == 1
+        )
         if not store.has_clean_shutdown:
             doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
@@ -343,7 +345,7 @@ def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
         "the newest segment was truncated, or the last segments are missing"
     )
     if not store.segments:
-        cause = NO_SEGMENTS
+        cause = NO_SEGMENTS_ERROR
     return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or higher"), cause)
 
 

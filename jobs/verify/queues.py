@@ -43,7 +43,7 @@ from jobs.store.broker_config import (
 )
 from jobs.store.chain import (
     LogCollector,
-    confirm_deleted,
+    confirm_deleted_by_retention,
     ranges_deleted_meanwhile,
     read_chained,
     watermark,
@@ -142,14 +142,14 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     try:
         stored = find_rocksdb_queues(store)
         if stored is not None:
-            stored.rows.check_all_rows()
+            stored.opener.check_all_rows()
     except FormatError as error:
         unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or may start without these queues")])
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
         outcomes = read_chained(workers, ranges, collectors=collectors)
-        confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
+        confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
         return unreadable, JoinResult(log_end=watermark(outcomes, store.start_offset))
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     joined = join_queues_with_log(workers, store, rules, range_size, collectors, scratch, recorded)
@@ -344,7 +344,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.has_clean_shutdown:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
-    for path in (stored.about.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
+    for path in (stored.facts.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
@@ -419,7 +419,7 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
     """Return a finding on bytes other than zero after a queue's end; units that a broker appends are not counted."""
     found: Finding | None = None
     for look in range(looks):
-        end = max(end, queue.written_end(end)) if looks > 1 else end
+        end = max(end, queue.find_written_end(end)) if looks > 1 else end
         found = _first_not_zero(queue, end)
         if found is None:
             return None
@@ -430,8 +430,8 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
     position, some = end, _READ_FIRST
-    while (position := queue.next_written_unit_number(position)) < queue.capacity:
-        data = read_stored_units(queue, position, min(position + some, queue.capacity)).view(np.uint8)
+    while (position := queue.next_written_unit_number(position)) < queue.end_unit_number:
+        data = read_stored_units(queue, position, min(position + some, queue.end_unit_number)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
             file = queue.file_at(position + at // queue.unit_size)
@@ -475,7 +475,7 @@ def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> boo
     """Return whether a running broker has written the unit meanwhile."""
     unit = (
         queue.read_unit(position)
-        if queue is not None and queue.first_unit_number <= position < queue.capacity
+        if queue is not None and queue.first_unit_number <= position < queue.end_unit_number
         else None
     )
     return unit is not None and unit.physical_offset == log_offset

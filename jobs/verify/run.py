@@ -232,9 +232,9 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
                 part.facts.append(_fact(one))
             else:
                 part.findings.append(one)
-    if not promotion.left_over and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
+    if not promotion.leftover_offsets and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
         return  # the new master itself, or a replica that had nothing to remove
-    left = promotion.left_over_end - promotion.log_end if promotion.left_over else 0
+    left = promotion.leftovers_end - promotion.log_end if promotion.leftover_offsets else 0
     cause = (
         f"another replica became master: this replica truncated its log at offset {promotion.start:,} and then copied "
         "the new master's records; this is the normal state of queues and index files after a promotion"

@@ -36,13 +36,13 @@ AT_ONCE = MIB // 4
 
 PRIORITIES = """
 import ctypes, os, platform, subprocess, sys
-from jobs.store.running_broker import read_limits_beside_broker
+from jobs.store.running_broker import limit_load_beside_broker
 told = "import ctypes, os; print(os.nice(0), ctypes.CDLL(None).syscall({}, 1, 0) >> 13)".format(
     {"x86_64": 252, "aarch64": 31}[platform.machine()]
 )
 exec(told)
-read_limits_beside_broker(sys.argv[1])
-read_limits_beside_broker(sys.argv[1])
+limit_load_beside_broker(sys.argv[1])
+limit_load_beside_broker(sys.argv[1])
 exec(told)
 print(subprocess.run([sys.executable, "-c", told], capture_output=True, text=True).stdout, end="")
 """

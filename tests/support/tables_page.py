@@ -47,7 +47,8 @@ def page() -> str:
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (
-        f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in list_views()
+        f"| {view.name} | {view.row_meaning[len('One row is ') :]} | {', '.join(view.tables)} |"
+        for view in list_views()
     )
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
     return by_hand + "\n".join(
@@ -70,7 +71,7 @@ _COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schem
 
 def _section(table: Table) -> Iterator[str]:
     yield f"### {table.name}\n"
-    yield f"One row is {table.row}.\n"
+    yield f"One row is {table.row_meaning}.\n"
     yield from _COLUMN_HEAD
     shared: dict[str, str] = {}
     if table.name in {"superseded_messages", "tiered"}:

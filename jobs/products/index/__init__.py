@@ -23,7 +23,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import LogCollector, Outcome, damaged_ranges, drop_deleted_ranges, read_ranges_not_deleted
+from jobs.store.chain import (
+    LogCollector,
+    RangeOutcome,
+    collect_damaged_ranges,
+    drop_deleted_ranges,
+    read_ranges_not_deleted,
+)
 from jobs.store.ranges import Range, find_holes
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -207,14 +213,14 @@ def new_key_collector(rules: Rules, scratch: Scratch) -> KeysOfLog:
 
 
 def join_keys(
-    store: Store, outcomes: Sequence[Outcome[RangeKeys]], scratch: Scratch, from_offset: int = 0
+    store: Store, outcomes: Sequence[RangeOutcome[RangeKeys]], scratch: Scratch, from_offset: int = 0
 ) -> KeySequence:
     """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
     start, outcomes = drop_deleted_ranges(store, outcomes)
     start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
     gaps = tuple((first, last) for _, first, last in find_holes(store.segments) if first >= start)
     records = sum(outcome.facts.records for outcome in outcomes)
-    keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(damaged_ranges(outcomes))
+    keys, damaged = tuple(outcome.payload for outcome in outcomes), tuple(collect_damaged_ranges(outcomes))
     return KeySequence(scratch, keys, start, gaps, damaged, records)
 
 

@@ -294,7 +294,7 @@ def read_index_file_entries(
     found = np.zeros(entry_count, np.bool_)
     columns = ("index_file", "entry", "store_id", *names)
     for file in stored_in:
-        whole, limits = file._replace(vector=None), {"index_file": (file_ordinal, file_ordinal)}
+        whole, limits = file._replace(kept_row_mask=None), {"index_file": (file_ordinal, file_ordinal)}
         for batch in read_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)
             at = own["entry"].to_numpy().astype(np.int64) - 1

@@ -25,7 +25,7 @@ from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
-from jobs.store.chain import Outcome, damaged_ranges
+from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.running_broker import check_disk_space
@@ -55,10 +55,10 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     if size:
         check_disk_space(run.store.root, gettempdir(), size)
 
-    def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
+    def finish(outcomes: Sequence[RangeOutcome[RangeKeys]], to_offset: int) -> FinishedProduct:
         output, geometry = run.output, opening.geometry
         spans = tuple(outcome.payload for outcome in outcomes)
-        damaged = tuple(damaged_ranges(outcomes))
+        damaged = tuple(collect_damaged_ranges(outcomes))
         keys = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
         works = plan_entry_work(opening, run, keys)
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
@@ -118,7 +118,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     now, last = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
     if start > last.from_offset and not any(
-        write_same_index_files(last.release, release) for release in (now.newest, *now.possible)
+        write_same_index_files(last.release, release) for release in (now.newest, *now.possible_releases)
     ):
         since = max(start, now.rules[-1].from_offset)
         known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
@@ -129,7 +129,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
     """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
     if run.given_settings.release is None and any(
-        not write_same_index_files(known.newest, release) for release in run.writers.possible
+        not write_same_index_files(known.newest, release) for release in run.writers.possible_releases
     ):
         newer = [file for file in list_index_files(run.store) if file.header.begin_physical_offset >= start]
         shown = detect_rules(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)
@@ -244,7 +244,7 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
         if header.begin_physical_offset < min(firsts)[0]:
             break
         if _first_message(header) in firsts:
-            names[_first_message(header)] = file.about.path.rpartition("/")[2]
+            names[_first_message(header)] = file.facts.path.rpartition("/")[2]
     return names
 
 

@@ -50,7 +50,7 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import LogCollector, damaged_ranges, read_ranges_not_deleted, watermark
+from jobs.store.chain import LogCollector, collect_damaged_ranges, read_ranges_not_deleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
@@ -81,7 +81,7 @@ def collect_topic_evidence_with_queues(
 ) -> TopicEvidence:
     """Return the broker's table of topics; *queues* show additional existing topics."""
     table = collect_topic_evidence(store, recorded)
-    return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
+    return table._replace(topics_with_queues=table.topics_with_queues | {queue.name.topic for queue in queues})
 
 
 def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
@@ -101,7 +101,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
-    units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(damaged_ranges(outcomes))
+    units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(collect_damaged_ranges(outcomes))
     records = sum(outcome.facts.records for outcome in outcomes)
     return CollectedLog(units, scratch, groups, start, end, damaged=damaged, records=records)
 
@@ -140,13 +140,13 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     *write* writes the rows, in the tasks.
     """
     ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
-    dispatched = min(seen.dispatched, log.end)
+    dispatched = min(seen.dispatched_offset, log.end)
     log = replace(
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
         # A run leaves out units that are newer than its log; `verify` compares every unit.
-        dispatched=seen.dispatched if write is None else dispatched,
-        light_dispatched=seen.light_dispatched,
+        dispatched=seen.dispatched_offset if write is None else dispatched,
+        light_dispatched=seen.light_dispatched_offset,
         has_clean_shutdown=store.is_complete,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
@@ -172,7 +172,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     joined.finish()
     joined.behind = log.end - joined.dispatched
     if joined.waiting_light_units:
-        joined.behind = max(joined.behind, log.end - seen.light_dispatched)
+        joined.behind = max(joined.behind, log.end - seen.light_dispatched_offset)
     return joined
 
 
@@ -316,7 +316,7 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
     low, high = (
         max(int(near.min(initial=NO_LIMIT)), queue.first_unit_number),
-        min(int(near.max(initial=-1)) + 1, queue.capacity),
+        min(int(near.max(initial=-1)) + 1, queue.end_unit_number),
     )
     if low >= high:
         return None

@@ -20,7 +20,7 @@ from jobs.products.queues.join import collect_topic_evidence_with_queues, compar
 from jobs.products.queues.settings import determine_unit_rules
 from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
-from jobs.store.chain import Outcome, damaged_ranges, ranges_deleted_meanwhile
+from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, detect_storage_features
@@ -47,7 +47,7 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         left_out = _leave_out(run, state, error)
         return StartedProduct(run.from_offset, None, lambda _outcomes, _to_offset: left_out)
 
-    def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> FinishedProduct:
+    def finish(outcomes: Sequence[RangeOutcome[RangeUnits]], to_offset: int) -> FinishedProduct:
         try:
             return started.finish(outcomes, to_offset)
         except FormatError as error:
@@ -70,7 +70,7 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; records that were dispatched stay so.
-    seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
+    seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
@@ -87,13 +87,13 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         )
 
     def collector(range_: Range, _files: ExitStack) -> RangeUnitCollector:
-        return collect(range_.start_offset, from_offset, seen.dispatched)
+        return collect(range_.start_offset, from_offset, seen.dispatched_offset)
 
-    def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> FinishedProduct:
+    def finish(outcomes: Sequence[RangeOutcome[RangeUnits]], to_offset: int) -> FinishedProduct:
         deleted = [(one.start_offset, one.end_offset) for one in ranges_deleted_meanwhile(outcomes)]
-        kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
+        kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched_offset), deleted)
         units = [outcome.payload for outcome in outcomes]
-        damaged = tuple(damaged_ranges(outcomes))
+        damaged = tuple(collect_damaged_ranges(outcomes))
         log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged=damaged)
         write = partial(output.write, CONSUME_QUEUE)
         try:
@@ -103,11 +103,13 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
                 discard_units(scratch, part)
         # Losses before its own part of the log do not concern a later run.
         lost = [
-            one for one in find_lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset
+            one
+            for one in find_lost_ends(run.store, seen.newest_offset, to_offset)
+            if state is None or one.end >= to_offset
         ]
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
-        if outcomes and outcomes[-1].facts.reason == UNDECIDED_REASON:
-            gaps.append((to_offset, seen.newest, UNDECIDED_REASON))
+        if outcomes and outcomes[-1].facts.last_reason == UNDECIDED_REASON:
+            gaps.append((to_offset, seen.newest_offset, UNDECIDED_REASON))
         finished = FinishedProduct(
             state=next_run_state(joined, state),
             units={

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from jobs.lake.table_file import AddedFile
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import confirm_deleted
+from jobs.store.chain import confirm_deleted_by_retention
 from jobs.store.queue_ends import NO_LIMIT
 from jobs.store.queue_files import StoredQueue, split_into_chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -334,7 +334,9 @@ def resolve_records(
     for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
     gone = np.array([offset for offset, record in found.items() if record == RECORD_DELETED], np.int64)
-    confirm_deleted(store, (one for one in ranges if ((gone >= one.start_offset) & (gone < one.end_offset)).any()))
+    confirm_deleted_by_retention(
+        store, (one for one in ranges if ((gone >= one.start_offset) & (gone < one.end_offset)).any())
+    )
     return found
 
 

@@ -45,8 +45,8 @@ def _config(call: Call) -> BrokerConfig:
             "(see the recipes in docs/tables.md)"
         )
         raise UnsupportedFormat(reason)
-    if config.unread is not None:
-        call.printer.note(f"not all of the broker's configuration can be read: {config.unread}")
+    if config.unread_reason is not None:
+        call.printer.note(f"not all of the broker's configuration can be read: {config.unread_reason}")
     return config
 
 

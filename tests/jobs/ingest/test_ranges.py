@@ -13,11 +13,11 @@ from jobs.store.chain import read_chained
 from jobs.store.ranges import (
     Range,
     balance_ranges,
-    cut_short_segments,
     find_holes,
-    find_newest_written_offset,
+    find_newest_segment_offset,
+    find_truncated_segments,
     plan_ranges,
-    usual_size,
+    usual_segment_size,
     written_sizes,
 )
 from jobs.store.store import Segment, list_store
@@ -107,7 +107,7 @@ def test_a_segment_deleted_before_it_is_opened_is_not_an_error(newer_store: Path
 def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
 
-    assert find_newest_written_offset(store) == store.segments[-2].base_offset
+    assert find_newest_segment_offset(store) == store.segments[-2].base_offset
     assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
 
 
@@ -177,7 +177,10 @@ def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
     segments = [Segment(file_name_of_offset(base), base, length, base + length) for base, length in files.items()]
-    assert (usual_size(segments)[0], [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)
+    assert (usual_segment_size(segments)[0], [one.base_offset for one, _ in find_truncated_segments(segments)]) == (
+        size,
+        cut,
+    )
 
 
 def _planned_bytes(store: Path) -> int:

@@ -183,7 +183,7 @@ def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store:
         assert [False] == [path.exists() for path in written]
         return merged
 
-    merge_small_files(lake, QUARANTINE, of=FileNaming(store.store_id, 8), merge=merge)
+    merge_small_files(lake, QUARANTINE, naming=FileNaming(store.store_id, 8), merge=merge)
 
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
@@ -239,7 +239,7 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
     def noted(lake: Lake, table: Table, *, of: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `merge_small_files`
-        saved = merge_small_files(lake, table, of=of, **options)
+        saved = merge_small_files(lake, table, naming=of, **options)
         if saved.merged:
             merged[of.run][table.name] = saved.bytes_before
 

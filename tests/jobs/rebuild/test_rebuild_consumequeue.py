@@ -346,7 +346,7 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     shutil.copytree(newer_store / "consumequeue" / "T1" / "0", newer_store / "consumequeue" / "Quiet" / "3")
     (newer_store / "config" / "topics.json").unlink(missing_ok=True)
     summary = made(newer_store, tmp_path / "out")
-    end = queue.written_end()
+    end = queue.find_written_end()
     place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
 
     bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
@@ -388,7 +388,7 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
         assert following.physical_offset >= 3 * _SEGMENT
     in_place(store, tmp_path / "out/consumequeue")
     for queue in list_queues(list_store(str(store))):
-        assert queue.written_end() == queue.capacity
+        assert queue.find_written_end() == queue.end_unit_number
     alone = compare_queues(store, _RELEASE)
     (tmp_path / "files" / MANIFEST_FILE).unlink()
     shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)

@@ -42,7 +42,7 @@ from jobs.rebuild.index import (
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
-from jobs.storage.scratch import Scratch, scratch_below_output
+from jobs.storage.scratch import Scratch, open_scratch_below_output
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, detect_store_eras, parse_rules
 from jobs.store.running_broker import FileState
@@ -312,7 +312,7 @@ def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> Non
     real = {file.name: Path(file.location).read_bytes() for file in files}
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     asked = RebuildIndexRequest(str(root), "", broker_runs=True)
-    with scratch_below_output(str(folder), {}) as scratch:
+    with open_scratch_below_output(str(folder), {}) as scratch:
         keys = collect_keys(SerialWorkers(), store, ranges, parse_rules(rules), scratch)
         for lost in subsets([*real], name, every=every):
             kept = FilePlacer(keys, TINY, store).place_all([file for file in files if file.name not in lost])

@@ -54,7 +54,7 @@ def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str,
     unpacked = unpack_feature(name, tmp_path)
     config, answers = config_of(unpacked.root), unpacked.of_disk
 
-    assert config.unread is None
+    assert config.unread_reason is None
     assert consumers(config) == answers["consumerOffsets"]
     if name != _V2:
         assert {
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_json_is_reported(tmp_path: Path) -> None:
     (root / "config" / "consumerOffset.json").write_text("{")
     config = config_of(root)
 
-    assert "config/consumerOffset.json" in (config.unread or "")
+    assert "config/consumerOffset.json" in (config.unread_reason or "")
     assert config.topics
     assert consumers(config) == {}
 

@@ -13,7 +13,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.storage.local import LocalReader
 from jobs.store import queue_ends
-from jobs.store.queue_files import StoredQueue, first_unwritten, list_queues
+from jobs.store.queue_files import StoredQueue, find_first_unwritten_unit, list_queues
 from jobs.store.store import Store, list_store
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
@@ -41,7 +41,7 @@ def test_the_first_unit_without_offset_or_size_ends_the_written_part(units: list
     data = b"".join(UNIT.pack(offset, size, -1) for offset, size in units)
     written = [offset >= 0 and size > 0 for offset, size in units]
 
-    assert first_unwritten(QueueKind.PLAIN, data) == ([*written, False]).index(False)
+    assert find_first_unwritten_unit(QueueKind.PLAIN, data) == ([*written, False]).index(False)
 
 
 def test_a_sparse_queue_file_of_a_terabyte_is_not_read(newer_store: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_sparse_queue_file_of_a_terabyte_is_not_read(newer_store: Path) -> Non
     with patch.object(LocalReader, "read", autospec=True, side_effect=LocalReader.read) as read:
         with StoreReader(store) as reader:
             offsets = StoreSource(reader, NEWEST).queue_offsets(T1.topic, 0)
-        end = queue_of(store).written_end()
+        end = queue_of(store).find_written_end()
 
     assert offsets is not None
     assert 26 == offsets.maximum == end
@@ -83,7 +83,7 @@ def test_the_short_search_for_the_end_agrees_with_the_full_search(
 def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
     store = list_store(str(newer_store))
     queue = queue_of(store)
-    end = queue.written_end()
+    end = queue.find_written_end()
 
     with patch.object(StoredQueue, "read", autospec=True, side_effect=StoredQueue.read) as read:
         seen = queue_ends.probe_queue_end(queue, end - 1, store.end_offset)

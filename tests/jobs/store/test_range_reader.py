@@ -160,11 +160,11 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     others = []
     for part in walking.walk_pieces(SegmentBytes.from_buffer(raw, _BASE, framing), 0, final=final):
         end = max(end, part.piece.end)  # damage inside a group comes before the group
-        records += part.records
-        topics.update(part.topics)
+        records += part.record_count
+        topics.update(part.topic_counts)
         wrong += part.wrong_crc_offsets
         if part.piece.kind is PieceKind.RECORD:
-            newest = part.shown[-1].store_timestamp
+            newest = part.sample_records[-1].store_timestamp
         else:
             others.append(part.piece)
     return _Seen(records, topics, wrong, newest, others, end)

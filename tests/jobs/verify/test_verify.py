@@ -21,7 +21,7 @@ from jobs.products.queues import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage.local import LocalReader, LocalStorage
-from jobs.storage.scratch import open_scratch, scratch_below_output
+from jobs.storage.scratch import open_scratch, open_scratch_below_output
 from jobs.store.record_places import find_record
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -234,7 +234,11 @@ def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
             pass
-    with scratch_below_output(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
+    with (
+        open_scratch_below_output(str(tmp_path), {}) as scratch,
+        pytest.raises(FileNotFoundError),
+        scratch.open("keys"),
+    ):
         pass
     with open_scratch(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
