@@ -76,7 +76,7 @@ def test_every_message_is_found_at_its_offset_only(source: Source, records: list
     assert records[0].store_timestamp == covered.first_time
 
 
-TIME = 1795160559700
+TIME = 1795160559580  # of a message
 CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
     "all": (ListConditions(), lambda _: True),
     "topic": (ListConditions(topic="T1"), lambda one: one.topic == "T1"),
@@ -86,6 +86,10 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
         lambda one: one.topic == "T1" and "k1" in _properties(one).get("KEYS", "").split(" "),
     ),
     "tag": (ListConditions(tag="TagA"), lambda one: _properties(one).get("TAGS") == "TagA"),
+    "topic and tag": (
+        ListConditions(topic="T1", tag="TagA"),
+        lambda one: one.topic == "T1" and _properties(one).get("TAGS") == "TagA",
+    ),
     "words": (ListConditions(words="body2"), lambda one: b"body2" in one.body),
     "words of two languages": (ListConditions(words="тело-正"), lambda one: "тело-正".encode() in one.body),
     "words, compressed": (
@@ -97,8 +101,23 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
         ListConditions(topic="T1", end=TIME),
         lambda one: one.topic == "T1" and one.store_timestamp <= TIME,
     ),
+    "queue": (ListConditions(topic="T1", queue_id=1), lambda one: (one.topic, one.queue_id) == ("T1", 1)),
+    "unique key": (
+        ListConditions(key="0A010203075F4E0E2F2A63805CCB0001"),
+        lambda one: _properties(one).get("UNIQ_KEY") == "0A010203075F4E0E2F2A63805CCB0001",
+    ),
     "quote": (ListConditions(topic="T1' OR '1'='1"), lambda _: False),
 }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_list_has_exactly_the_messages_that_match(source: Source, records: list[MessageRecord], case: str) -> None:
+    wanted, is_wanted = CASES[case]
+
+    expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
+    for limit in (3, len(records)):
+        assert expected[:limit] == _offsets(read_page(source, wanted, None, limit, 60).messages)
+    assert (case == "quote") == (not expected)
 
 
 @pytest.mark.sample(6)
