@@ -1,7 +1,9 @@
 """A damaged store is repaired as far as log and lake allow, the rest is reported, and everything can be undone."""
 
 import json
+import os
 import shutil
+import struct
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -311,6 +313,51 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
 
     assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, content_of(store))
     assert any("not used" in note and f"{at:,}" in note for note in summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("size", "too_new", "is_killed", "expected"),
+    [
+        (4096, None, False, "unchanged"),
+        (100, None, False, "as written"),
+        (5000, None, False, "as written"),
+        (20, None, False, "of the index"),
+        (4096, 0, False, "as written"),
+        (100, 16, False, "as written"),
+        (4096, 0, True, "unchanged"),  # a killed broker may leave any times
+        (4096, 16, True, "unchanged"),
+        (100, 0, True, "as written"),
+        (100, 16, True, "as written"),
+    ],
+)
+def test_a_checkpoint_of_wrong_length_or_with_a_time_after_the_log_is_replaced(
+    store: Path, size: int, too_new: int | None, expected: str, *, is_killed: bool
+) -> None:
+    """*too_new* is the position of the time: that of the log, or of the index."""
+    path = store / "checkpoint"
+    raw = path.read_bytes()
+    indexed = max(struct.unpack_from(">8xq", file.read_bytes())[0] for file in (store / "index").iterdir())
+    contents = {"as written": raw, "of the index": struct.pack(">3q", *[indexed] * 3).ljust(4096, b"\0")}
+    if too_new is not None:
+        overwrite(path, too_new, struct.pack(">q", indexed + 10**9))
+    os.truncate(path, size)
+    if is_killed:
+        (store / "abort").touch()
+    contents["unchanged"] = path.read_bytes()
+
+    repaired(store)
+
+    assert contents[expected] == path.read_bytes()
+
+
+def test_a_checkpoint_is_kept_while_another_file_is_wrong(store: Path) -> None:
+    """That file may be the one with which the checkpoint's times are compared."""
+    os.truncate(store / "checkpoint", 100)
+    overwrite(max((store / "consumequeue/T1/0").iterdir()), 0, b"U" * 20)
+
+    repaired(store)
+
+    assert 100 == (store / "checkpoint").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["b498-base", "b533-base", "b551-base"])
