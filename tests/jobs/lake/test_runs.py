@@ -84,12 +84,18 @@ def aged(path: Path, days: int) -> Path:
     return path
 
 
-def test_the_second_of_two_runs_with_one_number_is_refused_and_leaves_no_files(lake: Lake, store: KnownStore) -> None:
+@pytest.mark.parametrize("newest", [None, 0], ids=["looked up", "prepared meanwhile"])
+def test_the_second_of_two_runs_with_one_number_is_refused_and_leaves_no_files(
+    lake: Lake, store: KnownStore, newest: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare_run(lake, winner)
+    if newest is not None:  # the newest run when the loser looked it up
+        monkeypatch.setattr("jobs.lake.runs.newest_committed_transaction", lambda *_: newest)
 
     with pytest.raises(OtherRunActiveError, match=r"run 1 of this store was prepared by another process on .* UTC"):
         prepare_run(lake, loser)
+    monkeypatch.undo()
     commit_prepared(lake, winner)
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
