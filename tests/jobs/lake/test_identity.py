@@ -10,12 +10,13 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake import history, runs
-from jobs.lake.identity import AmbiguousBrokerError
+from jobs.lake.identity import AmbiguousBrokerError, has_fingerprint
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import encode_record
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
@@ -69,6 +70,9 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     assert raw_rows(tmp_path / "lake") == kept + raw(tail[:cut]) + raw(new)
     assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[cut:])
     assert ingest_beside(broker.root).run is None
+    ingest_store(broker.root, tmp_path / "new")
+    old, new_lake = (rows_of(tmp_path / name, "log_pieces") for name in ("lake", "new"))
+    assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
 
 
 def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker, tmp_path: Path) -> None:
@@ -211,6 +215,14 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
     assert ingest_store(store, lake).messages == len(others)
     assert [row["physical_offset"] for row in rows_of(lake, "superseded_messages")] == others
     assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
+
+
+def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broker) -> None:
+    """A replica that lags has not written them yet; other bytes are of another log."""
+    fingerprint = Fingerprint.from_bytes(broker.offset, b"not written yet")
+
+    assert has_fingerprint(fingerprint, list_store(str(broker.root))) is None
+    assert has_fingerprint(fingerprint._replace(offset=0), list_store(str(broker.root))) is False
 
 
 def test_bit_rot_in_an_old_file_does_not_cause_rereads(broker: Broker) -> None:
