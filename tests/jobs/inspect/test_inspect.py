@@ -15,6 +15,8 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
+from rmq_formats.consumequeue.dispatch import PRE_BLANK
+from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
@@ -222,3 +224,14 @@ def test_a_partly_written_table_of_topics_is_read_again(
 
     monkeypatch.setattr("jobs.store.broker_config.time.sleep", lambda _: topics.write_bytes(whole))
     assert "not valid JSON" not in run("inspect", store).out
+
+
+def test_blank_units_at_the_start_of_a_queue_point_to_no_message(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    """A repair writes them for lost records; their offset 0 was taken for a message that retention had deleted."""
+    store = copy_of(golden("b533-expired"), tmp_path)
+    (store / "consumequeue/E1/1" / f"{200:020}").write_bytes(UNIT.pack(*PRE_BLANK) * 10)
+
+    report = inspected(run, store).document
+
+    assert [] == report["problems"]
+    assert [27248, None] == [one["first_physical_offset"] for one in report["queues"]["queues"] if one["topic"] == "E1"]
