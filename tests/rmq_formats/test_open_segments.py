@@ -100,17 +100,6 @@ def test_bytes_that_a_broker_is_writing_are_not_damage(  # noqa: PLR0913, PLR091
     assert found[-1].kind is not PieceKind.DAMAGE
 
 
-@pytest.mark.parametrize("reads", [walked, scanned_growing])
-def test_zeros_in_place_of_a_record_are_damage(reads: _Reads) -> None:
-    some = [a_record(bytes([65 + number]) * 90) for number in range(5)]
-    raw = bytearray(log_of(some, _BASE))
-    raw[some[0].total_size : 2 * some[0].total_size] = bytes(some[0].total_size)
-
-    kinds = [piece.kind for piece in reads(GrowingFile(bytes(raw), len(raw), []), len(raw), Framing.PLAIN)]
-
-    assert kinds.count(PieceKind.DAMAGE) == 1
-
-
 _SIZE = a_record(b"x" * 60).total_size
 
 
