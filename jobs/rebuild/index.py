@@ -9,7 +9,7 @@ last.
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -23,12 +23,14 @@ from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
 from jobs.products.index import KeySequence, join_keys, new_key_collector
-from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files
+from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files, find_exchanged_files
 from jobs.products.index.file_builder import (
+    NO_RECORDED_NAMES,
     BrokerIndexFile,
     BuildTask,
     BuiltFile,
     BuiltFileKind,
+    IndexRecipe,
     RecordedNames,
     build_file,
     check_built_file,
@@ -37,7 +39,7 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
-from jobs.products.index.survivors import has_keys_of_log, list_index_files
+from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, join_location, local_path, normalise_location
@@ -69,7 +71,7 @@ class RebuildIndexRequest(StoreRequest):
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
     accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
-    recorded_names: RecordedNames = field(default_factory=dict)  # of the broker's files, as runs have seen them
+    recorded_names: RecordedNames = NO_RECORDED_NAMES  # of the broker's files, as runs have seen them
 
 
 @dataclass(slots=True)
@@ -161,6 +163,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         read_ranges_not_deleted(workers, store, ranges, collectors)
         if request.lost_only:
             found = explain_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
+            found = find_exchanged_files(found, request.recorded_names)
         else:
             found = Explanation(store, settings, join_keys(store, collected.outcomes, scratch))
         keys, explained, rebuild = found.key_sequence, found.files, IndexRebuildPlanner(request, found)
@@ -233,8 +236,11 @@ class IndexRebuildPlanner:
         request, store, settings = self.request, self.explanation.store, self.explanation.settings
         keys, found = self.explanation.key_sequence, self.explanation.files
         held = {one.name for one in found if request.proven_only and self._may_be_right(one)} - request.accepted
+        misnamed = [_rename(one.survivor, one.right_name) for one in found if one.survivor and one.right_name]
         kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
+        kept = sorted([*kept, *misnamed], key=lambda survivor: survivor.broker_file.name)
         damaged = [one.name for one in found if one.verdict.is_damage or self._is_proven_wrong(one, held)]
+        damaged = [name for name in damaged if name not in {one.broker_file.name for one in misnamed}]
         rules, geometry = settings.rules.value.rules, settings.geometry.value
         plan = IndexPlan(store.storage, keys, geometry, rules, settings.empty_index_count)
         builds: list[BuildTask] = []
@@ -243,8 +249,7 @@ class IndexRebuildPlanner:
         if last is not None and completes and last.end < plan.end_after_filling(last):
             # No broker continues this file: the keys that it lacks are lost.
             recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
-            kind = BuiltFileKind.FULL if recipe.entry_count == geometry.capacity else BuiltFileKind.OPEN
-            builds.append(BuildTask(last.broker_file.name, kind, recipe, last.start, "", (last.broker_file.name,)))
+            builds.append(_replace_file(last, recipe))
         planned = plan.plan_missing_files(kept, completes=bool(builds))
         if request.proven_only:
             # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
@@ -274,6 +279,11 @@ class IndexRebuildPlanner:
                 BuildTask(name, one.kind, plan.new_file_recipe(one.start, one.end), one.start, one.doubt, old)
                 for name, one, old in zip(names, gap, replaces, strict=True)
             )
+        names_to_build = {build.name for build in builds}
+        builds += (
+            _replace_file(one, plan.survivor_recipe(one))
+            for one in misnamed if one.broker_file.name not in names_to_build
+        )  # fmt: skip
         return sorted(builds, key=attrgetter("name"))
 
     def _choose_names(self, gap: Sequence[PlannedFile]) -> Sequence[str]:
@@ -283,7 +293,9 @@ class IndexRebuildPlanner:
         found = [keys.read_keys(one.start, one.start + 1) or keys.read_keys(one.start - 1, one.start) for one in gap]
         firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
         made = file_names_between([time for _, time in firsts], self.explanation.settings.zone.value, before, following)
-        known = [self.request.recorded_names.get(first, name) for name, first in zip(made, firsts, strict=True)]
+        there = {one.name for one in self.explanation.files}
+        recorded = [self.request.recorded_names.by_first_message.get(first) for first in firsts]
+        known = [name if name and name not in there else new for name, new in zip(recorded, made, strict=True)]
         is_in_order = all(one < other for one, other in pairwise((before, *known, following or "~")))
         return known if is_in_order else made
 
@@ -343,6 +355,17 @@ class IndexRebuildPlanner:
             else:
                 path.unlink()
         return proven
+
+
+def _rename(survivor: Survivor, name: str) -> Survivor:
+    return replace(survivor, broker_file=survivor.broker_file._replace(name=name))
+
+
+def _replace_file(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:
+    """Return the task that builds the file with the name of *survivor*."""
+    kind = BuiltFileKind.FULL if recipe.entry_count == recipe.geometry.capacity else BuiltFileKind.OPEN
+    name = survivor.broker_file.name
+    return BuildTask(name, kind, recipe, survivor.start, "", (name,))
 
 
 def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:

@@ -301,8 +301,11 @@ class _Comparison:
         return queue.misplaced > sum(one.times for one in self._displaced_units(queue))
 
     def _displaced_units(self, queue: BuiltQueue) -> Iterator[Difference]:
+        """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
         kinds = {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}
-        return (one for one in self._joined.differences if one.queue == queue.name and one.kind in kinds)
+        for one in self._joined.differences:
+            if one.queue == queue.name and one.kind in kinds and self.verdicts.keys() & {*self._paths_of(one)}:
+                yield one
 
     def _is_displaced_to_its_end(self, queue: BuiltQueue) -> bool:
         """Return whether the store's last file has units where the log displaces them: then it displaces all before."""

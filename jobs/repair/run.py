@@ -42,6 +42,7 @@ from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONSUME_QUEUE
+from jobs.products.index.file_builder import NO_RECORDED_NAMES
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
@@ -542,12 +543,10 @@ class _Repair:
     def _make_index(self, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request
         out.mkdir()
-        names = {} if self.recorded is None else dict(self.recorded.index_names)
-        there = {Path(file.location).name for file in self.store.index_files}
         asked = index_builder.RebuildIndexRequest(
             request.store, str(out), self._index_settings(), lost_only=True, proven_only=True, commitlog=self.log,
             read_limits=request.read_limits, scratch=self.scratch,
-            recorded_names={first: name for first, name in names.items() if name not in there},
+            recorded_names=NO_RECORDED_NAMES if self.recorded is None else self.recorded.index_names,
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         with self._noting_unknown_settings("index"):

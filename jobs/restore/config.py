@@ -21,7 +21,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import read_batches
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
-from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
+from jobs.products.index.file_builder import NO_RECORDED_NAMES, RecordedNames, detect_zone
 from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
@@ -133,7 +133,7 @@ class RebuiltFileSettings(NamedTuple):
     zone: tzinfo | None  # in which the broker named its index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     is_span: bool = False  # the release represents all that write the same files
-    index_names: RecordedNames = NOT_RECORDED
+    index_names: RecordedNames = NO_RECORDED_NAMES
 
     @classmethod
     def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake, *, with_index: bool = True) -> Self:
@@ -157,8 +157,8 @@ class RebuiltFileSettings(NamedTuple):
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
-        names = _read_recorded_names(lake, known.store_id) if with_index else NOT_RECORDED
-        zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.items())
+        names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES
+        zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")
         return cls(index, queues, zone, release, is_span, names)
@@ -178,6 +178,8 @@ class RebuiltFileSettings(NamedTuple):
 def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:
     """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
-    columns = ("run", "begin_physical_offset", "begin_timestamp", "name")
-    found = sorted(read_rows(lake, INDEX_FILES.name, columns, named))
-    return {(offset, time): name for _, offset, time, name in found if name.isascii() and name.isdigit()}
+    columns = ("run", "begin_physical_offset", "begin_timestamp", "name", "sha256")
+    rows = [row for row in read_rows(lake, INDEX_FILES.name, columns, named) if row[3].isascii() and row[3].isdigit()]
+    rows.sort(key=itemgetter(0))
+    by_hash = {digest: name for *_, name, digest in rows if digest is not None}
+    return RecordedNames({(offset, time): name for _, offset, time, name, _ in rows}, by_hash)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
+from typing import Self
 
 from jobs.console.amounts import count_text
 from jobs.products.index import KeySequence, KeysOfLog, join_keys
@@ -18,9 +19,11 @@ from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
     IndexRecipe,
+    RecordedNames,
     compare_file,
     detect_zone,
     file_name_for_time,
+    hash_file,
     is_all_zeros,
 )
 from jobs.products.index.plan import IndexPlan, is_covered
@@ -100,11 +103,17 @@ class ExplainedFile:
     survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
     compared: FileComparison | None = None
     detail: str = ""
+    right_name: str = ""  # of a file under the name of another one
 
     @property
     def name(self) -> str:
         """The name of the file."""
         return self.broker_file.name
+
+    def as_misnamed(self, right_name: str) -> Self:
+        """Return the file as one whose contents belong to the file with another name."""
+        detail = f"it has the contents of {right_name}"
+        return replace(self, verdict=FileVerdict.MISNAMED, detail=detail, right_name=right_name)
 
     @property
     def differences(self) -> list[str]:
@@ -175,10 +184,10 @@ def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to re
         by_name[survivor.broker_file.name] = ExplainedFile(survivor.broker_file, verdict, survivor, result, detail)
         before = before if survivor.is_repeated else survivor
     for name, other in _misnamed([one for one in by_name.values() if one.verdict.is_explained]):
-        verdict, detail = FileVerdict.MISNAMED, f"it has the contents of {other}"
         if other is None:
-            verdict, detail = FileVerdict.OUT_OF_ORDER, ""
-        by_name[name] = replace(by_name[name], verdict=verdict, detail=detail)
+            by_name[name] = replace(by_name[name], verdict=FileVerdict.OUT_OF_ORDER, detail="")
+        else:
+            by_name[name] = by_name[name].as_misnamed(other)
     explained = tuple(
         by_name.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
     )
@@ -199,7 +208,7 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
     Files that were exchanged follow one another without overlap once they are sorted.
     """
     zone = detect_zone((one.name, one.broker_file.header.begin_timestamp) for one in explained)
-    in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].broker_file.header.begin_physical_offset)
+    in_order = sorted(enumerate(explained), key=lambda numbered: _first_key_of(numbered[1]))
     # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
     # `last_named` is not greater: they can only have been exchanged among themselves, and are classified as one block.
     first = 0
@@ -210,14 +219,44 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
             continue
         block = [one for _, one in in_order[first : number + 1]]
         before = [one for _, one in in_order[max(first - 1, 0) : first]]
-        placed = [one.survivor for one in (*before, *block) if one.survivor is not None]
-        if len(block) > 1 and not any(after.start < last.end for last, after in pairwise(placed)):
+        headers = [one.broker_file.header for one in (*before, *block)]
+        are_apart = all(one.end_physical_offset <= other.begin_physical_offset for one, other in pairwise(headers))
+        if len(block) > 1 and are_apart:
             pairs = list(zip(block, explained[first : number + 1], strict=True))
             are_exchanged = zone is not None and _are_exchanged(pairs, zone)
             for one, place in pairs:
                 if one is not place:
                     yield one.name, place.name if are_exchanged else None
         first = number + 1
+
+
+def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Explanation:
+    """
+    Return the explanation, with files as misnamed that are out of order and were recorded under each other's names.
+
+    Without records, two files whose names fit both of them may have been exchanged, or one of them may be renamed.
+    """
+    recorded: dict[str, str | None] = {}
+    for one in explanation.files if names.by_hash else ():
+        if one.verdict is FileVerdict.OUT_OF_ORDER:
+            header = one.broker_file.header
+            recorded[one.name] = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp))
+            if header.entry_count >= explanation.settings.geometry.value.capacity:  # others may begin in its message
+                with explanation.store.open(one.broker_file) as file:
+                    recorded[one.name] = names.by_hash.get(hash_file(file.read))
+    if recorded.keys() != {*recorded.values()}:
+        return explanation
+    files = tuple(
+        one.as_misnamed(right) if (right := recorded.get(one.name)) not in {None, one.name} else one
+        for one in explanation.files
+    )
+    return replace(explanation, files=files)
+
+
+def _first_key_of(explained: ExplainedFile) -> tuple[int, int]:
+    """Return the place of a file among the others: several files may begin in one message that has many keys."""
+    start = 0 if explained.survivor is None else explained.survivor.start
+    return explained.broker_file.header.begin_physical_offset, start
 
 
 def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: tzinfo) -> bool:

@@ -315,8 +315,14 @@ def file_name_for_time(timestamp: int, zone: tzinfo) -> str:
     return f"{local.year:04d}{local:%m%d%H%M%S}{local.microsecond // 1000:03d}"
 
 
-RecordedNames = Mapping[tuple[int, int], str]  # by the offset and the store time of the file's first message
-NOT_RECORDED: RecordedNames = MappingProxyType({})
+class RecordedNames(NamedTuple):
+    """The names of the broker's index files that runs have recorded in a lake."""
+
+    by_first_message: Mapping[tuple[int, int], str] = MappingProxyType({})  # by its offset and store time
+    by_hash: Mapping[str, str] = MappingProxyType({})  # by the SHA-256 of a full file
+
+
+NO_RECORDED_NAMES = RecordedNames()
 
 
 def file_names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:

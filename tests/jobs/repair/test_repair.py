@@ -74,6 +74,36 @@ QUICK = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second", "with_lake"),
+    [
+        # Between the two, other files begin in the same message, which has more keys than a file has entries.
+        ("b420-direct", "20261120074709881", "20261120074711014", False),
+        # The second file continues the index after a crash, with the last message of the file before it.
+        ("b470-crash-after", "20261120074023950", "20261120074025850", False),
+        # Both names fit both files, so only the lake shows whether they were exchanged or one was renamed.
+        ("b420-direct", "20261120074710788", "20261120074710811", True),
+        # The second file is not full, so the lake has no hash of it.
+        ("b420-direct", "20261120074710788", "20261120074711104", True),
+    ],
+)
+def test_index_files_that_exchanged_their_names_are_restored(  # noqa: PLR0913, PLR0917 - fixtures and cases
+    golden: StoreOf, tmp_path: Path, name: str, first: str, second: str, with_lake: bool
+) -> None:
+    store = Path(shutil.copytree(golden(name), tmp_path / "store"))
+    lake = tmp_path / "lake"
+    ingest_store(store, lake)
+    index = content_of(store / "index")
+    (store / "index" / first).write_bytes(index[second])
+    (store / "index" / second).write_bytes(index[first])
+    exchanged = content_of(store / "index")
+    repair(RepairRequest(str(store), tmp_path / "without", apply=True), SerialWorkers())
+
+    assert (exchanged if with_lake else index) == content_of(store / "index")
+    repair(RepairRequest(str(store), tmp_path / "with", Lake(str(lake)), apply=True), SerialWorkers())
+    assert index == content_of(store / "index")
+
+
 # No checksum covers these: the log says that right queues are wrong, and only another copy of the record could tell.
 DOUBTFUL = {"record: queue_id", "record: queue_offset", "record: topic"}
 
