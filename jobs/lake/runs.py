@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
+from types import NoneType
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from uuid import uuid4
 
@@ -58,10 +59,13 @@ from jobs.lake.tables import (
     TRACES,
     WRITTEN_BY_RUNS,
 )
+from jobs.storage.json_file import find_problem
 from jobs.storage.locations import is_local
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
+from rmq_formats.consumequeue.dispatch import QueueKind
+from rmq_formats.store import FileKind
 
 MANIFEST_VERSION = 1
 MANIFEST_FOLDER = "_manifests"
@@ -78,6 +82,47 @@ REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 # A range of a log that a lake will never have, as in manifests and summaries.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
+
+
+_GAPS = [{"broker": str, "from": int, "to": int, "why": str}]
+_TOPICS = {"topics?": [str], "exclude_topics?": [str]}
+# Where the products of a run continue, under the key of each: the newest form, and those of earlier versions.
+_STATE = {
+    f"{TABLES_BEFORE_KEY}?": {str: int},
+    f"{COMMAND_KEY}?": str,
+    "queues?": {"dispatched": int, "boundary": int, "queues": [[frozenset(QueueKind), str, int, int]]},
+    "index?": {
+        **dict.fromkeys(("to_offset", "file", "left_out?"), int),
+        "header?": [int, int, int, int, int, int],
+        "geometry": [int, int],
+        "geometry_origin": str,
+        "rules": [[int, str]],
+        "releases?": str,
+    },
+    "config_files?": {"files?": {str: str}},
+    "broker_config?": {
+        "settings": [[str, str, str]],
+        "offsets": [([str, (str, NoneType), str, {str: int}], [str, (str, NoneType), str, int, int])],
+    },
+    "chosen_until?": int,
+    "choices?": [[[str], [str]]],
+    "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
+    "open?": {
+        **dict.fromkeys(("since_run", "quarantined", "superseded", "contradictions", "gap_count", "unreadable?"), int),
+        "gaps": _GAPS,
+    },
+}
+_MANIFEST = {
+    **dict.fromkeys(("store_id", "broker", "started?"), str),
+    **dict.fromkeys(("run", "from_offset", "to_offset", "store_timestamp?"), int),
+    "fingerprints": [[int, int, str]],
+    "tables": {str: [[str, int, int, str, int]]},
+    "selection": _TOPICS,
+    "state": _STATE,
+    "counts?": {str: int},
+    "gaps": _GAPS,
+    "superseded?": [str, int, int, int, str],
+}
 
 
 class OtherRunActiveError(AlreadyRunningError):
@@ -132,12 +177,11 @@ class Manifest:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Manifest":
         """Return the manifest with these stored values."""
+        problem = find_problem(values, _MANIFEST)
+        if problem is not None:
+            raise TypeError(problem)
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
-        numbers = [values[name] for name in ("run", "from_offset", "to_offset")]
-        numbers += [number for item in values["fingerprints"] for number in (item.offset, item.size)]
-        if not (isinstance(values["state"], dict) and all(isinstance(number, int) for number in numbers)):
-            raise TypeError("a field has the wrong type")
         values["gaps"] = tuple(values["gaps"])
         superseded = values.get("superseded")
         values["superseded"] = SupersededRows(*superseded) if superseded else None

@@ -12,7 +12,6 @@ acts as that user whenever it accesses the store, and has no more permissions in
 
 import ctypes
 import errno
-import json
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +29,7 @@ from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST_FILE
 from jobs.rebuild.queues import BuiltFile
+from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import (
     explaining_full_disk,
     flush_directory,
@@ -66,6 +67,18 @@ _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's outpu
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
+# The parts of the manifests of rebuilds that an installation reads.
+_INDEX_MANIFEST = {
+    "files": [{"name": str, "sha256": str}],
+    "lost_only": bool,
+    "survivors": [{"name": str}],
+    "replaced": [str],
+    "geometry": {"index_num": int},
+}
+_QUEUE_MANIFEST = {
+    "queues": [{"files": [{"path": str, "size": int, "written": int, "sha256": (str, NoneType)}]}],
+    "lost_only": bool,
+}
 BeforeStep = Callable[[str], object]  # called before each step
 
 
@@ -125,7 +138,7 @@ def plan_index_installation(
     if not is_local(out):
         raise NotInstalledError(f"{out}: files can only be installed from a local directory")
     root, source = Path(local_path(store)), Path(local_path(out))
-    manifest = _read_manifest(source)
+    manifest = _read_manifest(source, _INDEX_MANIFEST)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
     headers = {name: read_header_as_broker(Path(file.path)) for name, file in new.items()}
     user = owner_of(root)
@@ -180,7 +193,9 @@ def plan_queue_installation(
     *out* has the queues of a rebuild, if there was one; *changed* are single queue files by their path below the store.
     """
     root = Path(local_path(store))
-    manifest: dict[str, Any] = {"queues": [], "lost_only": True} if out is None else _read_manifest(out)
+    manifest: dict[str, Any] = (
+        {"queues": [], "lost_only": True} if out is None else _read_manifest(out, _QUEUE_MANIFEST)
+    )
     new: dict[str, dict[str, BuiltFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
@@ -272,11 +287,19 @@ def _new_aside_name(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}{SET_ASIDE_MARK}{stamp}-{uuid4().hex[:8]}")
 
 
-def _read_manifest(source: Path) -> dict[str, Any]:
+def _read_manifest(source: Path, shape: Shape) -> dict[str, Any]:
+    """Return the manifest of a rebuild; `NotInstalledError` if it is missing or invalid."""
+    path = source / MANIFEST_FILE
     try:
-        manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST_FILE))
-    except (OSError, ValueError) as error:
-        raise NotInstalledError(f"{source}: does not contain a complete rebuild: {MANIFEST_FILE}: {error}") from error
+        manifest: dict[str, Any] = parse_json_file(read_file(path), shape, str(path))
+    except (OSError, FormatError) as error:
+        raise NotInstalledError(f"{source}: does not contain a complete rebuild: {error}") from error
+    names = [file["name"] for file in manifest.get("files", ())]
+    wrong = next((name for name in names if not is_loadable_index_name(name)), None)
+    paths = [file["path"] for queue in manifest.get("queues", ()) for file in queue["files"]]
+    wrong = wrong or next((path for path in paths if Path(path).is_absolute() or ".." in Path(path).parts), None)
+    if wrong is not None:
+        raise NotInstalledError(f"{path}: no rebuild writes a file with this name: {wrong!r}")
     return manifest
 
 

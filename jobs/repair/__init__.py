@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import NoneType
 
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
@@ -26,13 +26,24 @@ from jobs.rebuild.install import (
     suppress_not_empty,
     swap_paths,
 )
+from jobs.storage.json_file import parse_json_file
 from jobs.storage.local import LocalStorage, flush_directory, read_file, real_path, sha256_of
 from jobs.store.running_broker import owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
+from rmq_formats.errors import FormatError
 from rmq_formats.store import parse_offset_name
 
 JOURNAL_FILE = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
+_STEP = {
+    **dict.fromkeys(("part", "folder", "aside"), str),
+    **{key: [str] for key in ("new", "set_aside", "made_folders?", "empty_folders?")},
+    **dict.fromkeys(("is_exchange?", "done?", "is_undone?"), bool),
+    "inode": (int, NoneType),
+    "backup?": NoneType,
+    "digests?": {str: str},
+}
+_JOURNAL = {"store": str, "entries": [_STEP]}
 
 
 @dataclass(slots=True)
@@ -70,15 +81,14 @@ class Journal:
     def read(cls, folder: Path) -> "Journal | None":
         """Return the journal of an earlier command, if there is one."""
         try:
-            values = json.loads(read_file(folder / JOURNAL_FILE))
-            journal = cls(values["store"], str(folder), [JournalEntry(**entry) for entry in values["entries"]])
+            values = parse_json_file(read_file(folder / JOURNAL_FILE), _JOURNAL, str(folder / JOURNAL_FILE))
+            return cls(values["store"], str(folder), [JournalEntry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except FormatError as error:
+            raise NotRepairableError(f"{error.file}: not a complete journal of a repair: {error.reason}") from error
+        except TypeError as error:  # a key that no version writes
             raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
-        if not isinstance(values["store"], str) or not all(map(_has_valid_types, journal.entries)):
-            raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a journal of a repair: a value has the wrong type")
-        return journal
 
     def refuse_other_places(self) -> None:
         """Raise `NotRepairableError` if a step names a file that no repair of this store changes."""
@@ -150,18 +160,6 @@ class Journal:
             self.entries.pop()
             self.write()
         return said
-
-
-def _has_valid_types(entry: Any) -> bool:  # noqa: ANN401 - values of JSON
-    lists = (entry.new, entry.set_aside, entry.made_folders, entry.empty_folders)
-    return (
-        all(isinstance(text, str) for text in (entry.part, entry.folder, entry.aside))
-        and all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists)
-        and all(isinstance(flag, bool) for flag in (entry.is_exchange, entry.done, entry.is_undone))
-        and isinstance(entry.digests, dict)
-        and all(isinstance(digest, str) for digest in entry.digests.values())
-        and isinstance(entry.inode, int | None)
-    )
 
 
 def _list_empty_folders(folder: Path) -> list[str]:

@@ -39,11 +39,13 @@ from jobs.restore.config import (
     write_config,
 )
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
+from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -51,6 +53,26 @@ UNFINISHED_MARK = ".restore"
 _PLAN = "plan.json"
 _NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
 _FOLDERS = {"queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"), "index": (INDEX_FOLDER,)}
+_INTERVAL = [int, int]
+_MANIFEST = {
+    **dict.fromkeys(("lake", "out", "broker", "store_id", "segment_size_origin"), str),
+    **dict.fromkeys(("segments", "segment_size", "from_offset", "to_offset", "messages", "resumed"), int),
+    **{key: [str] for key in ("forms?", "causes?", "lost?", "config?", "notes?")},
+    **{key: [_INTERVAL] for key in ("missing?", "assumed?", "twice?", "unchecked?")},
+    **{key: [int] for key in ("incomplete?", "changed?")},
+    "newest_store_timestamp?": int,
+}
+_FILES_NOTE = {"files": {str: [int, int, int, int]}}
+_SEGMENT_NOTE = {
+    **_FILES_NOTE,
+    "result": {
+        **dict.fromkeys(("base_offset", "size", "records"), int),
+        **{key: [_INTERVAL] for key in ("missing", "assumed", "twice", "unchecked?")},
+        **{key: [int] for key in ("incomplete", "changed?")},
+        "sha256": str,
+        "unreadable?": [str],
+    },
+}
 _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 
@@ -206,7 +228,8 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         if path.is_file() and UNFINISHED_MARK not in path.parts
     ]  # fmt: skip
     for note in sorted(unfinished.glob(f"*{_NOTE}")):
-        written |= {name: FileState(*expected) for name, expected in json.loads(read_file(note))["files"].items()}
+        files = _read_json(note, _FILES_NOTE)["files"]
+        written |= {name: FileState(*expected) for name, expected in files.items()}
     for name, expected in written.items():
         if FileState.read(Path(name)) != expected:
             raise changed_file_error(Path(name))
@@ -228,7 +251,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> Res
         "segments": [segment.base_offset for segment in plan.segments],
     }
     if request.resume and (request.out / MANIFEST_FILE).exists():
-        manifest = json.loads(read_file(request.out / MANIFEST_FILE))
+        manifest = _read_json(request.out / MANIFEST_FILE, _MANIFEST)
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
             raise RequestError(
                 f"{request.out}: this directory has the result of another restore; start again in an empty directory"
@@ -238,7 +261,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> Res
             **{name: manifest[name] for name in RestoreSummary.__dataclass_fields__ if name in manifest}
         )
     if request.resume and (unfinished / _PLAN).exists():
-        before = json.loads(read_file(unfinished / _PLAN))
+        before = _read_json(unfinished / _PLAN, dict)
         if before != described:
             reason = "the lake or the options have changed: start again in an empty directory"
             raise RequestError(f"{request.out}: this directory has another, unfinished restore ({reason})")
@@ -281,19 +304,31 @@ def _read_finished_segments(unfinished: Path, paths: Mapping[int, Path]) -> dict
         path = unfinished / f"{base_offset:020d}{_NOTE}"
         if not path.exists():
             continue
-        note = json.loads(read_file(path))
+        note = _read_json(path, _SEGMENT_NOTE)
         file = FileState.read(place)
         if file is None:
             path.unlink()
             continue
-        if file != FileState(*note["files"][str(place)]):
+        noted = note["files"].get(str(place))
+        if noted is None or file != FileState(*noted):
             raise changed_file_error(place)
-        result = RestoredSegment(**{name: _as_tuples(value) for name, value in note["result"].items()})
+        known = {name: value for name, value in note["result"].items() if name in RestoredSegment._fields}
+        result = RestoredSegment(**{name: _as_tuples(value) for name, value in known.items()})
+        if result.base_offset != base_offset:
+            raise changed_file_error(place)
         results[result.base_offset] = result
     foreign = next((place for base, place in paths.items() if base not in results and place.exists()), None)
     if foreign is not None:
         raise changed_file_error(foreign)
     return results
+
+
+def _read_json(path: Path, shape: Shape) -> Any:  # noqa: ANN401 - the value of the shape
+    """Return the content of a file that an earlier command wrote for `--resume`."""
+    try:
+        return parse_json_file(read_file(path), shape, str(path))
+    except FormatError as error:
+        raise RequestError(f"{error}. Start again in an empty directory") from error
 
 
 def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON

@@ -1,10 +1,16 @@
-"""Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns."""
+"""
+Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns.
 
+Also mutated JSON files, for everything that the program reads back.
+"""
+
+import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import Range, plan_ranges
@@ -183,3 +189,62 @@ def lost(store: TinyStore, result: Result) -> list[int]:
             start < record.end_offset and end > record.physical_offset - header_size for start, end in store.touched
         )
     ]
+
+
+_DEEP = 100_000
+_MARK = "\u2603 the value is written here"
+# As bytes: not all of them are values that `json` writes.
+HOSTILE_VALUES = (
+    *(
+        b"null",
+        b"true",
+        b"0",
+        b"-1",
+        b"1.5",
+        b"NaN",
+        b"-Infinity",
+        b"1e999",
+        b'""',
+        b"[]",
+        b"{}",
+        b"[null]",
+        b'{"a":1}',
+    ),
+    *(b"9223372036854775808", b"-9223372036854775809", b"1" * 400, b"9" * 5000),
+    *(rb'"\ud800"', rb'"a\u0000b"', b'"\xff"', b'"../../x"', b'"/"', rb'"\ud83d\ude00"', b'"x"', b'["x"]', b"[1,2]"),
+    *(b"[" * _DEEP, b"[" * 500 + b"]" * 500, b'{"a":' * 500 + b"1" + b"}" * 500),
+)
+
+
+def hostile_json(original: bytes, random: Random) -> bytes:
+    """Return a JSON file with a hostile value, key, or end in a place drawn by *random*."""
+    kind = random.choice(("value", "value", "value", "key", "missing", "twice", "cut", "bytes"))
+    tree = json.loads(original)
+    places = list(_places(tree))
+    if kind == "cut" or not places:
+        return original[: random.randrange(len(original))]
+    if kind == "bytes":
+        at = random.randrange(len(original))
+        return original[:at] + random.randbytes(random.choice((1, 3))) + original[at + 1 :]
+    container, key = random.choice(places)
+    hostile = random.choice(HOSTILE_VALUES)
+    if kind == "missing":
+        del container[key]
+        return json.dumps(tree).encode()
+    if kind == "key" and isinstance(container, dict):
+        container[_MARK] = container.pop(key)
+        return (
+            json.dumps(tree).encode().replace(json.dumps(_MARK).encode(), random.choice((rb'"\ud800"', b'""', b'"x"')))
+        )
+    if kind == "twice" and isinstance(container, dict):
+        hostile = hostile + b"," + json.dumps(key).encode() + b":" + random.choice(HOSTILE_VALUES)
+    container[key] = _MARK
+    return json.dumps(tree).encode().replace(json.dumps(_MARK).encode(), hostile)
+
+
+def _places(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - JSON
+    """Yield each container of a tree of JSON with each of its keys."""
+    pairs = list(tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ())
+    for key, value in pairs:
+        yield tree, key
+        yield from _places(value)

@@ -1,0 +1,86 @@
+"""JSON that is read back is checked value by value, and an error names the file and the key."""
+
+from pathlib import Path
+from random import Random
+from types import NoneType
+
+import pytest
+
+from jobs.console.result import ExitCode
+from jobs.repair import JOURNAL_FILE
+from jobs.storage.json_file import Shape, parse_json_file
+from rmq_formats.errors import CorruptData
+from tests.support.commands import Run
+from tests.support.fuzzing import hostile_json
+from tests.support.lakes import ingest_store
+from tests.support.stores import content_of, segments_of
+
+_SHAPE: Shape = {"names": [str], "pair": [int, str], "is_done?": bool, "files": {str: (int, NoneType)}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[", "not valid JSON: Expecting value: line 1 column 2 (char 1)"),
+        ("[" * 100_000, "lists or objects are nested too deeply"),
+        ("[]", "the file must be an object, not []"),
+        ('{"names": ["a", 1]}', "names[1] must be a text, not 1"),
+        (r'{"names": ["\ud800"]}', r'names[0] must be a text, not "\ud800"'),
+        (r'{"names": ["a\u0000"]}', r'names[0] must be a text, not "a\u0000"'),
+        ('{"names": []}', "the key pair is missing"),
+        ('{"names": [], "pair": [1]}', "pair must have 2 elements, not 1"),
+        ('{"names": [], "pair": [NaN, ""]}', "pair[0] must be an integer, not NaN"),
+        ('{"names": [], "pair": [true, ""]}', "pair[0] must be an integer, not true"),
+        ('{"names": [], "pair": [18446744073709551616, ""]}', "pair[0] must be an integer, not 18446744073709551616"),
+        ('{"names": [], "pair": [1, ""], "is_done": 1}', "is_done must be true or false, not 1"),
+        ('{"names": [], "pair": [1, ""], "files": {"a": "b"}}', 'files.a must be an integer, not "b"'),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(text: str, problem: str) -> None:
+    with pytest.raises(CorruptData) as raised:
+        parse_json_file(text.encode(), _SHAPE, "/a/file")
+
+    assert (problem, "/a/file") == (raised.value.reason, raised.value.file)
+
+
+def test_an_optional_key_may_be_missing_or_null() -> None:
+    text = b'{"names": ["\\udcff"], "pair": [-1, ""], "is_done": null, "files": {"a": null, "b": 1}}'
+
+    assert parse_json_file(text, _SHAPE, "")["names"] == ["\udcff"]
+
+
+_PAST_JOURNALS = (87, 291, 728)
+_PAST_MANIFESTS = (1000, 1003, 1004, 1007, 1009, 1010, 1014, 1019)
+
+
+@pytest.mark.parametrize("seed", [*range(8), *_PAST_JOURNALS])
+def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path: Path, run: Run) -> None:
+    """Some of these ended with a traceback."""
+    min((store / "index").iterdir()).unlink()
+    damaged, out = content_of(store), tmp_path / "repair"
+    assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN
+    journal = out / JOURNAL_FILE
+    journal.write_bytes(hostile_json(journal.read_bytes(), Random(seed)))
+
+    done = run("repair", store, "--out", out, "--undo")
+
+    assert done.code in {ExitCode.CLEAN, ExitCode.USAGE}
+    assert done.code is ExitCode.USAGE or damaged == content_of(store)
+
+
+@pytest.mark.parametrize("seed", [*range(8), *_PAST_MANIFESTS])
+def test_a_hostile_manifest_of_a_run_is_refused_or_continued(
+    seed: int, newer_store: Path, tmp_path: Path, run: Run
+) -> None:
+    """Many of these ended with a traceback, for example of a state of the queues that is a number."""
+    last = segments_of(newer_store)[-1]
+    data = last.read_bytes()
+    last.unlink()
+    ingest_store(newer_store, tmp_path / "lake")
+    (manifest,) = (tmp_path / "lake" / "_manifests").iterdir()
+    last.write_bytes(data)
+    manifest.write_bytes(hostile_json(manifest.read_bytes(), Random(seed)))
+
+    done = run("ingest", newer_store, "--lake", tmp_path / "lake")
+
+    assert done.code is not ExitCode.FAILED or str(manifest) in done.err
