@@ -6,6 +6,7 @@ A broker's store has a fixed directory structure: the path of a file gives its k
 
 import re
 from enum import StrEnum, unique
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -110,6 +111,7 @@ _KINDS = tuple(
 )
 
 
+@lru_cache(1 << 14)  # commands list a store several times
 def classify(path: str) -> StoreFile:
     """Return kind and facts of the file at *path* below a store's root; UNKNOWN if no broker reads that name there."""
     normal = PurePosixPath(path)

@@ -9,7 +9,7 @@ log ended, another run of the same request would find nothing. Anything uncertai
 import json
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -102,10 +102,7 @@ class PreRunCheck:
         asked = self._request
         store, lake, *log = map(normalise_location, (asked.store, asked.lake, *asked.commitlog))
         request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
-        # Another version of this program may find more.
-        folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
-        program = [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
-        key = f"{__version__} {program} {request} {sorted(asked.tables)}"
+        key = f"{__version__} {_list_program_files()} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _digest_store(self) -> str:
@@ -158,6 +155,13 @@ class PreRunCheck:
                 if segment is not None and one.matches(store.read(segment, one.offset - segment.base_offset, one.size)):
                     return int(manifest["to_offset"])
         return 0
+
+
+@cache
+def _list_program_files() -> list[tuple[str, int]]:
+    """Return this program's files with their times: another version of the program may find more."""
+    folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
+    return [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
 
 
 def _read_transaction(lake: Lake, table: str, store_id: str) -> int:

@@ -196,8 +196,8 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     # another process may do the same at this moment
     with deltalake_errors_as_oserror(location, lake.options, "written"), suppress(CommitFailedError):
         if existing is None:
-            retry_server_failures(create)
-        elif new:
+            return retry_server_failures(create)
+        if new:
             add_columns(_load_table(lake, table.name), new)
         if lacks_statistics:
             set_properties(_load_table(lake, table.name), statistics)

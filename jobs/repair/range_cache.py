@@ -94,7 +94,9 @@ class CachingWorkers:
         files = {location: FileState.read(path) for location, path in paths.items()}
         logs = {path.resolve().parent for path in paths.values()}
         others = {*logs, self._root / INDEX_FOLDER}
-        rest = [one for one in list_file_states(self._root) if one[0].parent.resolve() not in others]
+        listed = [*list_file_states(self._root)]
+        excluded = {folder for folder in {path.parent for path, _ in listed} if folder.resolve() in others}
+        rest = [one for one in listed if one[0].parent not in excluded]
         state = sha256(repr(rest).encode()).digest()
         functions = [part.func if isinstance(part, partial) else part for part in parts]
         rows = []

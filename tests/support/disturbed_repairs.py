@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -105,7 +106,7 @@ _EFFECTS |= {f"os.{name}" for name in ("truncate", "chmod", "chown")}
 
 
 class _Listener:
-    """Receives the effects while a block runs; an audit hook cannot be removed."""
+    """Receives the effects while a block runs; an audit hook cannot be removed, and slows every later test."""
 
     def __init__(self) -> None:
         self.call: Callable[[str], None] | None = None
@@ -128,7 +129,9 @@ class _Listener:
             self.call = call
 
 
-_listener = _Listener()
+@cache
+def _listener() -> _Listener:
+    return _Listener()
 
 
 @contextmanager
@@ -144,15 +147,16 @@ def effects(root: Path, number: int = -1, act: Callable[[], object] = lambda: No
     exchange = installing.swap_paths
 
     def exchanged(new: Path, old: Path) -> None:
-        _listener.hear(f"exchange {old}")
+        listener.hear(f"exchange {old}")
         exchange(new, old)
 
-    _listener.root, _listener.call = str(root), effect
+    listener = _listener()
+    listener.root, listener.call = str(root), effect
     try:
         with patch.object(installing, "swap_paths", exchanged), patch.object(journal, "swap_paths", exchanged):
             yield seen
     finally:
-        _listener.call = None
+        listener.call = None
 
 
 class Change(NamedTuple):
