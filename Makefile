@@ -46,7 +46,7 @@ compiled: environment
 	$(PYTHON) -m rmq_formats.warm_up; wait
 
 test: compiled ## Run the tests that need only Python and Java, on all cores
-	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign)" --ignore tests/oracle --ignore tests/released $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign)" --ignore tests/oracle --ignore tests/released --ignore tests/scale $(ARGS)
 
 test-fast: environment ## Run the tests of readable format modules and of the command line: seconds, no JVM
 	$(PYTHON) -m pytest $(WORKERS) --maxprocesses $(CORES) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)

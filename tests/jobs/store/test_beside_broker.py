@@ -26,9 +26,9 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
+from tests.support.commands import ROOT
 from tests.support.stores import held
 
-ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
 AGAIN = 4  # times
 PAGE = mmap.PAGESIZE
