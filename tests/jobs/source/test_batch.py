@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StructType
 
@@ -34,17 +35,7 @@ from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 from tests.support.stores import stored_records
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-@pytest.fixture(scope="module")
-def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
-    register(spark)
-
-    def read(store: Path, **options: str | int) -> "DataFrame":
-        return spark.read.format("rocketmq-store").options(**options).load(str(store))
-
-    return read
+    from pyspark.sql import SparkSession
 
 
 def _read(store: Path, **options: str) -> list[int]:
@@ -63,9 +54,12 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: s
     ]
 
 
-def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
-    messages = [Sent(("Orders", "Bills")[n % 2], ("k", "l"), f"id{n}", "tag", body=bytes(500)) for n in range(40)]
-    records = stored(messages)
+def _orders_and_bills() -> list[MessageRecord]:
+    return stored([Sent(("Orders", "Bills")[n % 2], ("k", "l"), f"id{n}", "tag", body=bytes(500)) for n in range(40)])
+
+
+def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path) -> None:
+    records = _orders_and_bills()
     store = write_store(tmp_path / "store", records)
     middle = records[20]
     offsets = [record.physical_offset for record in records]
@@ -75,14 +69,44 @@ def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq:
     assert offsets[20:] == _read(store, fromTime=str(middle.store_timestamp))
     without = RocketmqReader(ReadOptions.parse({"path": str(store), "body": "false"}))
     assert {None} == {row["body"] for row in read_rows(without, without.partitions())}
-    frame = rocketmq(store, fromOffset=middle.physical_offset).where("topic = 'Orders'").orderBy("physical_offset")
-    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
-    rows = frame.toArrow().to_pylist()
-    assert STORED_MESSAGES.schema.names == frame.columns
-    assert [*map(encode_record, records[20::2])] == [encode_record(record_from_row(row)) for row in rows]
 
 
-def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path, spark: "SparkSession") -> None:
+_MIDDLE = 20
+
+
+@pytest.mark.parametrize("column", ["physical_offset", "store_timestamp"])
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (GreaterThan, slice(_MIDDLE + 1, None)),
+        (GreaterThanOrEqual, slice(_MIDDLE, None)),
+        (LessThan, slice(_MIDDLE)),
+        (LessThanOrEqual, slice(_MIDDLE + 1)),
+        (EqualTo, slice(None)),
+    ],
+)
+def test_conditions_of_a_query_narrow_the_read(
+    condition: Callable[..., Filter], expected: slice, column: str, tmp_path: Path
+) -> None:
+    """Spark evaluates all of them again on the rows."""
+    records = _orders_and_bills()
+    reader = RocketmqReader(ReadOptions.parse({"path": str(write_store(tmp_path / "store", records))}))
+    given = condition((column,), getattr(records[_MIDDLE], column))
+
+    assert [given] == [*reader.pushFilters([given])]
+    assert [record.physical_offset for record in records[expected]] == read_offsets(reader, reader.partitions())
+
+
+@pytest.mark.parametrize("condition", [EqualTo(("topic",), "Bills"), In(("topic",), ("Bills", "x"))])
+def test_conditions_on_the_topic_narrow_the_read(condition: Filter, tmp_path: Path) -> None:
+    records = _orders_and_bills()
+    reader = RocketmqReader(ReadOptions.parse({"path": str(write_store(tmp_path / "store", records))}))
+
+    assert [condition] == [*reader.pushFilters([condition])]
+    assert [record.physical_offset for record in records[1::2]] == read_offsets(reader, reader.partitions())
+
+
+def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", stored([Sent(topic="Orders", body=b"a body", tags="paid")]))
     source = RocketmqDataSource({"path": str(store)})
     expected = [{"tags": "paid", "topic": "Orders"}]
@@ -93,9 +117,23 @@ def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path, spark: "
     for reader, parts in ((batch, batch.partitions()), (stream, stream.partitions(*ends))):
         assert expected == read_rows(reader, parts)
 
+
+@pytest.mark.slow  # starts four Python processes and Spark SQL: 12 s of CPU
+def test_spark_reads_the_selected_rows_and_columns(tmp_path: Path, spark: "SparkSession") -> None:
+    records = _orders_and_bills()
+    middle = records[20].physical_offset
+    store = str(write_store(tmp_path / "store", records))
     register(spark)
-    frame = spark.read.format("rocketmq-store").schema(some).load(str(store))
-    assert expected == frame.toArrow().to_pylist()
+
+    frame = spark.read.format("rocketmq-store").option("fromOffset", middle).load(store)
+    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
+    rows = frame.where("topic = 'Orders'").orderBy("physical_offset").toArrow().to_pylist()
+    assert STORED_MESSAGES.schema.names == frame.columns
+    assert [*map(encode_record, records[20::2])] == [encode_record(record_from_row(row)) for row in rows]
+    some = spark.read.format("rocketmq-store").schema("tags string, topic string").option("fromOffset", middle)
+    assert [{"tags": "tag", "topic": name} for name in ("Orders", "Bills") * 10] == some.load(
+        store
+    ).toArrow().to_pylist()
 
 
 @pytest.mark.parametrize(("name", "reason"), [("body", "binary, not string"), ("tag", "not a column of messages")])
