@@ -23,6 +23,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 from urllib.parse import urlencode
 
 import uvicorn
@@ -30,6 +31,7 @@ from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobs.browse import PageReply, PageRequest, Workers
 from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
@@ -39,7 +41,8 @@ from jobs.query.place import Place, open_place
 
 HOST = "127.0.0.1"
 _PATIENCE = 2  # seconds to finish open requests when the server stops
-_BACKLOG = 128  # connections that may wait to be accepted
+_BACKLOG = 64  # connections that may wait to be accepted
+_MOST_WAITING = 100  # open connections without a request; some systems allow a process only 256 open files
 _HEADERS = {
     # Because of `nosniff`, browsers run only our own script: all other responses, including bodies, have other types.
     "Content-Security-Policy": (
@@ -98,8 +101,9 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
             date_header=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_Connection,
             loop="asyncio",
+            backlog=_BACKLOG,
             timeout_graceful_shutdown=_PATIENCE,
         )
         sys.stdout.write(f"{address}\n")
@@ -138,6 +142,43 @@ def _listening(port: int) -> socket.socket:
             raise OSError(error.errno, os.strerror(error.errno or errno.EIO), f"port {port} of {HOST}") from error
         reason = f"port {port} of {HOST} is in use: pass another --port, or omit it to use a free one"
         raise SetupError(reason) from error
+
+
+class _Connection(H11Protocol):
+    """A connection. If too many connections wait for a complete request, the oldest one of them is closed."""
+
+    _waiting: ClassVar[dict[H11Protocol, None]] = {}  # the oldest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._note_waiting()
+        if len(self._waiting) > _MOST_WAITING:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Begin to answer a request, if it is complete."""
+        super().data_received(data)
+        self._note_waiting()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._note_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        super().connection_lost(exc)
+        self._waiting.pop(self, None)
+
+    def _note_waiting(self) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr] # None at first
+        if is_answering:
+            self._waiting.pop(self, None)
+        else:
+            self._waiting.setdefault(self)
 
 
 class RequestGuard:

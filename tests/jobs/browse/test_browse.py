@@ -408,6 +408,24 @@ def test_incomplete_or_oversized_requests_do_not_block_other_clients(of_lake: Pa
         assert of_lake.get("/topics").status == 200
 
 
+def test_the_oldest_connections_without_a_request_are_closed_before_the_server_runs_out_of_files(
+    of_lake: Pages,
+) -> None:
+    with ExitStack() as slow:
+
+        def connect() -> socket.socket:
+            begun = slow.enter_context(socket.create_connection(("127.0.0.1", of_lake.port), timeout=60))
+            begun.sendall(b"GET / HTTP/1.1\r\nHo")
+            return begun
+
+        first, *_, last = [connect() for _ in range(150)]
+        with suppress(ConnectionResetError):
+            assert first.recv(1) == b""
+        assert of_lake.get("/topics").status == 200
+        last.sendall(b"st: elsewhere\r\n\r\n")
+        assert last.recv(12) == b"HTTP/1.1 421"
+
+
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> None:
     with served(hostile / kind) as pages:
