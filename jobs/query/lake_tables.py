@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from arro3.core import RecordBatchReader
@@ -46,6 +47,10 @@ TABLES_EXCEPT_MESSAGES = (
 OWN_ROWS = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
+_ABOUT_FILES = re.compile(
+    r"Parquet|Object Store|Join Error"
+)  # errors of the engine about files; the last one: it panicked
+_SEARCHED_S = 10.0  # for the file that an error of the engine does not name
 
 
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
@@ -87,6 +92,7 @@ class LakeTables:
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
+        self._folders: dict[str, str] = {}  # of these tables, below the lake
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES):
@@ -120,7 +126,7 @@ class LakeTables:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL, restore, diff and export can read it"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
-        self._opened[name] = table
+        self._opened[name], self._folders[name] = table, path or name
         return table
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
@@ -234,13 +240,39 @@ class LakeTables:
         return self._read(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 
     def _read(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
-        try:
+        with self.naming_damaged_files():
             return take(self._builder.execute(sql))
-        except Exception as error:  # the engine's own, about a file that it does not name by itself
-            found = _FILE.search(str(error))
-            if found is None:
+
+    @contextmanager
+    def naming_damaged_files(self) -> Iterator[None]:
+        """Raise `OSError` with the name of the file for errors of the engine about a missing or damaged file."""
+        try:
+            yield
+        except Exception as error:  # the engine's own
+            text = str(error)
+            found = _FILE.search(text)
+            if found is None and _ABOUT_FILES.search(text) is None:
                 raise
-            raise OSError(f"{self._lake}: cannot read {found[0]}: {str(error).rpartition(': ')[2]}") from error
+            file = self._find_unreadable_file() if found is None else found[0]
+            reason = text.rpartition(": ")[2]
+            raise OSError(f"{self._lake}: cannot read {file or 'a file of a table'}: {reason}") from error
+
+    def _find_unreadable_file(self) -> str | None:
+        """Return a damaged file of a table that queries have opened; None if the search finds none in its time."""
+        import pyarrow.parquet as pq
+
+        last_moment = monotonic() + _SEARCHED_S
+        for name, table in self._opened.items():
+            for row in rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ():
+                file = f"{self._folders[name]}/{unquote(row['path'])}"
+                try:
+                    with Lake(self._lake, self._options).open_arrow_file(file) as source:
+                        for _ in pq.ParquetFile(source).iter_batches():
+                            if monotonic() > last_moment:
+                                return None
+                except (OSError, pa.ArrowException):
+                    return file
+        return None
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:
@@ -292,6 +324,7 @@ class Batches:
         self._end = None if seconds is None else monotonic() + seconds
         # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.
         self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
+        self._tables = tables
         try:
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
             self._reader = self._result(opened)
@@ -308,7 +341,8 @@ class Batches:
         wait([asked], None if self._end is None else max(self._end - monotonic(), 0))
         if not asked.done():  # a `TimeoutError` of the task itself is one of the storage
             raise TimeLimitError
-        return asked.result()
+        with self._tables.naming_damaged_files():
+            return asked.result()
 
     def close(self) -> None:
         """Stop the engine after the current batch."""

@@ -212,3 +212,19 @@ def test_a_limit_on_time_ends_a_statement_that_the_engine_does_not_end(newer_lak
 
     assert ended.returncode == ExitCode.FAILED
     assert b"stopped after 0.5 s" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["list", "sql|SELECT * FROM messages", "sql|SELECT * FROM runs JOIN messages USING (store_id)"]
+)
+def test_an_error_about_damaged_bytes_names_their_file(run: Run, lake: Path, tmp_path: Path, line: str) -> None:
+    damaged = Path(shutil.copytree(lake, tmp_path / "lake"))
+    file = max((damaged / "messages").glob("*.parquet"))
+    with file.open("r+b") as opened:
+        opened.seek(4)
+        opened.write(b"\xff" * 64)  # the head of the first page
+
+    code, _, err = run(*line.split("|"), "--lake", damaged)
+
+    assert code == ExitCode.FAILED
+    assert f"{damaged}: cannot read messages/{file.name}: " in err
