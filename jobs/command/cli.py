@@ -191,7 +191,9 @@ def _verb_of(arguments: Sequence[str]) -> str | None:
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
     """
-    Let SIGTERM, with which schedulers stop a run, end a command in order, as Ctrl-C does.
+    Let SIGTERM of a scheduler and SIGHUP of a lost terminal end a command in order, as Ctrl-C does.
+
+    `nohup` ignores SIGHUP, and so does the command then.
 
     Python drops an interrupt that arrives in a finalizer (llvmlite has some, which numba calls): it is repeated.
     """
@@ -213,13 +215,17 @@ def _terminated_like_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
     sys.unraisablehook = repeat_interrupt
     try:
         yield
     finally:
         sys.unraisablehook = report
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(arguments: Sequence[str]) -> ExitCode:

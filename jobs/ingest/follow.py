@@ -63,7 +63,7 @@ class Pace:
 
 class StopRequest:
     """
-    A request to stop after the current step: SIGTERM, or the first Ctrl-C; the second one interrupts.
+    A request to stop after the current step: SIGTERM, SIGHUP, or the first Ctrl-C; the second one interrupts.
 
     `timeout` signals a process and then its group: a second signal within a second is the same request.
     """
@@ -75,7 +75,13 @@ class StopRequest:
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
         """Treat signals as stop requests while the block runs."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        # `nohup` ignores SIGHUP. A shell's background process ignores SIGINT, but a request to stop is still one.
+        before = {
+            number: handler
+            for number, handler in handlers.items()
+            if number != signal.SIGHUP or handler is not signal.SIG_IGN
+        }
 
         def handle(number: int, _frame: object) -> None:
             if monotonic() > self._requested_at + _SAME_REQUEST_S:

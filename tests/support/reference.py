@@ -27,7 +27,7 @@ _MEANINGS = {
     "same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue. `browse` ends with 0 "
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. `browse` ends with 0 "
     "instead, `ingest --follow` with 0, or with 1 if its last step failed",
 }
 VARIABLES = {

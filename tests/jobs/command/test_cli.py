@@ -388,18 +388,30 @@ def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -
         assert ExitCode.INTERRUPTED == cli.main(["probe"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handlers) -> None:
+def test_sigterm_and_a_lost_terminal_end_a_command_as_ctrl_c_does(
+    probe: Probe, own: signal.Handlers, number: signal.Signals
+) -> None:
     def body() -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     probe(body)
-    before = signal.signal(signal.SIGINT, own), signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGINT, own), signal.getsignal(number)
     try:
         assert ExitCode.INTERRUPTED == cli.main(["probe"])
-        assert before[1] == signal.getsignal(signal.SIGTERM)
+        assert before[1] == signal.getsignal(number)
     finally:
         signal.signal(signal.SIGINT, before[0])
+
+
+def test_a_command_under_nohup_survives_the_loss_of_its_terminal(probe: Probe) -> None:
+    probe(lambda: signal.raise_signal(signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ExitCode.CLEAN == cli.main(["probe"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -392,7 +392,7 @@ def test_two_signals_within_a_second_are_one_request_and_a_later_one_interrupts(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     try:
         with stop.handle_signals():
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
             assert stop.wait(0)
