@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -55,8 +55,9 @@ from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.record import record_from_row
+from rmq_formats.commitlog.record import MessageRecord, record_from_row
 from rmq_formats.commitlog.segment import Piece
+from rmq_formats.errors import CorruptData
 from rmq_formats.release import NEWEST
 
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
@@ -306,6 +307,13 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
+def _record_of(row: Mapping[str, Any], location: str) -> MessageRecord:
+    try:
+        return record_from_row({**row, "body": row["body"] or b""})
+    except CorruptData as error:
+        raise CorruptData(error.reason, error.offset, location) from error
+
+
 def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
     release, form = asked.place.release or NEWEST, asked.form  # the release determines how properties are read
     with ExitStack() as stack:
@@ -314,7 +322,7 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                message = Message(record_from_row({**row, "body": row["body"] or b""}), release)
+                message = Message(_record_of(row, asked.place.location), release)
                 message.body = None if body.error is not None else body.data or b""
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}

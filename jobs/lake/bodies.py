@@ -38,12 +38,12 @@ class Body(NamedTuple):
             return None
 
 
-def decode_stored_body(stored: bytes | None, sys_flag: int, limit: int) -> Body:
-    """Decompress a body, if the result is not larger than *limit*."""
+def decode_stored_body(stored: bytes | None, sys_flag: int | None, limit: int) -> Body:
+    """Decompress a body, if the result is not larger than *limit*; a row of another engine may lack its flag."""
     if stored is None:
         return Body(None, None)
     try:
-        return Body(decode_body(stored, sys_flag, limit), None)
+        return Body(decode_body(stored, sys_flag or 0, limit), None)
     except FormatError as error:
         return Body(stored, str(error))
 

@@ -101,7 +101,8 @@ class LakeSource(Source):
             return (known,)
         newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        records = [_record(row) for row in self.select_rows("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")]
+        rows = self.select_rows("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")
+        records = [self._record(row) for row in rows]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
         )
@@ -161,7 +162,20 @@ class LakeSource(Source):
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
             self.note_once("this lake was ingested without bodies")
-        return Message(_record(row), self.release, row.get("superseded_by_run"))
+        return Message(self._record(row), self.release, row.get("superseded_by_run"))
+
+    def _record(self, row: Mapping[str, Any]) -> MessageRecord:
+        """Return the record of a row; the body is empty if the lake has no bodies."""
+        try:
+            return record_from_row({**row, "body": row["body"] or b""})
+        except CorruptData as error:
+            raise CorruptData(error.reason, error.offset, self.tables.location) from error
+        except KeyError as error:
+            reason = (
+                f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten the table "
+                "without it"
+            )
+            raise CorruptData(reason) from error
 
     # runs, and the messages that they did not read
 
@@ -548,15 +562,3 @@ def _window(wanted: ListConditions | KeyQuery) -> list[str]:
 
 def _ranges(count: int) -> str:
     return f"{count} damaged range{'' if count == 1 else 's'}"
-
-
-def _record(row: Mapping[str, Any]) -> MessageRecord:
-    """Return the record of a row; the body is empty if the lake has no bodies."""
-    try:
-        return record_from_row({**row, "body": row["body"] or b""})
-    except KeyError as error:
-        reason = (
-            f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten the table "
-            "without it"
-        )
-        raise CorruptData(reason) from error

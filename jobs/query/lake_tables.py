@@ -88,7 +88,7 @@ class LakeTables:
 
     def __init__(self, lake: str, options: Mapping[str, str]) -> None:
         """Open the lake at *lake*; raise `NotAStore` if it has no table of messages."""
-        self._lake = normalise_location(lake)
+        self.location = normalise_location(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
@@ -96,13 +96,13 @@ class LakeTables:
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES):
-            raise NotAStore(f"not a lake: it has no table `{MESSAGES}`", None, self._lake)
+            raise NotAStore(f"not a lake: it has no table `{MESSAGES}`", None, self.location)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
         """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
         if name in self._opened:
             return self._opened[name]
-        location = join_location(self._lake, *(path or name).split("/"))
+        location = join_location(self.location, *(path or name).split("/"))
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError:
@@ -188,7 +188,7 @@ class LakeTables:
     @cached_property
     def tables_and_views(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found, lake = dict(self.tables_and_views_of_runs), Lake(self._lake, self._options)
+        found, lake = dict(self.tables_and_views_of_runs), Lake(self.location, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
             if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
                 found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
@@ -210,7 +210,7 @@ class LakeTables:
             known = json.loads(detail)
             if TOPIC_CHOICES_KEY in known:
                 return TopicChoices.from_state(known[TOPIC_CHOICES_KEY], {})
-            known = json.loads(Lake(self._lake, self._options).read(manifest))
+            known = json.loads(Lake(self.location, self._options).read(manifest))
             return TopicChoices.from_state(known["state"], known["selection"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported
             return f"runs may have omitted topics: {manifest} cannot be read ({type(error).__name__})"
@@ -255,7 +255,7 @@ class LakeTables:
                 raise
             file = self._find_unreadable_file() if found is None else found[0]
             reason = text.rpartition(": ")[2]
-            raise OSError(f"{self._lake}: cannot read {file or 'a file of a table'}: {reason}") from error
+            raise OSError(f"{self.location}: cannot read {file or 'a file of a table'}: {reason}") from error
 
     def _find_unreadable_file(self) -> str | None:
         """Return a damaged file of a table that queries have opened; None if the search finds none in its time."""
@@ -266,7 +266,7 @@ class LakeTables:
             for row in rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ():
                 file = f"{self._folders[name]}/{unquote(row['path'])}"
                 try:
-                    with Lake(self._lake, self._options).open_arrow_file(file) as source:
+                    with Lake(self.location, self._options).open_arrow_file(file) as source:
                         for _ in pq.ParquetFile(source).iter_batches():
                             if monotonic() > last_moment:
                                 return None

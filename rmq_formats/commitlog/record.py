@@ -252,16 +252,27 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
 
 
 def record_from_row(row: Mapping[str, Any]) -> MessageRecord:
-    """Return the record of a *row* of the table; it encodes to the stored bytes."""
+    """
+    Return the record of a *row* of the table; it encodes to the stored bytes.
+
+    Raises `CorruptData` if the row is not one that a run has written: another engine can change every value.
+    """
     if row["body"] is None:
         raise CorruptData("a row without its body is not a complete record", row["physical_offset"])
-    as_stored = {name: row[name] for name in MessageRecord._fields} | {
-        "born_host": parse_host(row["born_host"]),
-        "store_host": parse_host(row["store_host"]),
-        "body": bytes(row["body"]),
-        "topic_raw": row["topic"].encode() if row["topic_raw"] is None else bytes(row["topic_raw"]),
-        "properties_raw": _stored_properties(row),
-    }
+    as_stored = {name: row[name] for name in MessageRecord._fields}
+    try:
+        as_stored |= {
+            "born_host": parse_host(row["born_host"]),
+            "store_host": parse_host(row["store_host"]),
+            "body": bytes(row["body"]),
+            "topic_raw": row["topic"].encode() if row["topic_raw"] is None else bytes(row["topic_raw"]),
+            "properties_raw": _stored_properties(row),
+        }
+    except (ValueError, TypeError, AttributeError) as error:  # NULL, or not a host
+        raise CorruptData(f"this row of a message is invalid: {error}", row["physical_offset"]) from error
+    if None in as_stored.values():
+        lacking = next(name for name, value in as_stored.items() if value is None)
+        raise CorruptData(f"this row of a message has no {lacking}", row["physical_offset"])
     return MessageRecord(**as_stored)
 
 

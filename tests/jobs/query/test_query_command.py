@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
@@ -23,6 +25,11 @@ from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
 from tests.support.lakes import delta_extension
 from tests.support.query_stores import Sent, stored, write_store
+
+
+@pytest.fixture
+def run_all(run: Run) -> Run:
+    return run.func if isinstance(run, partial) else run
 
 
 @pytest.fixture
@@ -228,3 +235,27 @@ def test_an_error_about_damaged_bytes_names_their_file(run: Run, lake: Path, tmp
 
     assert code == ExitCode.FAILED
     assert f"{damaged}: cannot read messages/{file.name}: " in err
+
+
+@pytest.mark.parametrize("line", ["query list", "query by-key -t T1 -k k1", "export --out OUT"])
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("sys_flag", None, "has no sys_flag"),
+        ("born_host", "nowhere", "is invalid: '' does not"),
+    ],
+)
+def test_a_row_that_another_engine_has_changed_to_no_record_is_an_error(  # noqa: PLR0913, PLR0917
+    run_all: Run, lake: Path, tmp_path: Path, line: str, column: str, value: str | None, problem: str
+) -> None:
+    changed = Path(shutil.copytree(lake, tmp_path / "lake"))
+    messages = str(changed / "messages")
+    rows = DeltaTable(messages).to_pyarrow_table()
+    new = pa.array([value] * rows.num_rows, rows.schema.field(column).type)
+    rows = rows.set_column(rows.schema.get_field_index(column), column, new)
+    write_deltalake(messages, rows, mode="overwrite", schema_mode="overwrite")
+
+    code, _, err = run_all(*line.replace("OUT", str(tmp_path / "out")).split(), "--lake", changed)
+
+    assert code == ExitCode.FAILED
+    assert f"rmq-lake: {changed}: this row of a message {problem}" in err
