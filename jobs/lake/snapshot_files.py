@@ -11,6 +11,7 @@ returns what a commit must say about the vectors of the files that it removes.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from jobs.lake.features import refuse_unreadable_files
@@ -44,6 +46,23 @@ _BATCH_ROWS = 1 << 16
 _WHOSE = "store_id"
 _TIMES = "us"  # Spark writes times in 96 bits; Arrow's default, nanoseconds, covers only 1677 to 2262
 _READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
+
+
+class DamagedFileError(OSError):
+    """A file of a lake has bytes that are not valid Parquet."""
+
+
+@contextmanager
+def _naming_damaged_files(location: str, what: str) -> Iterator[None]:
+    """Raise `DamagedFileError` for errors of Arrow and `deltalake` about bytes; they may not name the file."""
+    try:
+        with naming_file_in_errors(location):
+            yield
+    except (pa.ArrowException, DeltaError, OSError) as error:
+        # On a server, an error without a number may also be a failure of the server.
+        if isinstance(error, OSError) and (error.errno is not None or not is_local(location)):
+            raise
+        raise DamagedFileError(f"{location}: {what} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
 class SnapshotFile(NamedTuple):
@@ -117,11 +136,12 @@ def _read_deletion_vectors(snapshot: DeltaTable) -> dict[str, npt.NDArray[np.boo
     if not may_have_deletion_vectors(snapshot):
         return {}
     root = _decode_uri(snapshot.table_uri).rstrip("/") + "/"
-    return {
-        _decode_uri(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
-        for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
-        for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
-    }
+    with _naming_damaged_files(root.rstrip("/"), "the deletion vectors of this table"):
+        return {
+            _decode_uri(location.as_py()).removeprefix(root): np.asarray(mask.values, np.bool_)
+            for batch in pa.RecordBatchReader.from_stream(snapshot.deletion_vectors())
+            for location, mask in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
+        }
 
 
 def _decode_uri(uri: str) -> str:
@@ -173,7 +193,7 @@ def read_batches(
     # after the vector was applied.
     start = 0  # the place of a row group's first row in the file
     path = f"{table.name}/{file.path}"
-    with naming_file_in_errors(lake.locate(path)), lake.open_arrow_file(path) as source:
+    with _naming_damaged_files(lake.locate(path), "this file of the lake"), lake.open_arrow_file(path) as source:
         parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
         there = [name for name in schema.names if name in parquet.schema_arrow.names]
         for number in range(parquet.num_row_groups):
@@ -210,7 +230,12 @@ def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -
 def _limits_of_group(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
     columns = [group.column(number) for number in range(group.num_columns)] if names else []
     known = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
-    return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
+    # In a damaged file, the column may have another type.
+    return {
+        name: limits
+        for name, limits in known.items()
+        if limits is not None and limits.has_min_max and isinstance(limits.min, int)
+    }
 
 
 def read_rows_where(
@@ -251,7 +276,7 @@ def _read_rows(
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
-    with naming_file_in_errors(uri):
+    with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
         tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]

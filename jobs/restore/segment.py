@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.snapshot_files import SnapshotFile, read_batches
+from jobs.lake.snapshot_files import DamagedFileError, SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, usual_headers
 from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
-from jobs.storage.locations import is_local
 from jobs.store.running_broker import FileState
 from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import compute_record_crcs
@@ -224,11 +223,7 @@ def _read_readable_rows(
     wanted = {"physical_offset": (first, last)} if table is MESSAGES else {"segment": (first, first)}
     try:
         yield from read_batches(work.lake, table, file, columns, wanted)
-    except pa.ArrowInvalid:
-        unreadable.append(f"{table.name}/{file.path}")
-    except OSError as error:
-        if error.errno is not None or not is_local(work.lake.location):  # of the file system, not of the bytes
-            raise
+    except DamagedFileError:
         unreadable.append(f"{table.name}/{file.path}")
 
 
