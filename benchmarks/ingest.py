@@ -164,7 +164,7 @@ def _restored(store: Path, scratch: Path, workers: Workers) -> dict[str, float]:
     lake, out = scratch / "lake", scratch / "restored"
     ingest_into_new_lake(store, lake, workers)
     wanted = RestoreRequest(
-        Lake(str(lake)), out, wanted=GivenSettings(release=RELEASE), with_queues=False, with_index=False
+        Lake(str(lake)), out, given_settings=GivenSettings(release=RELEASE), with_queues=False, with_index=False
     )  # fmt: skip
     with measured() as figures:
         _synced(lambda: restore(wanted, workers))

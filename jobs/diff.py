@@ -89,7 +89,7 @@ class DiffRequest(StoreRequest):
     known_store: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
-class Difference(NamedTuple):
+class LogDifference(NamedTuple):
     """A range of records that only one side has, or that differs, with the cause."""
 
     severity: Severity  # not yet known to the task of the segment, which knows only a part of the causes
@@ -114,7 +114,7 @@ class DiffSummary(RatedOutcome):
     equal: int = 0
     incomplete: int = 0
     unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[LogDifference] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
 
     @property
@@ -158,7 +158,7 @@ class SegmentDiff:
     store: Range | None
     until: int  # the lake's rows end here
     choices: TopicChoices  # of the runs that wrote the lake's rows
-    runs: list[Difference] = field(default_factory=list)
+    runs: list[LogDifference] = field(default_factory=list)
     equal: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
     incomplete: int = 0  # rows without a body, from which no record can be assembled
@@ -218,7 +218,9 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
     return known
 
 
-def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:
+def _differences(
+    store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int
+) -> Iterator[LogDifference]:
     """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
     lost = find_lost_start(store) if find_broker_process(store.root) is None else None
@@ -254,7 +256,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             yield run._replace(severity=severity, cause=cause, is_before_log=is_before_log)
 
 
-def _classify_by_later_segments(run: Difference, result: SegmentDiff, last_equal: int) -> Difference:
+def _classify_by_later_segments(run: LogDifference, result: SegmentDiff, last_equal: int) -> LogDifference:
     """
     Classify ranges that differ up to a segment's end by later segments, in which the log may continue unchanged.
 
@@ -265,7 +267,7 @@ def _classify_by_later_segments(run: Difference, result: SegmentDiff, last_equal
     return run._replace(cause={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.cause, run.cause))
 
 
-def _classify_lacking_in_lake(run: Difference, plan: Plan | None, until: int) -> tuple[Severity, str]:
+def _classify_lacking_in_lake(run: LogDifference, plan: Plan | None, until: int) -> tuple[Severity, str]:
     if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
     is_unchosen = run.cause == _UNCHOSEN
@@ -301,7 +303,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     return work
 
 
-def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[Difference]:
+def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[LogDifference]:
     """
     Yield the records that both sides have, with different bytes.
 
@@ -317,7 +319,7 @@ def _find_different_records(range_: Range | None, lake: _Columns, chosen: RowMas
     with closing(RangeReader(range_).pieces()) as pieces:
         for item in pieces:
             check.add(item)
-    damaged = [one.offset for one in (*check.wrong, *check.doubtful)]
+    damaged = [one.offset for one in (*check.wrong_records, *check.doubtful_records)]
     goes_on = starts < starts[equal].max(initial=-1)
     is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
     is_changed = goes_on & ~is_damaged
@@ -444,11 +446,11 @@ def _compare_with_store(made: AssembledRecords, range_: Range | None) -> RowMask
     return equal
 
 
-def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[Difference]:
+def _find_runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[LogDifference]:
     """Yield the contiguous ranges of selected records; if there are too many, one range from the first to the last."""
     places = np.flatnonzero(chosen)
     cuts = np.diff(places) != 1
     cuts &= np.count_nonzero(cuts) < _MOST_RUNS
     for some in slices_between_cuts(places.size, cuts):
         run = places[some]
-        yield Difference(Severity.NOT_VERIFIED, what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)
+        yield LogDifference(Severity.NOT_VERIFIED, what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)

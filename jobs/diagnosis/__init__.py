@@ -76,7 +76,7 @@ class DoubtfulBytes(NamedTuple):
 
     offset: int
     end: int
-    sound_before: int  # complete messages before it in the walked log
+    messages_before: int  # complete messages before it in the walked log
 
 
 # Consecutive units that a broker considers invalid: the queue, their first position, and their number. When the broker
@@ -88,9 +88,9 @@ class WalkedLog(NamedTuple):
     """The result of a walk over the log, starting at or before the segment from which a broker starts to read."""
 
     end: int  # end of the last complete record
-    messages: int  # number of complete messages
-    places: Sequence[DoubtfulBytes]  # in the order of the log
-    newest: int = 0  # the latest store time
+    message_count: int  # number of complete messages
+    doubtful_bytes: Sequence[DoubtfulBytes]  # in the order of the log
+    newest_timestamp: int = 0  # the latest store time
     queue_stops: Sequence[QueueStop] = ()  # known once all units are compared
 
 
@@ -102,8 +102,8 @@ class StartFacts:
     release: Release
     wrong_length_files: tuple[WrongLengthFile, ...]
     checkpoint: Checkpoint
-    walks_from: int | None
-    unknown: str
+    walk_start_offset: int | None
+    unknown_reason: str
 
 
 def predict_store_start(
@@ -181,13 +181,13 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[st
     if refused is not None:
         after_repair = predict_start(facts, log, mended=[one.file for one in facts.wrong_length_files])
         return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
-    if facts.unknown:
+    if facts.unknown_reason:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
         may_cut = None if log is None else _cut(facts, log)
-        return replace(_unknown(release, facts.unknown), may_cut=may_cut, ignores_from=left_out)
+        return replace(_unknown(release, facts.unknown_reason), may_cut=may_cut, ignores_from=left_out)
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
     index = [] if facts.store.has_clean_shutdown else _index_after_abort(facts.store, facts.checkpoint)
-    walks_from = facts.walks_from or 0
+    walks_from = facts.walk_start_offset or 0
     begin = min((header.begin_physical_offset for _, header in index if header.entry_count > 0), default=walks_from)
     begin = max(begin, facts.store.start_offset)
     outcome = StartOutcome(
@@ -269,7 +269,7 @@ def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
-    starts = (gather_start_facts(store, release).walks_from for release in possible_releases(writers))
+    starts = (gather_start_facts(store, release).walk_start_offset for release in possible_releases(writers))
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
@@ -395,8 +395,8 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
 
 def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[DoubtfulBytes, int]]:
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
-    store, passed = facts.store, facts.walks_from or 0
-    for place in log.places:
+    store, passed = facts.store, facts.walk_start_offset or 0
+    for place in log.doubtful_bytes:
         if place.offset < passed:
             continue
         segment = _segment_of(store, place.offset)
@@ -407,7 +407,7 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
             )
         passed = segment.base_offset + position
         if kind is WalkEnd.BAD_RECORD or (
-            kind is WalkEnd.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
+            kind is WalkEnd.END_OF_FILE and segment is store.segments[-1] and place.messages_before < log.message_count
         ):
             yield place, passed
             passed = max(passed, place.end)
@@ -418,7 +418,7 @@ def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[
 def _cut(facts: StartFacts, log: WalkedLog) -> LogCut:
     """Return where a start truncates the log; if it is unknown how far back it reads, assume all of the log."""
     place, offset = next(find_truncation_places(facts, log), (None, log.end))
-    return LogCut(offset, 0 if place is None else log.messages - place.sound_before)
+    return LogCut(offset, 0 if place is None else log.message_count - place.messages_before)
 
 
 def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> bool:

@@ -18,7 +18,7 @@ from rmq_formats.properties import TAGS, PropertyParser, java_hash, parse_proper
 _AT_ONCE = 8 << 20
 
 
-ONE_BIT = "one bit changed"
+ONE_BIT_CHANGED = "one bit changed"
 
 
 def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> str | None:
@@ -48,7 +48,7 @@ def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> st
     if stored.size != right.size or not bits:
         return None
     if bits == 1:
-        return ONE_BIT
+        return ONE_BIT_CHANGED
     if all_zero:
         return "zeros in place of other bytes"
     return None if beyond_header else "the header was overwritten"

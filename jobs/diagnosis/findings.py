@@ -9,8 +9,8 @@ UNDECIDED = "undecided: "  # begins the cause of a finding that does not show wh
 GAP = "gap"
 DAMAGED_RANGE = "damaged_range"
 UNREADABLE_RANGE = "unreadable_range"
-WRONG_BODY = "wrong_body_crc"
-WRONG_RECORD = "wrong_record_crc"
+WRONG_BODY_CRC = "wrong_body_crc"
+WRONG_RECORD_CRC = "wrong_record_crc"
 ZEROED_PROPERTIES = "zeroed_properties"
 WRONG_STORE_TIME = "wrong_store_time"
 WRONG_FILE_SIZE = "wrong_file_size"
@@ -62,18 +62,18 @@ COMPACTED_LOG_KINDS = frozenset(
 ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
 CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
 REPEATED_INDEX_FILE = "repeated"
-MISSING_ROWS = "missing_index_rows"
-ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
-DAMAGED_ROWS = "damaged_index_rows"
+MISSING_INDEX_ROWS = "missing_index_rows"
+INDEX_ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
+DAMAGED_INDEX_ROWS = "damaged_index_rows"
 # Of a tier.
 TIER_UNIT_DIFFERS = "tier_unit_differs"
 TIER_ENTRY_DIFFERS = "tier_entry_differs"
 FOREIGN_RECORD = "record_of_another_queue"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
-DAMAGED_RECORDS = frozenset({DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES, WRONG_STORE_TIME})
-MISSING_RECORDS = frozenset({GAP, LOST_END})
-_GAPS = MISSING_RECORDS | {LOST_START}
+DAMAGED_RECORD_KINDS = frozenset({DAMAGED_RANGE, WRONG_BODY_CRC, WRONG_RECORD_CRC, ZEROED_PROPERTIES, WRONG_STORE_TIME})
+MISSING_RECORD_KINDS = frozenset({GAP, LOST_END})
+_GAPS = MISSING_RECORD_KINDS | {LOST_START}
 _LEGAL = frozenset(
     {DELETED_TOPIC, PROMOTION, UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA}
 )

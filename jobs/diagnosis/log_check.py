@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.diagnosis import DoubtfulBytes, WalkedLog
-from jobs.diagnosis.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
+from jobs.diagnosis.findings import WRONG_BODY_CRC, WRONG_RECORD_CRC, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import LogCollector, RangeOutcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
@@ -31,8 +31,8 @@ MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
 _LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
 _KINDS = {
-    kernels.WRONG_BODY_CRC: WRONG_BODY,
-    kernels.WRONG_RECORD_CRC: WRONG_RECORD,
+    kernels.WRONG_BODY_CRC: WRONG_BODY_CRC,
+    kernels.WRONG_RECORD_CRC: WRONG_RECORD_CRC,
     kernels.TRAILING_ZEROS: ZEROED_PROPERTIES,
 }
 
@@ -55,7 +55,7 @@ class StoreTimes:
 
     first: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
-    stray: list[ChangedRecord] = field(default_factory=list)
+    stray_records: list[ChangedRecord] = field(default_factory=list)
 
     def add(self, group: RawRecords, times: Integers) -> None:
         """Compare the times of the next records."""
@@ -64,7 +64,7 @@ class StoreTimes:
         records["offset"] += group.base_offset
         self.first = np.concatenate([self.first, records[:2]])[:2]
         series = np.concatenate([self.last, records])
-        self.stray += _stray(series)
+        self.stray_records += _stray(series)
         self.last = series[-2:].copy()
 
 
@@ -88,7 +88,7 @@ def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[ChangedRecor
     outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}
     at_ends = {one.offset: one for one in _stray(np.concatenate([_NO_RECORDS, *ends])) if one.offset in outer}
     for one, end in zip(ranges, ends, strict=True):
-        yield [*one.stray, *(at_ends[at] for at in end["offset"].tolist() if at in at_ends)]
+        yield [*one.stray_records, *(at_ends[at] for at in end["offset"].tolist() if at in at_ends)]
 
 
 @dataclass(slots=True)
@@ -96,24 +96,24 @@ class RangeCheck:
     """The damage in one range of the log, collected while a task reads the range."""
 
     records: int = 0
-    damaged: list[Piece] = field(default_factory=list)
-    wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
-    doubtful: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
+    damaged_pieces: list[Piece] = field(default_factory=list)
+    wrong_records: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
+    doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
-    places: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
+    doubtful_bytes: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
     times: StoreTimes = field(default_factory=StoreTimes)
-    undecided: list[ChangedRecord] = field(default_factory=list)  # of a changed record, or of a clock
+    undecided_times: list[ChangedRecord] = field(default_factory=list)  # of a changed record, or of a clock
 
     @property
     def messages(self) -> int:
         """The number of intact records."""
-        return self.records - len(self.wrong)
+        return self.records - len(self.wrong_records)
 
     def add(self, item: RawRecords | Piece) -> None:
         """Check the next records, or note the bytes between them."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
-                self.damaged.append(item)
+                self.damaged_pieces.append(item)
                 self._note(item.offset, item.end)
             elif item.kind is PieceKind.BLANK:
                 self._note(item.offset, item.offset)
@@ -137,20 +137,20 @@ class RangeCheck:
             record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])
             if kind == kernels.WRONG_BODY_CRC:
                 self._note(record.offset, record.offset + size, records_before=number)
-                self.wrong.append(record)
+                self.wrong_records.append(record)
             elif kind == kernels.WRONG_RECORD_CRC:
-                self.doubtful.append(record)
+                self.doubtful_records.append(record)
             else:  # zeros may be the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues
                 data = item.buffer[at : at + size].tobytes()
                 is_unused_field = INNER_MULTI_DISPATCH.encode() in data and any(data[-CRC_SIZE - 1 : -CRC_SIZE])
                 if not is_unused_field or CRC_NAME.encode() in item.buffer.tobytes():
-                    self.doubtful.append(record)
+                    self.doubtful_records.append(record)
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
-        self.places.append(DoubtfulBytes(offset, end, self.messages + records_before))
+        self.doubtful_bytes.append(DoubtfulBytes(offset, end, self.messages + records_before))
 
 
-def check_range(_range: Range, _files: ExitStack) -> RangeCheck:
+def new_range_check(_range: Range, _files: ExitStack) -> RangeCheck:
     """Begin the check of a range."""
     return RangeCheck()
 
@@ -159,21 +159,23 @@ class LogCheck(LogCollector[RangeCheck]):
     """A collector that finds the damage of the log during the first pass over it."""
 
     def __init__(self) -> None:
-        super().__init__(check_range)
+        super().__init__(new_range_check)
         self.checks: list[RangeCheck] = []
 
     @property
     def doubtful_ranges(self) -> list[tuple[int, int]]:
         """The ranges of records that a broker accepts although they differ from the written ones."""
-        return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
+        return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful_records]
 
     def add_outcomes(self, outcomes: Sequence[RangeOutcome[RangeCheck]]) -> None:
         """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
         for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
-            changed = {one.offset for one in (*check.wrong, *check.doubtful)}  # another check has found these
+            changed = {
+                one.offset for one in (*check.wrong_records, *check.doubtful_records)
+            }  # another check has found these
             for stray in (one for one in found if one.offset not in changed):
-                (check.doubtful if stray.kind else check.undecided).append(stray)
+                (check.doubtful_records if stray.kind else check.undecided_times).append(stray)
 
 
 def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
@@ -181,6 +183,6 @@ def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     places: list[DoubtfulBytes] = []
     messages = 0
     for check in checks:
-        places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
+        places += (place._replace(messages_before=place.messages_before + messages) for place in check.doubtful_bytes)
         messages += check.messages
     return WalkedLog(log_end, messages, places, max((check.newest_timestamp for check in checks), default=0))

@@ -29,7 +29,7 @@ from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MES
 from jobs.lake.upkeep import merge_and_vacuum
 from jobs.launch.failures import one_line_message
 from jobs.products import PRODUCTS
-from jobs.products.product import Output, State
+from jobs.products.product import RunOutput, State
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import Workers
@@ -86,9 +86,9 @@ class NextRun:
         return self.was_cut_off or self.workers.has_repeated or bool(self.summary.unreadable)
 
     @property
-    def output(self) -> Output:
+    def output(self) -> RunOutput:
         """The lake, and the names of this run's files there."""
-        return Output(
+        return RunOutput(
             self.lake, FileNaming(self.known_store.store_id, self.known_store.next_run), self.known_store.broker
         )
 

@@ -34,7 +34,7 @@ from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, refresh_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
-from jobs.products.product import Gap, Output
+from jobs.products.product import Gap, RunOutput
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import RangeOutcome, watermark
 from jobs.store.range_reader import RangeReader
@@ -278,7 +278,7 @@ def _group_into_batches(
         yield batch
 
 
-def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, selection: Selection) -> BundleRead:
+def read_bundle(numbered: tuple[int, Bundle], *, output: RunOutput, rules: Rules, selection: Selection) -> BundleRead:
     """Write the messages of a bundle, and the damage in it: a task."""
     check_lock_is_shared(output.lake, output.naming.store_id)
     number, bundle = numbered

@@ -16,7 +16,7 @@ from jobs.inspect import Problems, RocksReport, StateReport, StoreReport, Timers
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
-    compare_queues,
+    compare_with_sampled_records,
     find_first_message_with_key,
     inspect_index,
     inspect_queues,
@@ -85,11 +85,11 @@ def inspect_store(
             _note_left_over(store, report)
         is_closed = state.process is None and state.abort is None
         topics = inspect_topics(store, problems)
-        lacking = compare_queues(sampled, queues, topics)
+        lacking = compare_with_sampled_records(sampled, queues, topics)
         if lacking and not is_closed:  # a broker may have made files since they were listed
             with StoreReader(relist_store(store)) as now:
                 queues_now = inspect_queues(now, Problems())
-            lacking = compare_queues(sampled, queues_now, topics)
+            lacking = compare_with_sampled_records(sampled, queues_now, topics)
             # A broker that has started on an empty store writes its first units a moment after their messages.
             if (
                 state.process is not None

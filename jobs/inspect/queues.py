@@ -117,7 +117,7 @@ def widen_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None
         sampled[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
 
-def compare_queues(sampled: SampledRecords, queues: QueuesReport, topics: TopicEvidence) -> Problems:
+def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, topics: TopicEvidence) -> Problems:
     """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
     found = Problems()
     if queues.in_rocksdb and not queues.queues:

@@ -44,7 +44,7 @@ PRODUCTS = (
     ),
     Product(
         "config_files", "jobs.products.broker_config", "storing configuration",
-        ("config_files",), start_function="start_files", state_key="config_files", is_of_last_step=True,
+        ("config_files",), start_function="start_config_files", state_key="config_files", is_of_last_step=True,
     ),
     Product(
         "broker_config", "jobs.products.broker_config", "comparing configuration",

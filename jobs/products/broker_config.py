@@ -17,7 +17,7 @@ from jobs.store.broker_config import BrokerConfig, read_broker_config, read_conf
 
 FILES_KEY = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 _KINDS = ("topic", "group")
-Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
+BrokerSettings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
 ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there may be a million
 # In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
@@ -42,7 +42,7 @@ def start_product(run: Run, state: StateJson | None) -> StartedProduct[Any]:
     return StartedProduct(run.from_offset, None, finish)
 
 
-def start_files(run: Run, state: State | None) -> StartedProduct[Any]:
+def start_config_files(run: Run, state: State | None) -> StartedProduct[Any]:
     """Prepare rows of configuration files, one for each new, changed or deleted file."""
     known, files = dict(state[FILES_KEY]) if state else {}, tuple(read_config_files(run.store))
 
@@ -104,25 +104,25 @@ def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
     return BrokerState(digests, offsets)
 
 
-def setting_changes(there: Settings, known: BrokerState) -> Iterator[dict[str, object]]:
+def setting_changes(current: BrokerSettings, known: BrokerState) -> Iterator[dict[str, object]]:
     """Yield rows of new, changed and deleted settings of topics and groups, by kind and name."""
-    for key in sorted(there.keys() | known.digests.keys()):
-        settings = there.get(key)
+    for key in sorted(current.keys() | known.digests.keys()):
+        settings = current.get(key)
         if settings is None or known.digests.get(key) != _digest(settings):
             yield {"kind": key[0], "name": key[1], "settings": settings}
 
 
-def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[dict[str, object]]:
+def offset_changes(current: BrokerState, known: BrokerState) -> Iterator[dict[str, object]]:
     """Yield rows of new, moved and deleted consumers."""
-    for key in sorted(there.offsets.keys() | known.offsets.keys(), key=str):
-        now, before = there.offsets.get(key, {}), known.offsets.get(key, {})
+    for key in sorted(current.offsets.keys() | known.offsets.keys(), key=str):
+        now, before = current.offsets.get(key, {}), known.offsets.get(key, {})
         reader = dict(zip(("kind", "consumer_group", "topic"), key, strict=True))
         for queue in sorted(now.keys() | before.keys()):
             if now.get(queue) != before.get(queue):
                 yield {**reader, "queue_id": int(queue), "next_offset": now.get(queue)}
 
 
-def list_settings(config: BrokerConfig) -> Settings:
+def list_settings(config: BrokerConfig) -> BrokerSettings:
     """Return the settings of topics and groups as the lake has them."""
     return {
         (kind, name): json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

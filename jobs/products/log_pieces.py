@@ -24,7 +24,7 @@ from rmq_formats.kernels.integers import Integers
 
 FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
 UNKNOWN = "unknown"  # bytes that the lake does not have: they must not be read as zeros
-ROW_SIZE = 1 << 20  # most bytes of a row
+MAX_ROW_BYTES = 1 << 20  # most bytes of a row
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
 Sizes = NDArray[np.int32] | Integers
@@ -170,7 +170,7 @@ class PieceCollector:
                 if offset >= end:
                     return
             to_block = _BLOCK - (offset - base) % _BLOCK
-            length = min(to_block if offset < careful_until else ROW_SIZE, end - offset)
+            length = min(to_block if offset < careful_until else MAX_ROW_BYTES, end - offset)
             data = self.read(offset, length)
             if not data and length > to_block and not self.was_deleted:
                 careful_until = offset + length
@@ -185,8 +185,8 @@ class PieceCollector:
 
     def _write_bytes(self, kind: str, offset: int, data: memoryview) -> None:
         self._write(LogPiece(kind, offset, len(data), None))
-        for start in range(0, len(data), ROW_SIZE):
-            kept = bytes(data[start : start + ROW_SIZE]).rstrip(b"\0")
+        for start in range(0, len(data), MAX_ROW_BYTES):
+            kept = bytes(data[start : start + MAX_ROW_BYTES]).rstrip(b"\0")
             if kept:
                 self._write(LogPiece(kind, offset + start, len(kept), kept))
 
@@ -197,7 +197,7 @@ class PieceCollector:
         offsets, ends = starts + group.base_offset, group.positions + group.base_offset + group.sizes
         new = offsets >= self._from_offset
         # A header that follows from its index and term alone needs no row.
-        usual = (headers == usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
+        usual = (headers == build_entry_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
             header = group.buffer[int(starts[at]) : int(starts[at]) + ENTRY_HEADER_SIZE]
             self._write_bytes(HEADER, int(offsets[at]), header.data)
@@ -216,7 +216,7 @@ class PieceCollector:
             self._next_entry = end, own_term, number + some.stop - first
 
 
-def usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
+def build_entry_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
     """Return the headers that DLedger writes for entries at these *offsets* with records of these *sizes*."""
     headers = np.zeros(offsets.size, _FIELDS)  # the other fields are zero: no channel, no CRC
     headers["magic"] = DLEDGER_MAGIC

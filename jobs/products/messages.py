@@ -26,7 +26,7 @@ from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, confirm_deleted_since_first_read
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
@@ -72,7 +72,7 @@ class RangeMessages(NamedTuple):
 
     files: Mapping[str, AddedFile]
     was_deleted: bool  # before the bytes between its messages were read
-    matched: frozenset[str]  # the patterns that no known topic matches and that its topics match
+    matched_patterns: frozenset[str]  # the patterns that no known topic matches and that its topics match
     scratch_files: tuple[str, ...] = ()
 
 
@@ -85,12 +85,12 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages
 
 # Shared by all ranges of a run: output, rules, selection, the offset before which records are read for other products,
 # and patterns of topics that no known topic matches.
-_Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
+_Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...]]
 
 
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
     """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
-    matched = frozenset[str]().union(*(outcome.payload.matched for outcome in outcomes))
+    matched = frozenset[str]().union(*(outcome.payload.matched_patterns for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(

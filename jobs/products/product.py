@@ -42,7 +42,7 @@ class RangeResult(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RunOutput:
     """The lake to which a run writes, and the store's name there."""
 
     lake: Lake
@@ -94,7 +94,7 @@ class Run:
 
     workers: Workers
     store: Store
-    output: Output
+    output: RunOutput
     writers: Writers
     given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection

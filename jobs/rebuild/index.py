@@ -23,7 +23,13 @@ from jobs.diagnosis.file_faults import find_file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.launch.engine import count_cores
 from jobs.products.index import KeySequence, join_keys, new_key_collector
-from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerdict, explain_files, find_exchanged_files
+from jobs.products.index.explanation import (
+    ExplainedFile,
+    Explanation,
+    FileVerdict,
+    explain_index_files,
+    find_exchanged_files,
+)
 from jobs.products.index.file_builder import (
     NO_RECORDED_NAMES,
     BrokerIndexFile,
@@ -38,7 +44,7 @@ from jobs.products.index.file_builder import (
     hash_file,
 )
 from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
 from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
@@ -65,7 +71,7 @@ class RebuildIndexRequest(StoreRequest):
     """The parameters of a rebuild."""
 
     out: str
-    wanted: GivenSettings = NO_GIVEN_SETTINGS
+    given_settings: GivenSettings = NO_GIVEN_SETTINGS
     lost_only: bool = False
     broker_runs: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
@@ -80,7 +86,7 @@ class IndexRebuildSummary(RatedOutcome):
 
     store: str
     out: str
-    settings: Settings
+    settings: IndexSettings
     lost_only: bool
     key_count: int
     records: int
@@ -162,14 +168,14 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         collectors: list[LogCollector[Any]] = [collected, check] if request.lost_only else [collected]
         read_ranges_not_deleted(workers, store, ranges, collectors)
         if request.lost_only:
-            found = explain_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
+            found = explain_index_files(workers, store, collected, scratch, check.doubtful_ranges, files, settings)
             found = find_exchanged_files(found, request.recorded_names)
         else:
             found = Explanation(store, settings, join_keys(store, collected.outcomes, scratch))
         keys, explained, rebuild = found.key_sequence, found.files, IndexRebuildPlanner(request, found)
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(
-            store.root, request.out, settings, request.lost_only, len(keys), keys.records, keys.damaged_bytes,
+            store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
             survivors=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
             gaps=keys.gaps, left_out=list(_describe_left_out_keys(keys, explained, store)),
@@ -201,13 +207,13 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
 
 def list_and_determine_settings(
     request: RebuildIndexRequest, options: Mapping[str, str], processes: int = 1
-) -> tuple[Store, list[BrokerIndexFile], Settings]:
+) -> tuple[Store, list[BrokerIndexFile], IndexSettings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
     store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = list_index_files(store)
-    settings = determine_index_settings(store, files, request.wanted)
+    settings = determine_index_settings(store, files, request.given_settings)
     if not is_local(request.out):  # each process builds a file here before it is uploaded
         check_disk_space(store.root, gettempdir(), min(processes, count_cores()) * settings.geometry.value.file_size)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
@@ -246,7 +252,7 @@ class IndexRebuildPlanner:
         builds: list[BuildTask] = []
         last = kept[-1] if kept and not (request.proven_only or request.broker_runs) else None
         completes = last is not None and last.broker_file.name == found[-1].name
-        if last is not None and completes and last.end < plan.end_after_filling(last):
+        if last is not None and completes and last.end_key < plan.end_after_filling(last):
             # No broker continues this file: the keys that it lacks are lost.
             recipe = plan.survivor_recipe(last, plan.end_after_filling(last))
             builds.append(_replace_file(last, recipe))
@@ -254,29 +260,32 @@ class IndexRebuildPlanner:
         if request.proven_only:
             # A full one lacks no key though messages are lost; another one lacks theirs, or a start had cut it.
             complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.has_clean_shutdown else {BuiltFileKind.FULL}
-            doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful]
+            doubtful = [keys.find_first_key(start) for start, _ in keys.doubtful_ranges]
             planned = [
                 one for one in planned
-                if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
+                if not one.doubt and one.kind in complete
+                and not any(one.first_key <= key <= one.end_key for key in doubtful)
                 # The files next to it are right, or a wrong file is in its place for comparison with the new one.
-                and (not held & {one.before, one.following} or any(map(one.is_place_of, damaged)))
+                and (not held & {one.previous_name, one.next_name} or any(map(one.can_have_name, damaged)))
             ]  # fmt: skip
         lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
         planned = [
-            one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.start <= key <= one.end for key in lost) else one
+            one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.first_key <= key <= one.end_key for key in lost) else one
             for one in planned
         ]
-        for _, group in groupby(planned, key=attrgetter("before")):
+        for _, group in groupby(planned, key=attrgetter("previous_name")):
             gap = list(group)
             # They replace damaged files in their place, one by one or all.
-            replaced = [name for name in damaged if gap[0].is_place_of(name)]
+            replaced = [name for name in damaged if gap[0].can_have_name(name)]
             is_one_by_one = len(replaced) == len(gap)
             if replaced and not is_one_by_one and request.proven_only:
                 continue
             names = replaced if is_one_by_one else self._choose_names(gap)
             replaces = [(name,) for name in replaced] if is_one_by_one else [tuple(replaced), *[()] * (len(gap) - 1)]
             builds += (
-                BuildTask(name, one.kind, plan.new_file_recipe(one.start, one.end), one.start, one.doubt, old)
+                BuildTask(
+                    name, one.kind, plan.new_file_recipe(one.first_key, one.end_key), one.first_key, one.doubt, old
+                )
                 for name, one, old in zip(names, gap, replaces, strict=True)
             )
         names_to_build = {build.name for build in builds}
@@ -288,9 +297,12 @@ class IndexRebuildPlanner:
 
     def _choose_names(self, gap: Sequence[PlannedFile]) -> Sequence[str]:
         """Return names that sort into their place: the recorded ones if these are in order."""
-        keys, before, following = self.explanation.key_sequence, gap[0].before, gap[0].following
+        keys, before, following = self.explanation.key_sequence, gap[0].previous_name, gap[0].next_name
         # A file was created by its first key, or by the last one before it; a log may have no keys.
-        found = [keys.read_keys(one.start, one.start + 1) or keys.read_keys(one.start - 1, one.start) for one in gap]
+        found = [
+            keys.read_keys(one.first_key, one.first_key + 1) or keys.read_keys(one.first_key - 1, one.first_key)
+            for one in gap
+        ]
         firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
         made = file_names_between([time for _, time in firsts], self.explanation.settings.zone.value, before, following)
         there = {one.name for one in self.explanation.files}
@@ -365,7 +377,7 @@ def _replace_file(survivor: Survivor, recipe: IndexRecipe) -> BuildTask:
     """Return the task that builds the file with the name of *survivor*."""
     kind = BuiltFileKind.FULL if recipe.entry_count == recipe.geometry.capacity else BuiltFileKind.OPEN
     name = survivor.broker_file.name
-    return BuildTask(name, kind, recipe, survivor.start, "", (name,))
+    return BuildTask(name, kind, recipe, survivor.first_key, "", (name,))
 
 
 def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
@@ -373,7 +385,7 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
     for explained in files:
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
-            count = sum(skip.keys for skip in survivor.skipped_keys)
+            count = sum(skip.key_count for skip in survivor.skipped_keys)
             yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail_count]
     # A promotion that cut the log at its end took back later entries of index files.

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jobs.console.amounts import is_or_are
-from jobs.diagnosis.file_faults import ONE_BIT, find_file_fault, may_record_tags_have_changed
+from jobs.diagnosis.file_faults import ONE_BIT_CHANGED, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues import (
     KINDS_WITHOUT_QUEUE_FAULT,
     WRONG_POSITION_KINDS,
-    Difference,
     DifferenceKind,
     JoinResult,
+    QueueDifference,
 )
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
@@ -146,7 +146,7 @@ class _Comparison:
         self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
-        self._lost = [*joined.damaged, *((start, end) for _, start, end in find_holes(store.segments))]
+        self._lost = [*joined.damaged_ranges, *((start, end) for _, start, end in find_holes(store.segments))]
         self._foreign_units: list[Units] = []  # of files that are of another queue
         self._confirmed: set[int] = set()  # segments to whose records units in the right positions point
         # Records that units contradict, and segments that units contradict and none confirms.
@@ -166,7 +166,7 @@ class _Comparison:
             for path in self._paths_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.times))
 
-    def _paths_of(self, difference: Difference) -> Iterator[str]:
+    def _paths_of(self, difference: QueueDifference) -> Iterator[str]:
         """Yield the files with a difference, by their paths in the output."""
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
@@ -246,7 +246,7 @@ class _Comparison:
         fault = find_file_fault(
             Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content)._replace(size=file.size)
         )
-        if fault == ONE_BIT and has_units:
+        if fault == ONE_BIT_CHANGED and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
             # If the comparison with the log objects to a unit, the record may be wrong: then both files have the same
@@ -300,7 +300,7 @@ class _Comparison:
         """Return whether the log places units where neither their queue offsets nor the store's file place them."""
         return queue.misplaced > sum(one.times for one in self._displaced_units(queue))
 
-    def _displaced_units(self, queue: BuiltQueue) -> Iterator[Difference]:
+    def _displaced_units(self, queue: BuiltQueue) -> Iterator[QueueDifference]:
         """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
         kinds = {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}
         for one in self._joined.differences:

@@ -14,7 +14,7 @@ from pathlib import Path
 from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_severity_met
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.queues.join import collect_log, collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.join import collect_log_units, collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import (
     NOTHING_RECORDED,
     QueueSettings,
@@ -142,7 +142,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         )
         check = LogCheck()
         shared, checked = scratch if request.groups > 1 else None, [check] if request.lost_only else []
-        log = collect_log(workers, store, rules, request.groups, shared, request.range_size, checked)
+        log = collect_log_units(workers, store, rules, request.groups, shared, request.range_size, checked)
         summary.from_offset, summary.records = log.start, log.records
         summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in log.damaged)

@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from jobs.diagnosis.log_check import check_range
-from jobs.products.index import collect_range_keys
-from jobs.products.queues.unit_files import collect_range_units
+from jobs.diagnosis.log_check import new_range_check
+from jobs.products.index import new_range_key_collector
+from jobs.products.queues.unit_files import new_range_unit_collector
 from jobs.storage.locations import local_path
 from jobs.store.chain import run_range
 from jobs.store.ranges import Range
@@ -27,7 +27,7 @@ from rmq_formats.store import INDEX_FOLDER
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_OF_LOG_ALONE = frozenset({check_range, collect_range_keys, collect_range_units})
+_OF_LOG_ALONE = frozenset({new_range_check, new_range_key_collector, new_range_unit_collector})
 
 
 class CachingWorkers:

@@ -24,14 +24,14 @@ from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diagnosis.findings import (
     CHECKPOINT_AFTER_LOG,
     CHECKPOINT_INDEX_TIME,
-    DAMAGED_RECORDS,
+    DAMAGED_RECORD_KINDS,
     DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
     INDEX,
     LOG,
     MISNAMED_SEGMENT,
     MISSING_INDEX_ENTRIES,
-    MISSING_RECORDS,
+    MISSING_RECORD_KINDS,
     NOT_INDEXED,
     QUEUES,
     REPEATED_INDEX_FILE,
@@ -47,7 +47,7 @@ from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues import DifferenceKind
 from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.settings import NOTHING_RECORDED
-from jobs.products.queues.unit_files import count_groups
+from jobs.products.queues.unit_files import choose_group_count
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
@@ -129,7 +129,7 @@ class RepairRequest(StoreRequest):
     out: Path  # new files, and the journal
     lake: Lake | None = None
     broker: str | None = None
-    wanted: GivenSettings = NO_GIVEN_SETTINGS
+    given_settings: GivenSettings = NO_GIVEN_SETTINGS
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
@@ -213,7 +213,7 @@ class RepairSummary(RatedOutcome):
 
 
 def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
-    groups = verdict.groups
+    groups = verdict.findings_by_cause
     yield f"  {when}: {verdict.severity.value}, {count_text(len(groups), 'problem') if groups else 'no problems'}"
     yield from (f"    {cause.text}" for cause, _ in groups[:limit])
     if len(groups) > limit:
@@ -241,7 +241,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             except NothingToRestoreError as error:
                 notes.append(str(error))
         asked = VerifyRequest(
-            request.store, request.wanted, commitlog=request.commitlog, read_limits=request.read_limits,
+            request.store, request.given_settings, commitlog=request.commitlog, read_limits=request.read_limits,
             options=request.options, scratch=scratch, recorded_topics=topics,
         )  # fmt: skip
         summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
@@ -408,7 +408,7 @@ class _Repair:
         request, notes = self.request, self.summary.notes
         store = request.list_store(self.workers.options)
         findings = list(self.summary.found.findings)
-        walked = self.summary.found.walked
+        walked = self.summary.found.walked_log
         ahead = None if walked is None else undecided_lost_end(store, walked.end)
         if walked is not None and ahead is not None:  # a row of the lake is further evidence of that record
             findings.append(lost_end_finding(walked.end, ahead, store))
@@ -420,7 +420,7 @@ class _Repair:
         found = diff(asked, self.workers)
         if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
             found = diff(replace(asked, bases=None), self.workers)  # the log may continue unchanged in other segments
-        self.recorded = RebuiltFileSettings.determine(known_store, request.wanted, lake)
+        self.recorded = RebuiltFileSettings.determine(known_store, request.given_settings, lake)
         self._note_messages_of_topics(lake, known_store.store_id, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
@@ -438,7 +438,7 @@ class _Repair:
             return
         plan = plan_log(lake, known_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
-        if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
+        if not bases and any(one.kind in DAMAGED_RECORD_KINDS | MISSING_RECORD_KINDS for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
@@ -507,14 +507,14 @@ class _Repair:
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
-        newest = verdict.walked.newest if verdict.walked is not None else 0
+        newest = verdict.walked_log.newest_timestamp if verdict.walked_log is not None else 0
         checkpoint = _correct_checkpoint(store, times, newest, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
 
     def _make_queues(self, verdict: Verdict) -> None:
-        request, wanted, notes = self.request, self.request.wanted, self.summary.notes
+        request, wanted, notes = self.request, self.request.given_settings, self.summary.notes
         out = self.work / "queues"
         recorded = None
         if request.lake is not None and self.known is not None:
@@ -524,7 +524,7 @@ class _Repair:
             lost_only=True, proven_only=True, accepted=request.accepted,
             commitlog=self.log, read_limits=request.read_limits,
             recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
-            groups=count_groups(self.store.log_size),  # as `verify` has collected the units
+            groups=choose_group_count(self.store.log_size),  # as `verify` has collected the units
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):
@@ -560,7 +560,7 @@ class _Repair:
 
     def _index_settings(self) -> GivenSettings:
         """Return the settings of index files: as given, or, if no file shows them, as recorded in the lake."""
-        wanted, recorded = self.request.wanted, self.recorded
+        wanted, recorded = self.request.given_settings, self.recorded
         if recorded is not None and not self.store.index_files:
             release = None if recorded.release is None else recorded.release.value
             wanted = wanted._replace(zone=wanted.zone or recorded.zone, release=wanted.release or release)
@@ -583,7 +583,7 @@ class _Repair:
             if isinstance(error, UnknownSettingError):
                 self.summary.asks_for_sizes = True
                 self.summary.defaults += error.defaults if may_have_default_file_sizes(self.store) else ()
-            elif self.request.wanted.release is None:
+            elif self.request.given_settings.release is None:
                 self.summary.asks_for_release = True
 
     def _note_undecided(self, what: str, names: Sequence[str]) -> None:

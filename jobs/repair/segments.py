@@ -18,7 +18,7 @@ import numpy as np
 
 from jobs.console.result import Severity
 from jobs.diagnosis.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
-from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
+from jobs.diff import ONLY_IN_STORE, DiffSummary, LogDifference
 from jobs.restore import Interval, Plan, PlannedSegment, uncovered_parts
 from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
@@ -88,7 +88,7 @@ def segments_to_restore(summary: DiffSummary, plan: Plan, known: Sequence[Findin
     return sorted(found)
 
 
-def _is_lost_by(difference: Difference, finding: Finding) -> bool:
+def _is_lost_by(difference: LogDifference, finding: Finding) -> bool:
     """Return whether records that only the lake has are where the store's log is known to have lost some."""
     if finding.log_offset is None:
         return False

@@ -72,12 +72,12 @@ class Hole(NamedTuple):
 def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
     """Return the holes at which a start would truncate the planned log; none if it deletes no complete message."""
     after = predict_start_after_repair(verdict)
-    if after is None or verdict.walked is None:
+    if after is None or verdict.walked_log is None:
         return []
     if not after.deletes_messages and _find_possible_cut(found, after) is None:
         return []
     facts = gather_start_facts(store, Release.from_version(after.release))
-    places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
+    places = [place for place, _ in find_truncation_places(facts, verdict.walked_log)]
     newest_first = store.segments[::-1]
     segments = [next(one for one in newest_first if one.base_offset <= place.offset) for place in places]
     holes = [Hole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]

@@ -45,7 +45,7 @@ def _remedies_of_verify(verdict: Verdict) -> Iterator[Remedy]:
     for step, groups in advised:
         yield Remedy(step.words, step.commands, _table(groups) if groups else None)
     named = set(chain.from_iterable(groups for _, groups in advised))
-    others = [group for group in verdict.groups if group not in named]
+    others = [group for group in verdict.findings_by_cause if group not in named]
     if others:
         yield Remedy("Cannot be repaired automatically:", (), _table(others))
 

@@ -86,7 +86,7 @@ class RestoreRequest:
     start: int = 0
     until: int | None = None
     segment_size: int | None = None
-    wanted: GivenSettings = NO_GIVEN_SETTINGS
+    given_settings: GivenSettings = NO_GIVEN_SETTINGS
     with_queues: bool = True
     with_index: bool = True
     resume: bool = False
@@ -210,7 +210,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
             f"at startup, a broker truncates this log at offset {min(places):,} if the segment with the gap is among "
             f"those that it reads for recovery ({read_at_start})"
         )
-    forms = RebuiltFileSettings.determine(known, request.wanted, request.lake, with_index=request.with_index)
+    forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     _build_rest(request, forms, summary, workers)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # As after a clean shutdown: everything up to the last message is on the disk.
@@ -373,7 +373,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
     out, unfinished = request.out, request.out / UNFINISHED_MARK
-    wanted = request.wanted
+    wanted = request.given_settings
     if forms.release is not None:
         wanted = wanted._replace(release=forms.release.value)
     if request.with_queues or request.with_index:

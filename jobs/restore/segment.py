@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jobs.lake.snapshot_files import DamagedFileError, SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
-from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, usual_headers
+from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, build_entry_headers
 from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.store.running_broker import FileState
@@ -119,7 +119,7 @@ class _Segment:
             start, end = row["physical_offset"], row["physical_offset"] + row["length"]
             some = slice(*np.searchsorted(offsets, [start, end]).tolist())
             at = offsets[some] - ENTRY_HEADER_SIZE
-            headers = usual_headers(at, sizes[some], row["entry_index"] + np.arange(at.size), row["entry_term"])
+            headers = build_entry_headers(at, sizes[some], row["entry_index"] + np.arange(at.size), row["entry_term"])
             items = headers.view(np.uint8).reshape(-1, ENTRY_HEADER_SIZE)
             positions = at - self.work.base_offset
             os.posix_fallocate(self.descriptor, 0, self.work.size)  # else a full disk raises SIGBUS, not an error

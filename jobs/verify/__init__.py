@@ -38,7 +38,7 @@ class PartReport:
         return worst_severity([own, *(finding.severity for finding in self.findings)])
 
 
-def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
+def unreadable_database_finding(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
     """Return the finding of a RocksDB database that cannot be read; *besides* completes the sentence on its broker."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
     place = store.path_below_root(error.file), error.offset, "database"

@@ -168,7 +168,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
     if not findings:  # units of damaged records follow from the damage
         found_in_units, behind = _compared_units(file, store, units, made, is_closed=is_closed)
         findings += found_in_units
-    wrong = [one.offset for check in log.checks for one in check.wrong]
+    wrong = [one.offset for check in log.checks for one in check.wrong_records]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
     compared, others = _other_copies(file.original, store, log.log.segments[0], whole)
     numbers = made["queue_offset"]

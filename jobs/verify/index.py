@@ -24,14 +24,14 @@ from jobs.diagnosis.findings import (
     Finding,
 )
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.index import KeySequence, KeysOfLog, collect_keys, new_key_collector
+from jobs.products.index import KeySequence, LogKeyCollector, collect_keys, new_key_collector
 from jobs.products.index.explanation import (
     ExplainedFile,
     Explanation,
     FileVerdict,
-    explain_files,
+    explain_index_files,
 )
-from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
+from jobs.products.index.settings import GivenSettings, IndexSettings, determine_index_settings
 from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
@@ -81,9 +81,9 @@ class IndexVerification:
     def __init__(self, store: Store, wanted: GivenSettings, scratch: Scratch) -> None:
         self.store, self._wanted, self._scratch = store, wanted, scratch
         self._files = list_index_files(store)
-        self._settings: Settings | None = None
+        self._settings: IndexSettings | None = None
         self._undecided = ""
-        self.collectors: list[KeysOfLog] = []
+        self.collectors: list[LogKeyCollector] = []
         try:
             self._settings = determine_index_settings(store, self._files, wanted) if self._files else None
         except UndecidedError as error:
@@ -91,7 +91,7 @@ class IndexVerification:
         if self._settings is not None:
             self.collectors = [new_key_collector(self._settings.rules.value.rules, scratch)]
 
-    def report(self, workers: Workers, store: Store, ranges: Sequence[Range], check: LogCheck) -> PartReport:
+    def build_report(self, workers: Workers, store: Store, ranges: Sequence[Range], check: LogCheck) -> PartReport:
         """Return the findings, once *check* and the collectors have seen the log."""
         if not self._files:
             in_rocksdb = verify_rocksdb_index(workers, store, ranges, self._wanted.release, self._scratch)
@@ -101,7 +101,9 @@ class IndexVerification:
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
         collected, doubtful = self.collectors[0], check.doubtful_ranges
-        return _report(explain_files(workers, store, collected, self._scratch, doubtful, self._files, self._settings))
+        return _report(
+            explain_index_files(workers, store, collected, self._scratch, doubtful, self._files, self._settings)
+        )
 
     def _without_files(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> PartReport:
         """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
@@ -162,14 +164,14 @@ def _report(explanation: Explanation) -> PartReport:
     verdicts = Counter(explained.verdict.kind for explained in explanation.files)
     numbers = {
         "files": len(explanation.files), **dict(sorted(verdicts.items())),
-        "keys": len(keys), "messages": keys.records, "behind": 0 if is_left_out else explanation.count_not_indexed,
+        "keys": len(keys), "messages": keys.record_count, "behind": 0 if is_left_out else explanation.not_indexed_count,
         "damaged_bytes": keys.damaged_bytes,
     }  # fmt: skip
     return PartReport(findings, numbers, notes)
 
 
 def _finding(explained: ExplainedFile) -> Finding:
-    compared, cause = explained.compared, _CAUSES[explained.verdict]
+    compared, cause = explained.comparison, _CAUSES[explained.verdict]
     kind, file = explained.verdict.kind, f"index/{explained.name}"
     if compared is None or not compared.differences:
         return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
@@ -192,7 +194,7 @@ def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
             lost = count_text(survivor.lost_entry_count, "entry")
             found = f"{lost} of messages that were truncated after a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
-            offset = explanation.key_sequence.cut_by_promotion[0][0]
+            offset = explanation.key_sequence.truncated_ranges[0][0]
             yield Finding(
                 INDEX, ENTRIES_OF_TRUNCATED_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
             )
@@ -221,7 +223,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     """Return the finding that *count* keys of the log, from number *start* on, have no entries."""
     (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(start + count - 1, start + count)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
-    if keys.is_cut_by_promotion(first.physical_offset, last.physical_offset):
+    if keys.is_truncated_by_promotion(first.physical_offset, last.physical_offset):
         found = f"{count_text(count, 'key')} of {offsets}"
         cause = (
             "this replica did not index these records of the new master, because its index had already passed their "
@@ -242,10 +244,10 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
     for explained in explanation.files:
         survivor = explained.survivor
         for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
-            position = explanation.settings.geometry.value.entry_position(skip.entry)
-            inside = f"index/{explained.name}", position, f"entry {skip.entry}"
+            position = explanation.settings.geometry.value.entry_position(skip.first_entry)
+            inside = f"index/{explained.name}", position, f"entry {skip.first_entry}"
             yield _without_entries(
-                explanation.key_sequence, NOT_INDEXED, inside, skip.start, skip.keys, _SKIPPED, " of {offsets}"
+                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.key_count, _SKIPPED, " of {offsets}"
             )
     for name, keys, start, is_in_later_files in explanation.find_gaps():
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
@@ -254,7 +256,7 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
 
 def _behind(explanation: Explanation) -> Iterator[Finding]:
     """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
-    keys, behind, last_file = explanation.key_sequence, explanation.count_not_indexed, explanation.files[-1]
+    keys, behind, last_file = explanation.key_sequence, explanation.not_indexed_count, explanation.files[-1]
     if not behind:
         return
     doubt = f"{UNDECIDED}the last file could not be verified and may contain these entries, or "

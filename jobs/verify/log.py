@@ -25,15 +25,15 @@ from jobs.diagnosis.findings import (
     SHORT_CHECKPOINT,
     UNDECIDED,
     UNREADABLE_RANGE,
-    WRONG_BODY,
+    WRONG_BODY_CRC,
     WRONG_FILE_SIZE,
-    WRONG_RECORD,
+    WRONG_RECORD_CRC,
     WRONG_STORE_TIME,
     ZEROED_PROPERTIES,
     Finding,
 )
 from jobs.diagnosis.log_check import ChangedRecord, LogCheck, RangeCheck
-from jobs.products.queues.unit_files import collect_range_units, read_units
+from jobs.products.queues.unit_files import new_range_unit_collector, read_units
 from jobs.store.chain import NewCollector, Results, read_chained
 from jobs.store.log_ends import (
     NO_SEGMENTS_ERROR,
@@ -91,7 +91,7 @@ def findings_on_log(
     *ahead* is the offset of the last record after *log_end* to which queues or index files of a closed store point.
     """
     findings, lost = findings_on_records(store, checks)
-    findings += (_changed(one, store) for check in checks for one in check.doubtful)
+    findings += (_changed(one, store) for check in checks for one in check.doubtful_records)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
     if ahead is None:
@@ -112,7 +112,7 @@ def findings_on_log(
             f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
             "either the end of the log was lost, or it was copied before these files while the broker was running"
         )
-    if stray := [one for check in checks for one in check.undecided]:
+    if stray := [one for check in checks for one in check.undecided_times]:
         doubts.append(
             f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) {is_or_are(len(stray))} "
             "more than a day away from the times before and after, which agree with each other; undecided: either the "
@@ -128,14 +128,14 @@ def findings_on_log(
     changed = (
         (one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks
-        for one in (*check.wrong, *check.doubtful)
+        for one in (*check.wrong_records, *check.doubtful_records)
     )
     return report, LostRanges([*lost, *changed])
 
 
 def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
     """Return the findings on the records of a log, and its lost ranges."""
-    pieces = [piece for check in checks for piece in check.damaged]
+    pieces = [piece for check in checks for piece in check.damaged_pieces]
     findings, lost = _of_wrong_names(pieces, store)
     wrong_names = LostRanges(lost)
     for before, start, end in find_holes(store.segments):
@@ -162,7 +162,7 @@ def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[lis
         finding = _of_offsets(kind, place, (piece.offset, piece.end), cause)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding.title))
-    findings += (_changed(one, store) for check in checks for one in check.wrong)
+    findings += (_changed(one, store) for check in checks for one in check.wrong_records)
     return findings, lost
 
 
@@ -205,7 +205,7 @@ class QueueLog(NamedTuple):
     checks: Sequence[RangeCheck]
     units: Units  # of the queue, as its records require them
     end: int
-    others: Sequence[Results]  # of other collectors, by range
+    other_results: Sequence[Results]  # of other collectors, by range
 
     def findings_on_foreign_records(self, kind: str, queue: str, cause: str) -> Iterator[Finding]:
         """Yield a finding if the log has records of other queues."""
@@ -220,12 +220,12 @@ def check_log_of_queue(
     rules: UnitRules,
     queue: tuple[str, int],
     range_size: int = DEFAULT_RANGE_SIZE,
-    others: Sequence[NewCollector[Any]] = (),
+    other_collectors: Sequence[NewCollector[Any]] = (),
 ) -> QueueLog:
-    """Read and check the log of a queue, here; *others* collect more from it."""
+    """Read and check the log of a queue, here; *other_collectors* collect more from it."""
     check, rules = LogCheck(), replace(rules, multi_dispatch=False)
     ranges = plan_ranges(log, log.start_offset, range_size)
-    collectors: list[NewCollector[Any]] = [partial(collect_range_units, rules, 1, None), *others]
+    collectors: list[NewCollector[Any]] = [partial(new_range_unit_collector, rules, 1, None), *other_collectors]
     outcomes = read_chained(SerialWorkers(), ranges, collectors, collectors=[check])
     groups = chain.from_iterable(read_units(None, [outcome.payload[0] for outcome in outcomes], 0))
     own = (group.units for group in groups if (group.name.topic, group.name.queue_id) == queue)
@@ -242,8 +242,8 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
         "from_offset": store.start_offset,
         "to_offset": log_end,
         "missing_bytes": sum(end - start for _, start, end in find_holes(store.segments)),
-        "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
-        "wrong_bodies": sum(len(check.wrong) for check in checks),
+        "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged_pieces),
+        "wrong_bodies": sum(len(check.wrong_records) for check in checks),
     }
 
 
@@ -292,12 +292,12 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
 
 MESSAGE_REJECTED = "; consumers reject the message"
 _CHANGES = {  # of a record: the field, its right value, the cause
-    WRONG_BODY: (
+    WRONG_BODY_CRC: (
         "body",
         "a body that matches the stored CRC",
         f"the body or its CRC changed after the broker wrote the record{MESSAGE_REJECTED}",
     ),
-    WRONG_RECORD: (
+    WRONG_RECORD_CRC: (
         "record",
         "the record as the broker wrote it",
         "a field, a property, or the CRC over the full record changed after the broker wrote it",

@@ -30,7 +30,7 @@ from jobs.diagnosis.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.queues import MISSING_UNIT_KINDS, Difference, DifferenceKind, JoinResult
+from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference
 from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
@@ -62,7 +62,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
 from jobs.store.topics import RecordedTopics, TopicFate
 from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
-from jobs.verify import PartReport, unreadable_database
+from jobs.verify import PartReport, unreadable_database_finding
 from jobs.verify.rocksdb_queues import (
     DoubleWriteComparison,
     compare_double_write,
@@ -144,7 +144,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         if stored is not None:
             stored.opener.check_all_rows()
     except FormatError as error:
-        unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or may start without these queues")])
+        unreadable = PartReport(
+            [unreadable_database_finding(QUEUES, error, store, ", or may start without these queues")]
+        )
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
@@ -190,9 +192,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         ],
         {
             "queues": len(joined.queues),
-            "records_dispatched_to": joined.dispatched,
+            "records_dispatched_to": joined.dispatched_offset,
             **{name: getattr(joined, name) for name in _NUMBERS},
-            "damaged_bytes": sum(end - start for start, end in joined.damaged),
+            "damaged_bytes": sum(end - start for start, end in joined.damaged_ranges),
             "of_deleted_topics": sum(finding.times for finding in deleted),
         },
         notes,
@@ -220,8 +222,8 @@ def _damaged_configuration(store: Store) -> Iterator[Finding]:
 def _notes(
     store: Store, joined: JoinResult, double: DoubleWriteComparison | None, left_out: Collection[QueueName]
 ) -> Iterator[str]:
-    if joined.log_end > joined.dispatched:
-        lag = joined.log_end - joined.dispatched
+    if joined.log_end > joined.dispatched_offset:
+        lag = joined.log_end - joined.dispatched_offset
         yield f"the broker had not dispatched the last {lag:,} bytes of the log when the queues were read"
     if joined.waiting_light_units:
         yield (
@@ -236,7 +238,7 @@ def _notes(
     if double is not None:
         yield double.switch_safety_text()
     if left_out:
-        units = sum(joined.without_queue[name].units for name in left_out)
+        units = sum(joined.without_queue[name].unit_count for name in left_out)
         yield (
             f"{count_text(units, 'unit')} of {count_text(len(left_out), 'light queue')} (LMQ) are neither in files nor "
             "in RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
@@ -247,12 +249,12 @@ def _notes(
 def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Finding]:
     if double is None:
         return
-    if double.different:
+    if double.different_units:
         cause = (
             "either a queue file or the RocksDB database was overwritten; if it was a file, another finding names that "
             "file, because verify also compares files with the log"
         )
-        values = f"{double.different:,} different in RocksDB", "the same as in the files"
+        values = f"{double.different_units:,} different in RocksDB", "the same as in the files"
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.without_files.items()):
         cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
@@ -260,7 +262,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
-def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined: JoinResult) -> Finding:
+def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, joined: JoinResult) -> Finding:
     position = difference.position * queue.unit_size
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
@@ -449,26 +451,28 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
     """Yield findings on records after the dispatched part of the log that do not continue their queues."""
     if not joined.queues or any(queue.in_rocksdb for queue in joined.queues):
         return  # the log alone was copied, or a killed broker had rows in memory
-    lost = [end for _, _, end in find_holes(store.segments)] + [end for _, end in joined.damaged]
-    if any(end > joined.dispatched for end in lost):
+    lost = [end for _, _, end in find_holes(store.segments)] + [end for _, end in joined.damaged_ranges]
+    if any(end > joined.dispatched_offset for end in lost):
         return  # the lost records are unknown
     queues = {queue.name: queue for queue in joined.queues}
     contradicted = {*joined.without_queue, *(difference.queue for difference in joined.differences)}
     of_other_kinds = {name.topic for name in queues if name.kind is not QueueKind.PLAIN}
-    names = {run.queue for run in joined.newer} - contradicted
+    names = {run.queue for run in joined.undispatched_records} - contradicted
     for name in sorted(names):
         if name.topic.startswith(LMQ_PREFIX) or name.topic in of_other_kinds:
             continue
-        queue, runs = queues.get(name), [run for run in joined.newer if run.queue == name]
+        queue, runs = queues.get(name), [run for run in joined.undispatched_records if run.queue == name]
         # Of a queue without files only a complete log shows where it begins.
-        before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first
+        before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first_queue_offset
         for run in runs:
             # After a single record of another queue, the sequence continues where it was.
-            if run.first not in {expected, before} and not _is_stored(queue, run.first, run.log_offset):
-                found = f"{run.first}, in the record at offset {run.log_offset:,}"
+            if run.first_queue_offset not in {expected, before} and not _is_stored(
+                queue, run.first_queue_offset, run.log_offset
+            ):
+                found = f"{run.first_queue_offset}, in the record at offset {run.log_offset:,}"
                 place = name.path, None, "queue_offset"
                 yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
-            before, expected = expected, run.first + run.record_count
+            before, expected = expected, run.first_queue_offset + run.record_count
 
 
 def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import count_text
-from jobs.diagnosis.findings import DAMAGED_ROWS, INDEX, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, Finding
+from jobs.diagnosis.findings import DAMAGED_INDEX_ROWS, INDEX, INDEX_ROWS_WITHOUT_MESSAGE, MISSING_INDEX_ROWS, Finding
 from jobs.products.index import KeySequence, collect_keys, read_key_blocks
 from jobs.products.queues.settings import determine_releases
 from jobs.storage.locations import join_location
@@ -29,7 +29,7 @@ from jobs.store.ranges import Range
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify import PartReport, unreadable_database
+from jobs.verify import PartReport, unreadable_database_finding
 from rmq_formats.arrays import are_inside
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
@@ -41,9 +41,9 @@ _MOST_RANGES = 256  # each is a scratch file that is open while rows are divided
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
-    _MISSING: (MISSING_ROWS, "rows were lost, or the index was disabled for a while"),
-    _OF_LOST: (ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
-    _OF_NOTHING: (ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
+    _MISSING: (MISSING_INDEX_ROWS, "rows were lost, or the index was disabled for a while"),
+    _OF_LOST: (INDEX_ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
+    _OF_NOTHING: (INDEX_ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
 }
 
 
@@ -64,7 +64,7 @@ def verify_rocksdb_index(
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:
-        return PartReport([unreadable_database(INDEX, error, store)], {"files": 0})
+        return PartReport([unreadable_database_finding(INDEX, error, store)], {"files": 0})
     return _report(tally, keys, folder, store)
 
 
@@ -79,7 +79,7 @@ class RowComparison:
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)  # the lowest offset
 
-    def add_places(self, reason: str, offsets: NDArray[np.int64]) -> None:
+    def add_offsets(self, reason: str, offsets: NDArray[np.int64]) -> None:
         """Add places."""
         if offsets.size:
             self.counts[reason] += offsets.size
@@ -88,8 +88,8 @@ class RowComparison:
     def add_unexplained_rows(self, offsets: NDArray[np.int64]) -> None:
         """Add rows that no key explains: of messages that the log has lost, or of none."""
         lost = are_inside(offsets, self.lost)
-        self.add_places(_OF_LOST, offsets[lost])
-        self.add_places(_OF_NOTHING, offsets[~lost])
+        self.add_offsets(_OF_LOST, offsets[lost])
+        self.add_offsets(_OF_NOTHING, offsets[~lost])
 
 
 def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> RowComparison:
@@ -110,7 +110,7 @@ def compare_rows(database: Database, keys: KeySequence, scratch: Scratch) -> Row
             stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
         tally.keys += len(wanted)
-        tally.add_places(_MISSING, np.setdiff1d(wanted, stored)["physical_offset"])
+        tally.add_offsets(_MISSING, np.setdiff1d(wanted, stored)["physical_offset"])
         tally.add_unexplained_rows(np.setdiff1d(stored, wanted)["physical_offset"])
     return tally
 
@@ -139,7 +139,7 @@ def _name(part: int) -> str:
 
 
 def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) -> PartReport:
-    numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": keys.records, "behind": 0}
+    numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": keys.record_count, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.has_clean_shutdown:
         numbers["behind"] = tally.counts.pop(_MISSING)
@@ -152,5 +152,7 @@ def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) 
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
     if tally.odd_rows:
         text, cause = count_text(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
-        findings.append(Finding(INDEX, DAMAGED_ROWS, folder, None, "rows", text, "valid keys", cause, tally.odd_rows))
+        findings.append(
+            Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, tally.odd_rows)
+        )
     return PartReport(findings, numbers, notes)

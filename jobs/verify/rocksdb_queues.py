@@ -43,7 +43,7 @@ from jobs.store.queue_files import (
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import read_stored_units
-from jobs.verify import PartReport, unreadable_database
+from jobs.verify import PartReport, unreadable_database_finding
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
@@ -64,35 +64,35 @@ _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
 class DoubleWriteComparison:
     """Both kinds of queues, compared unit by unit."""
 
-    files: int = 0  # units, without those of expired records
-    rocksdb: int = 0
-    first: int = 0  # units that RocksDB lacks before its first one of the queue
-    first_end: int = 0  # physical offset: the newest of those is before it
-    last: int = 0  # units that RocksDB lacks after its last one
-    last_start: int = MAX_LONG  # physical offset of the oldest of those
+    file_units: int = 0  # units, without those of expired records
+    rocksdb_units: int = 0
+    missing_first_units: int = 0  # units that RocksDB lacks before its first one of the queue
+    missing_first_end: int = 0  # physical offset: the newest of those is before it
+    missing_last_units: int = 0  # units that RocksDB lacks after its last one
+    missing_last_start: int = MAX_LONG  # physical offset of the oldest of those
     without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
-    different: int = 0
+    different_units: int = 0
     is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
 
     def switch_safety_text(self) -> str:
         """Return one line on whether switching to RocksDB is safe."""
-        both = f"double write: the files have {count_text(self.files, 'unit')}, "
-        both += f"RocksDB has {count_text(self.rocksdb, 'unit')}"
-        if self.different:
-            differ = f"{count_text(self.different, 'unit')} differ{'s' * (self.different == 1)}"
+        both = f"double write: the files have {count_text(self.file_units, 'unit')}, "
+        both += f"RocksDB has {count_text(self.rocksdb_units, 'unit')}"
+        if self.different_units:
+            differ = f"{count_text(self.different_units, 'unit')} differ{'s' * (self.different_units == 1)}"
             return f"{both}; {differ}. Do not switch to RocksDB; the log shows which is right (see the findings)"
         if self.is_selective:
             setting = "rocksdbCQSelectiveDoubleWriteEnable"
             return f"{both}. Only LITE topics are written twice ({setting}), so do not switch to RocksDB"
         parts = []
-        if self.first:
-            first = count_text(self.first, "unit")
+        if self.missing_first_units:
+            first, end = count_text(self.missing_first_units, "unit"), self.missing_first_end
+            parts.append(f"RocksDB lacks {first} before log offset {end:,}, and a restart does not fill the gap")
+        if self.missing_last_units:
+            last = count_text(self.missing_last_units, "unit")
             parts.append(
-                f"RocksDB lacks {first} before log offset {self.first_end:,}, and a restart does not fill the gap"
+                f"RocksDB lacks {last} from log offset {self.missing_last_start:,} on, but a restart fills the gap"
             )
-        if self.last:
-            last = count_text(self.last, "unit")
-            parts.append(f"RocksDB lacks {last} from log offset {self.last_start:,} on, but a restart fills the gap")
         if self.without_files:
             lost = count_text(sum(self.without_files.values()), "unit")
             parts.append(f"the files lack {lost} that RocksDB has (see the findings)")
@@ -100,11 +100,13 @@ class DoubleWriteComparison:
             return f"{both}, and all are the same. Switching to RocksDB is safe"
         step = (
             "Do not switch to RocksDB before a restart with double write"
-            if self.last
+            if self.missing_last_units
             else "Switching to RocksDB is safe"
         )
-        if self.first:
-            step = f"Do not switch to RocksDB until retention has deleted the log up to offset {self.first_end:,}"
+        if self.missing_first_units:
+            step = (
+                f"Do not switch to RocksDB until retention has deleted the log up to offset {self.missing_first_end:,}"
+            )
         return f"{both}; {'; '.join(parts)}. {step}"
 
 
@@ -122,7 +124,7 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
     are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
     result.is_selective &= are_lite
-    result.rocksdb = sum(copy.end_unit_number - copy.first_unit_number for copy in copies.values())
+    result.rocksdb_units = sum(copy.end_unit_number - copy.first_unit_number for copy in copies.values())
     result.without_files = {
         name: copy.end_unit_number - copy.first_unit_number
         for name, copy in copies.items()
@@ -138,28 +140,28 @@ def _is_lite(name: QueueName) -> bool:
 def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
     end = queue.find_written_end()
     start = queue.first_unit_pointing_from(log_start, end)  # units of deleted records may be deleted, of both kinds
-    result.files += end - start
+    result.file_units += end - start
     if copy is None or copy.end_unit_number == copy.first_unit_number:
         result.is_selective |= end > start
         _add_last(result, queue, start, end)
         return
     first, last = copy.first_unit_number, copy.end_unit_number
     if start < first:
-        result.first += min(first, end) - start
+        result.missing_first_units += min(first, end) - start
         newest = read_stored_units(queue, min(first, end) - 1, min(first, end))[0]
-        result.first_end = max(result.first_end, int(newest["physical_offset"]) + int(newest["size"]))
+        result.missing_first_end = max(result.missing_first_end, int(newest["physical_offset"]) + int(newest["size"]))
     _add_last(result, queue, max(last, start), end)
     for low, high in split_into_chunks(max(start, first), min(end, last), _AT_ONCE):
         own, other = read_stored_units(queue, low, high), read_stored_units(copy, low, high)
         are_blanks = (own["size"] == PRE_BLANK_SIZE) & (other["size"] == PRE_BLANK_SIZE)  # regardless of their targets
-        result.different += int(np.count_nonzero((own != other) & ~are_blanks))
+        result.different_units += int(np.count_nonzero((own != other) & ~are_blanks))
 
 
 def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end: int) -> None:
     if start < end:
-        result.last += end - start
-        result.last_start = min(
-            result.last_start, int(read_stored_units(queue, start, start + 1)["physical_offset"][0])
+        result.missing_last_units += end - start
+        result.missing_last_start = min(
+            result.missing_last_start, int(read_stored_units(queue, start, start + 1)["physical_offset"][0])
         )
 
 
@@ -262,7 +264,7 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
         except UnsupportedFormat as error:
             part.doubts.append(f"transactions and timer messages: {error}")
         except FormatError as error:
-            part.findings.append(unreadable_database(QUEUES, error, store))
+            part.findings.append(unreadable_database_finding(QUEUES, error, store))
         try:
             _verify_timer_files(part, store, record_at)
         except FormatError as error:

@@ -76,15 +76,15 @@ _AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
 class VerifyRequest(StoreRequest):
     """The parameters of a verification."""
 
-    wanted: GivenSettings = NO_GIVEN_SETTINGS
+    given_settings: GivenSettings = NO_GIVEN_SETTINGS
     scratch: str | Scratch | None = None
     recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return the findings on a store; raise `UndecidedError` for an unknown release."""
-    if request.wanted.release is not None:
-        parse_rules(request.wanted.release)
+    if request.given_settings.release is not None:
+        parse_rules(request.given_settings.release)
     try:
         store = request.list_store(workers.options, workers.processes)
     except IsTierError:
@@ -108,7 +108,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     if promotion is not None and promotion.explains(ahead):
         ahead = None
     checks = check.checks
-    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.wanted.conf)
+    log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf)
     if promotion is not None:
         _set_apart(promotion, log, [queues, index], store)
     _attribute(log, [queues, index], lost, checks, store)
@@ -118,8 +118,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
     if find_broker_process(store.root) is None:
         wrong = {finding.file for finding in index.findings}
-        starting = determine_next_start_writers(store, request.wanted.release, wrong).value
-        start = predict_store_start(store, starting, walked, request.wanted.conf)
+        starting = determine_next_start_writers(store, request.given_settings.release, wrong).value
+        start = predict_store_start(store, starting, walked, request.given_settings.conf)
         _add_start(start, parts, store)
         if keeps_incomplete_record(store, Release.from_version(start.release), walked.end):
             log.notes.append(
@@ -149,10 +149,10 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 def _log_and_queues(
     request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
 ) -> tuple[LogCheck, IndexVerification, tuple[PartReport, JoinResult]]:
-    check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
+    check, indexing = LogCheck(), IndexVerification(store, request.given_settings, scratch)
     collectors: list[LogCollector[Any]] = [check, *indexing.collectors]
-    releases = determine_releases(store, request.wanted.release)
-    rules = determine_unit_rules(store, releases.value.rules, request.wanted.conf)
+    releases = determine_releases(store, request.given_settings.release)
+    rules = determine_unit_rules(store, releases.value.rules, request.given_settings.conf)
     queues, joined = verify_queues(
         workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
     )
@@ -172,11 +172,11 @@ def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over
 ) -> PartReport:
     ranges = plan_ranges(store, range_size=request.range_size)
     if store is not indexing.store:  # retention has deleted files since
-        indexing = IndexVerification(store, request.wanted, scratch)
+        indexing = IndexVerification(store, request.given_settings, scratch)
         if indexing.collectors:
             read_ranges_not_deleted(workers, store, ranges, indexing.collectors)
     try:
-        return indexing.report(workers, store, ranges, check)
+        return indexing.build_report(workers, store, ranges, check)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})
 
@@ -196,7 +196,7 @@ def _attribute(
     followed = {one.follows for part in (log, *others) for one in part.findings}
     # Zeros up to a file's end to which no unit or entry points may never have been written.
     ends = {segment.end for segment in store.segments}
-    pieces = (piece for check in checks for piece in check.damaged)
+    pieces = (piece for check in checks for piece in check.damaged_pieces)
     tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for number, one in enumerate(log.findings):
         if one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed:

@@ -137,7 +137,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     rules = determine_unit_rules(store, determine_releases(store, None).value.rules, BrokerConf())
     log = check_log_of_queue(store, rules, (queue.topic, queue.queue_id), range_size, [lambda *_: _KeyCollector()])
     findings, lost = findings_on_records(store, log.checks)
-    keys = np.concatenate([NO_KEYS, *(own for (own,) in log.others)])
+    keys = np.concatenate([NO_KEYS, *(own for (own,) in log.other_results)])
     keys = keys[np.isin(keys["physical_offset"], log.units["physical_offset"])]
     cause = "the file belongs to another queue, or some of its bits changed"
     wrong = list(log.findings_on_foreign_records(FOREIGN_RECORD, f"{queue.topic}/{queue.queue_id}", cause))

@@ -13,19 +13,19 @@ from jobs.diagnosis.findings import (
     CHECKPOINT_AFTER_LOG,
     COMPACTED_LOG_KINDS,
     DAMAGED_CONFIGURATION,
-    DAMAGED_RECORDS,
-    DAMAGED_ROWS,
+    DAMAGED_INDEX_ROWS,
+    DAMAGED_RECORD_KINDS,
     INDEX,
+    INDEX_ROWS_WITHOUT_MESSAGE,
     LOG,
     LOST_START,
     MISNAMED_SEGMENT,
-    MISSING_RECORDS,
-    MISSING_ROWS,
+    MISSING_INDEX_ROWS,
+    MISSING_RECORD_KINDS,
     NOT_INDEXED,
     OVERLAPPING_FILE,
     QUEUES,
     REPEATED_INDEX_FILE,
-    ROWS_WITHOUT_MESSAGE,
     SHORT_CHECKPOINT,
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
@@ -49,7 +49,7 @@ class Verdict(RatedOutcome):
     store: str
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
-    walked: WalkedLog | None = None  # the places that a start may stop at
+    walked_log: WalkedLog | None = None  # the places that a start may stop at
     options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     @property
@@ -63,7 +63,7 @@ class Verdict(RatedOutcome):
         return [fact for part in self.parts.values() for fact in part.facts]
 
     @property
-    def groups(self) -> list[CauseWithConsequences]:
+    def findings_by_cause(self) -> list[CauseWithConsequences]:
         """The findings under their causes: the log first, then queues, then index files."""
         following: dict[str, list[Finding]] = {}
         for finding in self.findings:
@@ -81,7 +81,7 @@ class Verdict(RatedOutcome):
         log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
         records, keys = count_text(log.get("records", 0), "record"), count_text(index.get("keys", 0), "index key")
         compared = f"{records}, {count_text(queues.get('expected', 0), 'queue unit')} and {keys}"
-        causes = len(self.groups)
+        causes = len(self.findings_by_cause)
         what = f"{count_text(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
@@ -110,7 +110,7 @@ class Verdict(RatedOutcome):
 
 def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
     """Yield the lines of text: at most *limit* causes, one line each, and with *places* all their consequences."""
-    groups, facts = verdict.groups, verdict.facts
+    groups, facts = verdict.findings_by_cause, verdict.facts
     notes = [note for part in verdict.parts.values() for note in part.notes]
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
     if verdict.findings:
@@ -187,11 +187,11 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
 AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 """An action, and the findings that it resolves."""
 
-_IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
+_IN_ROCKSDB = frozenset({MISSING_INDEX_ROWS, INDEX_ROWS_WITHOUT_MESSAGE, DAMAGED_INDEX_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})  # of queues, by no repair
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
-REPAIR = "{program} repair {again} --out REPAIR"
-REPAIR_FROM_LAKE = f"{REPAIR} --lake LAKE"
+REPAIR_COMMAND = "{program} repair {again} --out REPAIR"
+REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
 # The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
@@ -205,23 +205,23 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         ("{move}",),
     ),
     (
-        LOG, MISSING_RECORDS,
+        LOG, MISSING_RECORD_KINDS,
         f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
-        (REPAIR_FROM_LAKE, _EXPORT),
+        (REPAIR_FROM_LAKE_COMMAND, _EXPORT),
     ),
     (
         LOG, {LOST_START},
         f"The first segments are missing. With the broker stopped, copy them {_COPY}",
-        (REPAIR_FROM_LAKE, _EXPORT),
+        (REPAIR_FROM_LAKE_COMMAND, _EXPORT),
     ),
     (
         LOG, {UNREADABLE_RANGE},
         "The disk cannot read parts of the log. Copy the store to another disk before you do anything else.", (),
     ),
     (
-        LOG, DAMAGED_RECORDS,
+        LOG, DAMAGED_RECORD_KINDS,
         ("Records of the log are damaged. Restore them from a lake that was loaded before the damage, or from a new "
-        "lake into which you have ingested a replica's store:"), (REPAIR_FROM_LAKE,),
+        "lake into which you have ingested a replica's store:"), (REPAIR_FROM_LAKE_COMMAND,),
     ),
     (
         LOG, {CHECKPOINT_AFTER_LOG},
@@ -272,7 +272,7 @@ def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> 
 
     *omitted_commands* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
     """
-    groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
+    groups, parts, store = verdict.findings_by_cause, verdict.parts, quote(verdict.store)
     words = {
         "program": tool_command(),
         "store": store,
@@ -295,7 +295,7 @@ def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> 
     )
     open_ones = tuple(one for one in made if one[0].is_undecided)
     others = tuple(one for one in made if one not in open_ones or one[0].kind != WRONG_FILE_SIZE)
-    repair = () if REPAIR in omitted_commands else (REPAIR.format(**words),)
+    repair = () if REPAIR_COMMAND in omitted_commands else (REPAIR_COMMAND.format(**words),)
     found += [(RecommendedStep(_MADE, repair), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
     if INDEX in parts and parts[INDEX].unverified:
@@ -326,7 +326,7 @@ def _commands(
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
     ends = [one.log_end for one in causes if one.log_end is not None]
     offsets = f"< {max(ends, default=0)}"
-    if any(one.kind in MISSING_RECORDS for one in causes):
+    if any(one.kind in MISSING_RECORD_KINDS for one in causes):
         start = min(one.log_offset or 0 for one in causes)
         offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
     return tuple(command.format(**words, offsets=offsets) for command in commands)

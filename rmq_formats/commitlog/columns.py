@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, DistinctTexts, Output, Properties, PropertyNames
+from rmq_formats.commitlog.fill import Column, DistinctTexts, Properties, PropertyNames, RecordColumns
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
@@ -81,7 +81,9 @@ def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Int
     return crcs
 
 
-def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool) -> tuple[Output, DistinctTexts, int]:
+def _filled(
+    buffer: Bytes, positions: Integers, parser: int, *, with_body: bool
+) -> tuple[RecordColumns, DistinctTexts, int]:
     bodies, topics, properties = fill.measure_texts(buffer, positions)
     if max(bodies, _GROWTH * properties) > _LARGEST:
         found = f"{bodies} bytes of bodies and {properties} of properties"
@@ -117,7 +119,7 @@ def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     return positions[wanted[numbers]] if count else positions
 
 
-def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
+def _numbers(out: RecordColumns, rows: int) -> dict[str, pa.Array]:
     by_name = dict(zip(fill.INT32_COLUMNS, out.int32_columns[:, :rows], strict=True))
     by_name |= dict(zip(fill.INT64_COLUMNS, out.int64_columns[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])
@@ -167,10 +169,10 @@ def _column_room(count: int, size: int) -> Column:
     return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
 
 
-def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> Output:
+def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> RecordColumns:
     """Allocate the output for records whose parts have these total sizes; *texts*: properties in valid UTF-8."""
     most = properties // 3 + rows  # each takes at least three bytes, except that the last one has no separator
-    return Output(
+    return RecordColumns(
         good_positions=_room(np.int64, rows),
         bad_positions=_room(np.int64, rows),
         body=_column_room(rows, bodies),

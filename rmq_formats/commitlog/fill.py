@@ -100,7 +100,7 @@ class Properties(NamedTuple):
     keys: Column  # `present` is by row
 
 
-class Output(NamedTuple):
+class RecordColumns(NamedTuple):
     """All columns of a group of records."""
 
     good_positions: Integers  # positions of the records that became rows
@@ -168,7 +168,7 @@ def fill_columns(
     parser: int,
     with_body: int,
     spare_bytes: int,
-    out: Output,
+    out: RecordColumns,
     distinct: DistinctTexts,
 ) -> tuple[int, int]:
     """
@@ -199,7 +199,7 @@ def fill_columns(
 
 @compiled_helper
 def _fill_bodies(
-    buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: Output
+    buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: RecordColumns
 ) -> int:
     for i in range(first, last):
         at = number_at(positions, i)
@@ -282,7 +282,7 @@ def fill_topics(
 
 
 @compiled_helper
-def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, out: Output) -> int:
+def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, out: RecordColumns) -> int:
     """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
     born = number_at(out.born_host_numbers, first - 1) if first else -1
     store = number_at(out.store_host_numbers, first - 1) if first else -1

@@ -246,7 +246,7 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
         store = broker.planted(name, folder / "store")
         whole, before = _whole(store, broker.log), broker.said(store).start
         request = RepairRequest(
-            str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges, deliver_empty=bridges
+            str(store), folder / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
         summary = repair(request, SerialWorkers())
         served = _started(broker.driver, store, _GEOMETRY)
@@ -284,7 +284,9 @@ def _surprises(
     wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
     lake = lake_of(name) if with_lake else None
     with suppress(NotRepairableError, NotInstalledError, UndecidedError):
-        repair(RepairRequest(str(store), store.parent / "repair", lake, wanted=wanted, apply=True), SerialWorkers())
+        repair(
+            RepairRequest(str(store), store.parent / "repair", lake, given_settings=wanted, apply=True), SerialWorkers()
+        )
     said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
     log = records(golden(name))
     whole = _whole(store, log)
@@ -435,7 +437,10 @@ def test_consumers_receive_nothing_for_a_bridge(writer: str, tmp_path: Path) -> 
         store = Path(shutil.copytree(healthy, tmp_path / "store"))
         _plant_zeros(store, lost)
         wanted = _GEOMETRY.wanted_with_conf(writer)
-        repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True, bridge=True), SerialWorkers())
+        repair(
+            RepairRequest(str(store), tmp_path / "repair", given_settings=wanted, apply=True, bridge=True),
+            SerialWorkers(),
+        )
         received = _received(driver, store)
 
     whole = [one.physical_offset for one in log if one is not lost]

@@ -196,7 +196,7 @@ def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Pa
     min((store / "consumequeue").glob("MANIFEST-*")).unlink()
     sorted((store / "index").iterdir())[2].unlink()
     wanted = SMALL_GEOMETRY.wanted(release)
-    summary = repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True), SerialWorkers())
+    summary = repair(RepairRequest(str(store), tmp_path / "repair", given_settings=wanted, apply=True), SerialWorkers())
     (note,) = summary.notes
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
     segments = len(list((store / "commitlog").iterdir()))

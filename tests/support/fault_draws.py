@@ -257,7 +257,7 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = one.changed
     parts = {_part(name) for name in changed}
-    for cause, _ in found.groups:
+    for cause, _ in found.findings_by_cause:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
@@ -462,7 +462,7 @@ def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violat
     after = content_of(one.root)
     yield from _of_files(one, after, accepted)
     yield from _of_harm(plan.found.start, done.start)
-    left = [] if done.left is None else [cause for cause, _ in done.left.groups]
+    left = [] if done.left is None else [cause for cause, _ in done.left.findings_by_cause]
     new = any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left)
     if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")

@@ -166,7 +166,7 @@ _OF_RESTORES: Final = [(os, name) for name in ("open", "write", "fsync", "replac
 
 def _restore(root: Path, out: str = "out") -> int:
     wanted = GivenSettings(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
-    request = RestoreRequest(Lake(str(root / "lake")), root / out, wanted=wanted, resume=True)
+    request = RestoreRequest(Lake(str(root / "lake")), root / out, given_settings=wanted, resume=True)
     return int(restore(request, SerialWorkers()).exit_code)
 
 

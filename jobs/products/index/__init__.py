@@ -59,9 +59,9 @@ class RangeKeys(NamedTuple):
     """The keys of one range."""
 
     file: str
-    keys: int
-    last_record: int | None  # physical offset of the last record, with keys or without
-    last_keyed: int | None  # physical offset of the last record with keys
+    key_count: int
+    last_record_offset: int | None  # physical offset of the last record, with keys or without
+    last_keyed_offset: int | None  # physical offset of the last record with keys
     files: Mapping[str, Any] = {}  # of tables: none
 
     @property
@@ -77,8 +77,8 @@ class KeyPart(NamedTuple):
     """Consecutive keys of one run, or (`OWN_ENTRIES`) consecutive entries of the index file itself."""
 
     file: str
-    first: int
-    keys: int
+    first_key: int
+    key_count: int
 
 
 KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, and their texts where these are wanted
@@ -86,9 +86,9 @@ KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, a
 
 def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
     """Yield the keys of a part of one file."""
-    first = part.first
+    first = part.first_key
     blocks: Iterator[tuple[int, pa.RecordBatch | None]] = (
-        (min(part.keys - at, KEYS_PER_BLOCK), None) for at in range(0, part.keys, KEYS_PER_BLOCK)
+        (min(part.key_count - at, KEYS_PER_BLOCK), None) for at in range(0, part.key_count, KEYS_PER_BLOCK)
     )
     with scratch.open(part.file) as file:
         for count, texts in _texts_of(scratch, part) if with_texts else blocks:
@@ -100,7 +100,7 @@ def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False
 
 def _texts_of(scratch: Scratch, part: KeyPart) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the texts of a part of one file, in the batches in which they were written."""
-    before, left, position = part.first, part.keys, 0
+    before, left, position = part.first_key, part.key_count, 0
     with scratch.open(f"{part.file}{_TEXTS}") as file:
         while left:
             rows, size = _FRAME.unpack(file.read(position, _FRAME.size))
@@ -119,19 +119,19 @@ class KeySequence:
     """The keys of a log, in log order."""
 
     scratch: Scratch
-    spans: tuple[RangeKeys, ...]
+    ranges: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
-    damaged: tuple[tuple[int, int], ...] = ()  # ranges of bytes that do not form a record
-    records: int = 0  # number of messages in the log
-    cut_by_promotion: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
-    doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
+    damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges of bytes that do not form a record
+    record_count: int = 0  # number of messages in the log
+    truncated_ranges: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
+    doubtful_ranges: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
     _page: Callable[[KeyPart], list[Key]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Compute cumulative counts, and create a cache for recently read pages."""
-        object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
+        object.__setattr__(self, "_ends", tuple(accumulate(span.key_count for span in self.ranges)))
         object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.scratch)))
 
     def __len__(self) -> int:
@@ -141,36 +141,36 @@ class KeySequence:
     @property
     def damaged_bytes(self) -> int:
         """The number of damaged bytes in the log."""
-        return sum(end - start for start, end in self.damaged)
+        return sum(end - start for start, end in self.damaged_ranges)
 
     @cached_property
     def lost_ranges(self) -> list[tuple[int, int]]:
         """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
-        return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *self.damaged])
+        return _merged([*self.gaps, *self.truncated_ranges, *self.doubtful_ranges, *self.damaged_ranges])
 
-    def is_cut_by_promotion(self, first: int, last: int) -> bool:
+    def is_truncated_by_promotion(self, first: int, last: int) -> bool:
         """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
-        return any(start <= first and last < end for start, end in self.cut_by_promotion)
+        return any(start <= first and last < end for start, end in self.truncated_ranges)
 
     @property
     def ends_without_keys(self) -> bool:
         """Whether a message without keys follows the last one with keys."""
-        keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
+        keyed = max((span.last_keyed_offset for span in self.ranges if span.last_keyed_offset is not None), default=-1)
         return self.last_record_offset > keyed
 
     @property
     def last_record_offset(self) -> int:
         """The offset of the newest message; -1 if there is none."""
-        return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
+        return max((span.last_record_offset for span in self.ranges if span.last_record_offset is not None), default=-1)
 
     def list_parts(self, start: int, end: int) -> list[KeyPart]:
         """Return the parts of files that have the keys number *start* to *end*, in order."""
         found = []
         number = bisect_right(self._ends, start)
         while start < end:
-            span = self.spans[number]
-            first = start - (self._ends[number] - span.keys)
-            count = min(span.keys - first, end - start)
+            span = self.ranges[number]
+            first = start - (self._ends[number] - span.key_count)
+            count = min(span.key_count - first, end - start)
             if count:
                 found.append(KeyPart(span.file, first, count))
             start += count
@@ -198,18 +198,18 @@ class KeySequence:
 
 def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     """Return the keys of a page, which is shorter at the end of a run."""
-    keys = np.empty(page.keys, PACKED_KEY)
+    keys = np.empty(page.key_count, PACKED_KEY)
     with scratch.open(page.file) as file:
-        found = file.read_into(page.first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+        found = file.read_into(page.first_key * PACKED_KEY.itemsize, keys.view(np.uint8).data)
     return [Key(*key) for key in keys[: found // PACKED_KEY.itemsize].tolist()]
 
 
-KeysOfLog = LogCollector[RangeKeys]
+LogKeyCollector = LogCollector[RangeKeys]
 
 
-def new_key_collector(rules: Rules, scratch: Scratch) -> KeysOfLog:
+def new_key_collector(rules: Rules, scratch: Scratch) -> LogKeyCollector:
     """Return a collector of the keys of a log, while it is read."""
-    return LogCollector(partial(collect_range_keys, rules, scratch))
+    return LogCollector(partial(new_range_key_collector, rules, scratch))
 
 
 def join_keys(
@@ -224,9 +224,9 @@ def join_keys(
     return KeySequence(scratch, keys, start, gaps, damaged, records)
 
 
-def collect_range_keys(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "KeyCollector":
+def new_range_key_collector(rules: Rules, scratch: Scratch, range_: Range, files: ExitStack) -> "RangeKeyCollector":
     """Return the collector of a range's keys."""
-    return KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
+    return RangeKeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
 
 
 def collect_keys(
@@ -248,7 +248,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-class KeyCollector:
+class RangeKeyCollector:
     """Writes the keys of one range to a scratch file."""
 
     def __init__(  # noqa: PLR0913 - where the keys go, and which are wanted

@@ -27,7 +27,7 @@ from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.committed_records import read_committed_records
 from jobs.products.index import KeyBlock
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, add_entries, hash_file
-from jobs.products.product import Output
+from jobs.products.product import RunOutput
 from jobs.storage.local import write_all
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -68,9 +68,9 @@ class EntryWork:
     file_ordinal: int
     recipe: IndexRecipe
     open_header: IndexHeader | None = None  # as the last run left it
-    open_rows_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
+    open_row_files: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
     open_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
-    left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
+    entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
     earlier_runs_end: int = 0  # messages before it get rows only if the lake has them
 
 
@@ -82,11 +82,11 @@ class EntryRows(NamedTuple):
     header: IndexHeader
     is_complete: bool
     sha256: str | None
-    actions: tuple[AddedFile, ...]  # the files that were written
-    left_out: int = 0  # entries without a row
+    added_files: tuple[AddedFile, ...]  # the files that were written
+    entries_without_row: int = 0  # entries without a row
 
 
-def write_entries(work: EntryWork, *, output: Output) -> EntryRows:
+def write_entries(work: EntryWork, *, output: RunOutput) -> EntryRows:
     """Write the new rows of one index file."""
     return _FileWriter(work, output).run()
 
@@ -94,7 +94,7 @@ def write_entries(work: EntryWork, *, output: Output) -> EntryRows:
 class _FileWriter:
     """Writes the new entries of one index file as rows, and the complete file if its hash is needed."""
 
-    def __init__(self, work: EntryWork, output: Output) -> None:
+    def __init__(self, work: EntryWork, output: RunOutput) -> None:
         self._work, self._output = work, output
         self._store = output.lake.location, output.naming.store_id
         self._pending: list[pa.RecordBatch] = []
@@ -145,17 +145,17 @@ class _FileWriter:
         remaining ones, and the file gets no hash.
         """
         work, output = self._work, self._output
-        self._left_out = work.left_out
+        self._left_out = work.entries_without_row
         file_ordinal, header, kept = ((_kept.get() or {}) if not is_hashed else {}).pop(self._store, (None, None, None))
         if kept is not None and (file_ordinal, header) == (work.file_ordinal, opened):
             builder.resume_file(kept, opened)
             return
         names = STORED_ENTRY.names or () if is_hashed else ("key_hash",)
         entries, found = read_index_file_entries(
-            output, work.open_rows_in, work.file_ordinal, opened.entry_count, names
+            output, work.open_row_files, work.file_ordinal, opened.entry_count, names
         )
         lost = opened.entry_count - int(np.count_nonzero(found))
-        if lost > work.left_out and self._make_again(builder, opened, found):
+        if lost > work.entries_without_row and self._make_again(builder, opened, found):
             return
         self._left_out = lost
         if is_hashed and not lost:
@@ -281,7 +281,7 @@ class _FileWriter:
 
 
 def read_index_file_entries(
-    output: Output, stored_in: Sequence[SnapshotFile], file_ordinal: int, entry_count: int, names: Sequence[str]
+    output: RunOutput, stored_in: Sequence[SnapshotFile], file_ordinal: int, entry_count: int, names: Sequence[str]
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """
     Return columns of an index file's entries in the lake, in file order, and which entries are present.
@@ -305,7 +305,7 @@ def read_index_file_entries(
     return entries, found
 
 
-def read_previous_header(output: Output, file_ordinal: int) -> IndexHeader:
+def read_previous_header(output: RunOutput, file_ordinal: int) -> IndexHeader:
     """Return the end of the previous index file in the lake, with which a file without entries begins."""
     snapshot = open_table(output.lake, INDEX_FILES.name)
     own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == file_ordinal - 1)

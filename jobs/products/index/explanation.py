@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Self
 
 from jobs.console.amounts import count_text
-from jobs.products.index import KeySequence, KeysOfLog, join_keys
+from jobs.products.index import KeySequence, LogKeyCollector, join_keys
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     FileComparison,
@@ -27,8 +27,8 @@ from jobs.products.index.file_builder import (
     is_all_zeros,
 )
 from jobs.products.index.plan import IndexPlan, is_covered
-from jobs.products.index.settings import Settings
-from jobs.products.index.survivors import FilePlacer, Survivor, ranges_cut_by_promotion, refusal_reason
+from jobs.products.index.settings import IndexSettings
+from jobs.products.index.survivors import FilePlacer, Survivor, ranges_truncated_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.epochs import takeover_offsets
@@ -39,7 +39,7 @@ from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
 
-FEW_BITS = 64
+FEW_DIFFERING_BITS = 64
 
 
 @unique
@@ -101,7 +101,7 @@ class ExplainedFile:
     broker_file: BrokerIndexFile
     verdict: FileVerdict
     survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
-    compared: FileComparison | None = None
+    comparison: FileComparison | None = None
     detail: str = ""
     right_name: str = ""  # of a file under the name of another one
 
@@ -118,7 +118,7 @@ class ExplainedFile:
     @property
     def differences(self) -> list[str]:
         """The first differences from the recomputed file, in words."""
-        return [*map(str, self.compared.differences)] if self.compared else []
+        return [*map(str, self.comparison.differences)] if self.comparison else []
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Explanation:
     """All index files of a store, explained."""
 
     store: Store
-    settings: Settings
+    settings: IndexSettings
     key_sequence: KeySequence
     files: tuple[ExplainedFile, ...] = ()
 
@@ -137,7 +137,7 @@ class Explanation:
         The values are the file's name, how many keys, the number of the first, and whether all are in later files.
         """
         end, known = 0, True
-        placed = [(one.survivor.start, one.survivor.end) for one in self.files if one.survivor is not None]
+        placed = [(one.survivor.first_key, one.survivor.end_key) for one in self.files if one.survivor is not None]
         for explained in self.files:
             survivor = explained.survivor
             if explained.verdict is FileVerdict.REPEATED:
@@ -145,34 +145,36 @@ class Explanation:
             if survivor is None or not explained.verdict.is_explained:
                 known = False
                 continue
-            if survivor.start > end and known:
-                yield explained.name, survivor.start - end, end, is_covered(end, survivor.start, placed)
-            end, known = max(survivor.end, 0), True
+            if survivor.first_key > end and known:
+                yield explained.name, survivor.first_key - end, end, is_covered(end, survivor.first_key, placed)
+            end, known = max(survivor.end_key, 0), True
 
     @property
-    def count_not_indexed(self) -> int:
+    def not_indexed_count(self) -> int:
         """Number of keys at the log's end that are in no file: a running broker has not indexed them yet."""
-        placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
+        placed = [explained.survivor.end_key for explained in self.files if explained.survivor is not None]
         return max(len(self.key_sequence) - max(placed, default=0), 0)
 
 
-def explain_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
+def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
     store: Store,
-    collected: KeysOfLog,
+    collected: LogKeyCollector,
     scratch: Scratch,
     doubtful: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
-    settings: Settings,
+    settings: IndexSettings,
 ) -> Explanation:
     """Recompute and classify every file that retention has left; *doubtful* are ranges of the log's changed records."""
     geometry, rules = settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
-    keys = replace(join_keys(store, collected.outcomes, scratch, start), doubtful=tuple(doubtful))
+    keys = replace(join_keys(store, collected.outcomes, scratch, start), doubtful_ranges=tuple(doubtful))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    keys = replace(keys, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), keys, geometry, store))
+    keys = replace(
+        keys, truncated_ranges=ranges_truncated_by_promotion(sane, takeover_offsets(store), keys, geometry, store)
+    )
     survivors = FilePlacer(keys, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, keys, geometry, rules)
     recipes = [plan.survivor_recipe(survivor) for survivor in survivors]
@@ -255,7 +257,7 @@ def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Expl
 
 def _first_key_of(explained: ExplainedFile) -> tuple[int, int]:
     """Return the place of a file among the others: several files may begin in one message that has many keys."""
-    start = 0 if explained.survivor is None else explained.survivor.start
+    start = 0 if explained.survivor is None else explained.survivor.first_key
     return explained.broker_file.header.begin_physical_offset, start
 
 
@@ -310,8 +312,8 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
     if survivor.lost_entry_count and _is_truncated_by_promotion(survivor, keys):
         return FileVerdict.TRUNCATED_BY_PROMOTION, f"{lost} that were truncated after a promotion; the others are equal"
     if survivor.skipped_keys:
-        count = sum(skip.keys for skip in survivor.skipped_keys)
-        numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
+        count = sum(skip.key_count for skip in survivor.skipped_keys)
+        numbers = ", ".join(str(skip.first_entry) for skip in survivor.skipped_keys)
         return FileVerdict.SKIPPED, f"{count_text(count, 'key')} of the log missing before entry {numbers}"
     if survivor.lost_entry_count:
         return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
@@ -322,9 +324,9 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
     if survivor.tail_count:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail_count, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
-        numbers = ", ".join(str(run.entry) for run in survivor.repeated_keys)
+        numbers = ", ".join(str(run.first_entry) for run in survivor.repeated_keys)
         return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"
-    if before is not None and not before.is_before_log and survivor.start < before.end:
+    if before is not None and not before.is_before_log and survivor.first_key < before.end_key:
         offset = survivor.broker_file.header.begin_physical_offset
         return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
     return FileVerdict.EQUAL, ""
@@ -334,7 +336,7 @@ def _is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
     """Return whether a promotion explains all messages of the file that are not in the log."""
     header = survivor.broker_file.header
     return all(
-        keys.is_cut_by_promotion(start, end - 1)
+        keys.is_truncated_by_promotion(start, end - 1)
         for start, end in keys.lost_ranges
         if end > header.begin_physical_offset and start <= header.end_physical_offset
     )
@@ -371,7 +373,7 @@ def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -
     rows = _count_of_rows(compared)
     if compared.zeroed_rows > rows // 2:
         return f"{compared.zeroed_rows} of {rows} differing slots and entries are zero: pages were never written"
-    if compared.differing_bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
+    if compared.differing_bits <= FEW_DIFFERING_BITS and not _is_of_a_key(compared, geometry):
         return "1 bit differs" if compared.differing_bits == 1 else f"{compared.differing_bits} bits differ"
     return ""
 

@@ -97,39 +97,39 @@ class IndexRecipe:
     @property
     def entry_count(self) -> int:
         """The number of entries."""
-        return self.head_count + sum(part.keys for part in self.parts) + self.tail_count
+        return self.head_count + sum(part.key_count for part in self.parts) + self.tail_count
 
 
-def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
+def build_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file, and pass its blocks to *write*, with the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
     add_entries(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
-def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
-    """Add the file's entries to *builder*, and pass them to *note*."""
+def add_entries(builder: FileBuilder, recipe: IndexRecipe, on_entries: OnEntries | None = None) -> None:
+    """Add the file's entries to *builder*, and pass them to *on_entries*."""
     last_entries = KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail_count + 1, recipe.tail_count)
     parts = [KeyPart(OWN_ENTRIES, 1, recipe.head_count), *recipe.parts, last_entries]
     for part in parts:
         if part.file == OWN_ENTRIES:
-            _adopt(builder, recipe, part, note)
+            _adopt(builder, recipe, part, on_entries)
             continue
-        for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=note is not None):
+        for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=on_entries is not None):
             raise_if_stopped()
-            entries = keys if note is None else keys.copy()
+            entries = keys if on_entries is None else keys.copy()
             number = builder.header.index_count
             builder.add(entries)
-            if note is not None:
-                note(number, entries, (keys, texts))
+            if on_entries is not None:
+                on_entries(number, entries, (keys, texts))
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
-    if recipe.broker_file is None or not part.keys:
+    if recipe.broker_file is None or not part.key_count:
         return
     with recipe.storage.open(recipe.broker_file.location) as file:
-        for number in range(part.first, part.first + part.keys, KEYS_PER_BLOCK):
-            data = bytearray(min(part.first + part.keys - number, KEYS_PER_BLOCK) * ENTRY.size)
+        for number in range(part.first_key, part.first_key + part.key_count, KEYS_PER_BLOCK):
+            data = bytearray(min(part.first_key + part.key_count - number, KEYS_PER_BLOCK) * ENTRY.size)
             found = file.read(recipe.geometry.entry_position(number), len(data))
             data[: len(found)] = found
             entries = np.frombuffer(data, np.uint8)
@@ -167,7 +167,7 @@ class BuildTask(NamedTuple):
     name: str
     kind: BuiltFileKind
     recipe: IndexRecipe
-    start: int
+    first_key: int
     doubt: str
     replaces: tuple[str, ...] = ()  # files in the store that this file replaces
 
@@ -200,7 +200,7 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
             write_all(descriptor, position, block)
             start_flush(descriptor, position, memoryview(block).nbytes)  # the disk begins to write meanwhile
 
-        header = write_blocks(work.recipe, write)
+        header = build_blocks(work.recipe, write)
         os.ftruncate(descriptor, size)
         digest = sha256_of(attempt)
         os.fsync(descriptor)
@@ -213,8 +213,8 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
     flush_directory(directory)
     recipe = work.recipe
     return BuiltFile(
-        work.name, work.kind, size, digest, header, work.start, recipe.entry_count, len(recipe.parts), gethostname(),
-        state,
+        work.name, work.kind, size, digest, header, work.first_key, recipe.entry_count, len(recipe.parts),
+        gethostname(), state,
     )  # fmt: skip
 
 
@@ -238,11 +238,11 @@ def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str
         )
 
 
-def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASH_BLOCK) -> str:
+def hash_file(read: Callable[[int, int], Buffer], block_size: int = HASH_BLOCK) -> str:
     """Return the SHA-256 of a file, of which this many bytes are used."""
     digest = sha256()
     position = 0
-    while data := read(position, at_once):
+    while data := read(position, block_size):
         digest.update(data)
         position += len(data)
     return digest.hexdigest()
@@ -273,7 +273,7 @@ def compare_file(recipe: IndexRecipe) -> FileComparison:
     end = recipe.geometry.entry_position(recipe.entry_count + 1)
     with recipe.storage.open(broker_file.location) as file:
         comparison = BlockComparison(recipe.geometry, file.read)
-        write_blocks(recipe, comparison.compare_block)
+        build_blocks(recipe, comparison.compare_block)
         return FileComparison(
             tuple(comparison.differences),
             comparison.counts,

@@ -27,16 +27,16 @@ UNKNOWN_PREVIOUS_END_DOUBT = "the end of the previous file is unknown, so the ti
 class PlannedFile(NamedTuple):
     """A file to build, with keys number *start* to *end*."""
 
-    start: int
-    end: int
+    first_key: int
+    end_key: int
     kind: BuiltFileKind
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
-    before: str = ""  # name of the kept file that it follows; empty: it comes before all
-    following: str = ""  # name of the kept file after it
+    previous_name: str = ""  # name of the kept file that it follows; empty: it comes before all
+    next_name: str = ""  # name of the kept file after it
 
-    def is_place_of(self, name: str) -> bool:
+    def can_have_name(self, name: str) -> bool:
         """Return whether a file with this name is between the same kept files."""
-        return self.before < name and (not self.following or name < self.following)
+        return self.previous_name < name and (not self.next_name or name < self.next_name)
 
 
 def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
@@ -89,17 +89,17 @@ class IndexPlan:
         *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
         keys, total, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
-        ends = [0, *(one.end for one in kept)]
+        ends = [0, *(one.end_key for one in kept)]
         counts = [capacity, *(one.broker_file.header.entry_count for one in kept)]  # nothing is lost before the log
         if completes:
             ends[-1] = self.end_after_filling(kept[-1])
-            counts[-1] += ends[-1] - kept[-1].end
+            counts[-1] += ends[-1] - kept[-1].end_key
         gaps: list[Iterable[PlannedFile]] = [
-            _between(start, right.start, capacity, "" if count >= capacity else RESTART_DOUBT, right)
+            _between(start, right.first_key, capacity, "" if count >= capacity else RESTART_DOUBT, right)
             for start, count, right in zip(ends, counts, kept, strict=False)
         ]
         if kept and keys.start_offset:  # else the log begins where the broker began
-            gaps[0] = _before(max(kept[0].start, 0), capacity)
+            gaps[0] = _before(max(kept[0].first_key, 0), capacity)
         last = list(_between(ends[-1], total, capacity))
         if keys.ends_without_keys and total in range(ends[-1], total + 1, capacity):
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
@@ -107,20 +107,20 @@ class IndexPlan:
         gaps.append(last if counts[-1] >= capacity else ())
         names = ["", *(one.broker_file.name for one in kept), ""]
         planned = [
-            one._replace(before=before, following=following)
+            one._replace(previous_name=before, next_name=following)
             for gap, (before, following) in zip(gaps, pairwise(names), strict=True)
             for one in gap
         ]
         if not kept:
             return planned
-        held = [(one.start, end) for one, end in zip(kept, ends[1:], strict=True)]
+        held = [(one.first_key, end) for one, end in zip(kept, ends[1:], strict=True)]
         # With another store's log, or after lost messages, a file may begin after the last key of the log.
-        return [one for one in planned if one.end <= total and not is_covered(one.start, one.end, held)]
+        return [one for one in planned if one.end_key <= total and not is_covered(one.first_key, one.end_key, held)]
 
     def end_after_filling(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""
         room = self.geometry.capacity - survivor.broker_file.header.entry_count
-        return min(survivor.end + room, len(self.key_sequence))
+        return min(survivor.end_key + room, len(self.key_sequence))
 
     def new_file_recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
         """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key precedes it."""
@@ -138,7 +138,7 @@ class IndexPlan:
                 survivor.tail_count,
             )  # 0 or 1 before the first put
         else:
-            parts += self.key_sequence.list_parts(survivor.end, end)
+            parts += self.key_sequence.list_parts(survivor.end_key, end)
         return IndexRecipe(
             self.geometry, self.rules, self.key_sequence.scratch, tuple(parts), survivor.previous, count,
             survivor.broker_file, survivor.head_count, tail, self.storage,

@@ -18,13 +18,13 @@ from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.launch.engine import count_cores
-from jobs.products.index import KeyCollector, KeySequence, RangeKeys
+from jobs.products.index import KeySequence, RangeKeyCollector, RangeKeys
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
-from jobs.products.product import FinishedProduct, Output, Run, StartedProduct, State
+from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
@@ -45,7 +45,7 @@ class ContinuationPoint(NamedTuple):
     files: tuple[BrokerIndexFile, ...] = ()  # the broker's own, in the first run
     file_ordinal: int = 0  # of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
-    left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
+    entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
 
 
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
@@ -59,12 +59,12 @@ def start_product(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
         output, geometry = run.output, opening.geometry
         spans = tuple(outcome.payload for outcome in outcomes)
         damaged = tuple(collect_damaged_ranges(outcomes))
-        keys = KeySequence(output.scratch, spans, opening.from_offset, damaged=damaged)
-        works = plan_entry_work(opening, run, keys)
+        keys = KeySequence(output.scratch, spans, opening.from_offset, damaged_ranges=damaged)
+        works = plan_index_files_work(opening, run, keys)
         written = run.workers.map(works, partial(write_entries, output=output), "building index entries")
         names = _find_broker_names(run.store, written)
         finished = FinishedProduct(state=_state(opening, written, to_offset))
-        finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
+        finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.added_files))
         with output.new_file(INDEX_FILES, "headers") as file:
             file.write_rows(
                 {
@@ -138,12 +138,12 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     return run.writers
 
 
-def _collector(output: Output, opening: ContinuationPoint, range_: Range, files: ExitStack) -> KeyCollector:
+def _collector(output: RunOutput, opening: ContinuationPoint, range_: Range, files: ExitStack) -> RangeKeyCollector:
     name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
-    return KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
+    return RangeKeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
 
-def plan_entry_work(opening: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
+def plan_index_files_work(opening: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
     """Return the plan of each file to write."""
     index = IndexPlan(run.store.storage, keys, opening.geometry.value, opening.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
@@ -163,7 +163,7 @@ def _ends_right(survivor: Survivor, keys: KeySequence) -> bool:
     if survivor.is_before_log:
         return True  # nothing contradicts it; its entries come without their keys
     count = survivor.broker_file.header.entry_count
-    last = keys.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    last = keys.read_keys(survivor.end_key - 1, survivor.end_key) if survivor.end_key > 0 else []
     return bool(count > survivor.head_count and not survivor.tail_count and last) and (
         last[0].physical_offset == survivor.broker_file.header.end_physical_offset
     )
@@ -184,7 +184,7 @@ def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, earlier_r
         files = () if snapshot is None else list_snapshot_files(output.lake, snapshot)
         own = (file for file in files if file.may_have("store_id", output.naming.store_id))
         opened_in = tuple(file for file in own if file.may_have("index_file", file_ordinal))
-        yield EntryWork(file_ordinal, recipe, opened, opened_in, ranges, opening.left_out, earlier_runs_end)
+        yield EntryWork(file_ordinal, recipe, opened, opened_in, ranges, opening.entries_without_row, earlier_runs_end)
     file_ordinal += opened is not None
     for number, start in enumerate(range(end, keys, capacity)):
         recipe = index.new_file_recipe(start, min(start + capacity, keys), opened)
@@ -208,13 +208,13 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     """Return the broker's files and the missing ones, in order; the newest one extends to the log's end."""
     # Each survivor (0) before the planned ones that come after it (1).
     made = [
-        (one.before, 1, one.start, index.new_file_recipe(one.start, one.end))
+        (one.previous_name, 1, one.first_key, index.new_file_recipe(one.first_key, one.end_key))
         for one in index.plan_missing_files(survivors, completes=bool(survivors))
-        if one.kind is not BuiltFileKind.OPEN or one.end > one.start
+        if one.kind is not BuiltFileKind.OPEN or one.end_key > one.first_key
     ]
     for survivor in survivors:
-        end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end
-        made.append((survivor.broker_file.name, 0, survivor.start, index.survivor_recipe(survivor, end)))
+        end = index.end_after_filling(survivor) if survivor is survivors[-1] else survivor.end_key
+        made.append((survivor.broker_file.name, 0, survivor.first_key, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 
 
@@ -255,7 +255,7 @@ def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: 
         "to_offset": max(to_offset, opening.from_offset),
         "file": last.file_ordinal if last else opening.file_ordinal,
         "header": list(header) if header else None,
-        "left_out": last.left_out if last else opening.left_out,
+        "left_out": last.entries_without_row if last else opening.entries_without_row,
         "geometry": list(opening.geometry.value),
         "geometry_origin": opening.geometry.origin,
         "rules": [[since, str(release)] for since, release in opening.writers.rules],

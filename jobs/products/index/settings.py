@@ -45,7 +45,7 @@ from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_r
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
 FIRST_RELEASES_OF_ERAS = tuple(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
-SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
+INDEX_SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
@@ -66,7 +66,7 @@ class GivenSettings(NamedTuple):
 NO_GIVEN_SETTINGS = GivenSettings()
 
 
-class Settings(NamedTuple):
+class IndexSettings(NamedTuple):
     """The settings with which index files are built."""
 
     geometry: Known[Geometry]
@@ -95,21 +95,25 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
-def determine_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Settings:
+def determine_index_settings(
+    store: Store, files: Sequence[BrokerIndexFile], given_settings: GivenSettings
+) -> IndexSettings:
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
-    geometry = determine_geometry(store, files, wanted)
+    geometry = determine_geometry(store, files, given_settings)
     sound = [file for file in files if file.size == geometry.value.file_size]
-    eras = detect_store_eras(store) if wanted.release is None else ()
-    rules = determine_rules(store, sound, geometry.value, wanted, eras)
+    eras = detect_store_eras(store) if given_settings.release is None else ()
+    rules = determine_rules(store, sound, geometry.value, given_settings, eras)
     # An era of index files is named by its first release; the releases that the log allows are more exact.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
-    return Settings(geometry, rules, determine_zone(files, wanted), newest.empty_index_count)
+    return IndexSettings(geometry, rules, determine_zone(files, given_settings), newest.empty_index_count)
 
 
-def determine_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[Geometry]:
+def determine_geometry(
+    store: Store, files: Sequence[BrokerIndexFile], given_settings: GivenSettings
+) -> Known[Geometry]:
     """Return the slots and entries of the files: given, detected, or the defaults."""
-    slots = wanted.hash_slots or wanted.conf.hash_slots
-    entries = wanted.index_num or wanted.conf.index_num
+    slots = given_settings.hash_slots or given_settings.conf.hash_slots
+    entries = given_settings.index_num or given_settings.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
     detected = geometry_stated_by_index_files(store, slots, entries)
@@ -122,7 +126,7 @@ def determine_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: G
             "entries a file has: pass --hash-slots and --index-num, or --broker-conf"
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
-    if wanted.conf.is_given:
+    if given_settings.conf.is_given:
         return Known(default, GIVEN, "the broker's configuration, which does not change RocketMQ's defaults")
     return Known(
         default,
@@ -133,33 +137,37 @@ def determine_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: G
 
 
 def determine_rules(
-    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, wanted: GivenSettings, eras: Sequence[Era]
+    store: Store,
+    files: Sequence[BrokerIndexFile],
+    geometry: Geometry,
+    given_settings: GivenSettings,
+    eras: Sequence[Era],
 ) -> Known[Writers]:
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
-    if wanted.release is not None:
-        return determine_writers(store, wanted.release, SWITCHES)
+    if given_settings.release is not None:
+        return determine_writers(store, given_settings.release, INDEX_SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     detected = detect_rules(store, files, geometry, candidates or PUBLISHED)
     if detected is not None:
         return detected
-    undecided = sorted({switch for era in eras for switch in era.undecided_switches(SWITCHES)})
+    undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
     if undecided:
         raise UndecidedError(
             "the release that wrote the store cannot be detected, and index files depend on it "
             f"({', '.join(undecided)}): pass --release"
         )
-    return writers_of_eras(eras, SWITCHES)
+    return writers_of_eras(eras, INDEX_SWITCHES)
 
 
-def determine_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[tzinfo]:
+def determine_zone(files: Sequence[BrokerIndexFile], given_settings: GivenSettings) -> Known[tzinfo]:
     """
     Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 
     A broker searches keys in the order of the names, and names its next file by its local time. So if the zone is
     unknown, files are named in the zone with the earliest local time: they then precede the broker's next file.
     """
-    if wanted.zone is not None:
-        return Known(wanted.zone, GIVEN, GIVEN)
+    if given_settings.zone is not None:
+        return Known(given_settings.zone, GIVEN, GIVEN)
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
         return Known(detected, DETECTED, "from the names and first store times of index files")
@@ -240,7 +248,7 @@ def _mixed(
 
 def write_same_index_files(one: Release, other: Release) -> bool:
     """Return whether two releases write the same index files."""
-    return all(getattr(one, switch) == getattr(other, switch) for switch in SWITCHES)
+    return all(getattr(one, switch) == getattr(other, switch) for switch in INDEX_SWITCHES)
 
 
 class _ExaminedFile:

@@ -35,11 +35,11 @@ class EntryRun(NamedTuple):
     them, or of the *keys* of changed records in their place.
     """
 
-    entry: int
-    start: int
+    first_entry: int
+    first_key: int
     is_lost: bool = False
-    keys: int = 0  # of the log; as many as entries unless these are lost
-    entries: int = 0
+    key_count: int = 0  # of the log; as many as entries unless these are lost
+    entry_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Survivor:
     """A file and its position in the sequence."""
 
     broker_file: BrokerIndexFile
-    start: int
+    first_key: int
     previous: IndexHeader | None = None  # the end of the file before it, as its first entry shows
     head_count: int = 0  # leading entries of messages before the log
     tail_count: int = 0  # last entries of messages that the log does not hold yet
@@ -61,23 +61,25 @@ class Survivor:
         return 0 < self.head_count == self.broker_file.header.entry_count
 
     @property
-    def end(self) -> int:
+    def end_key(self) -> int:
         """The number of the key after its last one."""
-        last = self.runs[-1] if self.runs else EntryRun(1, self.start, keys=self.broker_file.header.entry_count)
-        return last.start + last.keys
+        last = (
+            self.runs[-1] if self.runs else EntryRun(1, self.first_key, key_count=self.broker_file.header.entry_count)
+        )
+        return last.first_key + last.key_count
 
     @property
     def lost_entry_count(self) -> int:
         """Number of entries of messages that the log has lost."""
-        return sum(run.entries for run in self.runs if run.is_lost)
+        return sum(run.entry_count for run in self.runs if run.is_lost)
 
     @property
     def skipped_keys(self) -> list[EntryRun]:
         """Keys that the broker left out between two entries: their number, and the entry after them."""
         return [
-            EntryRun(run.entry, reached, keys=run.start - reached)
+            EntryRun(run.first_entry, reached, key_count=run.first_key - reached)
             for before, run in pairwise(self.runs)
-            if run.start > (reached := before.start + before.keys)
+            if run.first_key > (reached := before.first_key + before.key_count)
         ]
 
     @property
@@ -86,15 +88,19 @@ class Survivor:
         return [
             run
             for before, run in pairwise(self.runs)
-            if not before.is_lost and not run.is_lost and run.start < before.start + before.keys
+            if not before.is_lost and not run.is_lost and run.first_key < before.first_key + before.key_count
         ]
 
     def list_parts(self, keys: KeySequence) -> list[KeyPart]:
         """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
         found: list[KeyPart] = []
         for run in self.runs:
-            end = min(run.start + run.entries, len(keys))
-            found += [KeyPart(OWN_ENTRIES, run.entry, run.entries)] if run.is_lost else keys.list_parts(run.start, end)
+            end = min(run.first_key + run.entry_count, len(keys))
+            found += (
+                [KeyPart(OWN_ENTRIES, run.first_entry, run.entry_count)]
+                if run.is_lost
+                else keys.list_parts(run.first_key, end)
+            )
         return found
 
 
@@ -126,7 +132,7 @@ def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | No
     return None
 
 
-def ranges_cut_by_promotion(
+def ranges_truncated_by_promotion(
     files: Sequence[BrokerIndexFile], takeovers: Iterable[int], keys: KeySequence, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
@@ -138,7 +144,7 @@ def ranges_cut_by_promotion(
     found = []
     for takeover in takeovers:
         start = max(takeover, keys.start_offset)
-        if any(span.last_record is not None and span.last_record >= start for span in keys.spans):
+        if any(span.last_record_offset is not None and span.last_record_offset >= start for span in keys.ranges):
             odd = _entries_without_key(files, start, keys, geometry, store)
             if odd:
                 found.append((odd[0], odd[-1] + 1))
@@ -223,8 +229,9 @@ class FilePlacer:
         if found.lost_entry_count == found.broker_file.header.entry_count:
             return False
         again = self._keys.find_first_key(before.broker_file.header.end_physical_offset)
-        return not found.is_before_log and found.start < min(found.end, again) and any(
-            not one.is_before_log and one.start <= found.start and found.end <= one.end for one in placed
+        return not found.is_before_log and found.first_key < min(found.end_key, again) and any(
+            not one.is_before_log and one.first_key <= found.first_key and found.end_key <= one.end_key
+            for one in placed
         )  # fmt: skip
 
     def _run_from(
@@ -245,21 +252,21 @@ class FilePlacer:
             return number + 1, False
         last = found
         for end, file in enumerate(files[number + 1 :], number + 1):
-            if last.end > before.end:
+            if last.end_key > before.end_key:
                 return end, True
             following = self._place(file, last)
             # Two files of one start share at most one message, all keys of which may be repeated; after another kill
             # the next file begins where a log file does. No start creates a file that continues elsewhere.
             again = self._keys.find_first_key(last.broker_file.header.end_physical_offset)
-            if not again <= following.start <= last.end and not self._begins_log_file(following):
+            if not again <= following.first_key <= last.end_key and not self._begins_log_file(following):
                 return end, False  # no file between is the first of a run that goes farther
             last = following
         was_killed_again = last.broker_file.header.index_count < self._geometry.index_num
-        return len(files), last.end > before.end or was_killed_again
+        return len(files), last.end_key > before.end_key or was_killed_again
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
         segment = self._store.segment_at(survivor.broker_file.header.begin_physical_offset)
-        return segment is not None and self._keys.find_first_key(segment.base_offset) == survivor.start
+        return segment is not None and self._keys.find_first_key(segment.base_offset) == survivor.first_key
 
     def _place(self, broker_file: BrokerIndexFile, before: Survivor | None) -> Survivor:
         with self._store.open(broker_file) as file:
@@ -274,23 +281,25 @@ class FilePlacer:
             if count and head == count:
                 return Survivor(broker_file, -count, head_count=head)
             lost = self._lost(reader, head, count)
-            if lost and lost[0].entry == head + 1 and not head:
-                begins, start = None, lost[0].start
+            if lost and lost[0].first_entry == head + 1 and not head:
+                begins, start = None, lost[0].first_key
             else:
                 start = -head if head else self._start(entries, begins, before)
             runs = self._runs(reader, EntryRun(head + 1, max(start, 0)), count, lost)
         previous = None
-        if not head and not (runs[1:] and runs[1].entry == 1):
+        if not head and not (runs[1:] and runs[1].first_entry == 1):
             previous, is_lost = self._previous(start, entries, before)
             if is_lost:
                 runs[:1] = [EntryRun(1, start, is_lost=True), EntryRun(2, start + 1)]
-        ends = [*(run.entry for run in runs[1:]), count + 1]
+        ends = [*(run.first_entry for run in runs[1:]), count + 1]
         runs = [
-            run._replace(entries=end - run.entry, keys=run.keys if run.is_lost else end - run.entry)
+            run._replace(
+                entry_count=end - run.first_entry, key_count=run.key_count if run.is_lost else end - run.first_entry
+            )
             for run, end in zip(runs, ends, strict=True)
         ]
         found = Survivor(broker_file, start, previous, head, 0, None if head else begins, tuple(runs))
-        missing = 0 if runs[-1].is_lost else found.end - len(self._keys)
+        missing = 0 if runs[-1].is_lost else found.end_key - len(self._keys)
         return replace(found, tail_count=min(max(missing, 0), count - head))
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list[EntryRun]:
@@ -302,21 +311,21 @@ class FilePlacer:
                 continue
             first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
             if first < after:
-                changed = ((a, b) for a, b in self._keys.doubtful if start <= a < end)
+                changed = ((a, b) for a, b in self._keys.doubtful_ranges if start <= a < end)
                 keys = sum(self._keys.find_first_key(b) - self._keys.find_first_key(a) for a, b in changed)
                 key = self._keys.find_first_key(start)
-                found.append(EntryRun(first + 1, key, is_lost=True, keys=keys, entries=after - first))
+                found.append(EntryRun(first + 1, key, is_lost=True, key_count=keys, entry_count=after - first))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
-        candidates = [] if before is None or before.is_before_log else [before.end]
+        candidates = [] if before is None or before.is_before_log else [before.end_key]
         candidates += () if begins is None else begins or [begins.start]
         if not candidates:
-            return 0 if before is None else before.end
+            return 0 if before is None else before.end_key
         if not entries:
-            return before.end if before else len(self._keys)
+            return before.end_key if before else len(self._keys)
         return max(candidates, key=lambda start: self._matching(start, entries))
 
     def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
@@ -331,16 +340,16 @@ class FilePlacer:
         # first few entries show where the keys continue.
         runs = [first]
         for gap in [*lost, EntryRun(count + 1, len(self._keys))]:
-            more = self._runs_until(reader, runs[-1], gap.entry - 1)
+            more = self._runs_until(reader, runs[-1], gap.first_entry - 1)
             if more is None or len(runs) + len(more) > MAX_DISCONTINUITIES + 1:
                 return [first]
             runs += more
-            if not gap.entries:
+            if not gap.entry_count:
                 break
             # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
-            at, key = runs[-1].entry, runs[-1].start
-            runs.append(gap._replace(entry=max(at, min(gap.entry, at + gap.start - key))))
-            number, start = gap.entry + gap.entries, gap.start + gap.keys
+            at, key = runs[-1].first_entry, runs[-1].first_key
+            runs.append(gap._replace(first_entry=max(at, min(gap.first_entry, at + gap.first_key - key))))
+            number, start = gap.first_entry + gap.entry_count, gap.first_key + gap.key_count
             if number > count:
                 break
             again = self._find_again(reader, number, count) if start < len(self._keys) else start
@@ -353,13 +362,15 @@ class FilePlacer:
         """Return the beginnings of the runs that follow *run* up to entry number *end*; None if none explain it."""
         runs: list[EntryRun] = []
         while len(runs) < MAX_DISCONTINUITIES:
-            last = min(end, run.entry - 1 + len(self._keys) - run.start)
-            if last < run.entry or not self._is_other(reader, run.start - run.entry, last):
+            last = min(end, run.first_entry - 1 + len(self._keys) - run.first_key)
+            if last < run.first_entry or not self._is_other(reader, run.first_key - run.first_entry, last):
                 return runs
             # Up to the first jump every entry matches its key, and after it no entry does (entries ascend as the log
             # does): a binary search finds the first mismatch. `last` is known to be one.
-            wrong = bisect_left(range(last), 1, run.entry, key=partial(self._is_other, reader, run.start - run.entry))
-            again = self._find_again(reader, wrong, end) if wrong > run.entry else None
+            wrong = bisect_left(
+                range(last), 1, run.first_entry, key=partial(self._is_other, reader, run.first_key - run.first_entry)
+            )
+            again = self._find_again(reader, wrong, end) if wrong > run.first_entry else None
             if again is None:
                 return None
             run = EntryRun(wrong, again)
@@ -393,7 +404,7 @@ class FilePlacer:
         """
         own = None if before is None else before.broker_file.header
         candidates = [own, header_of_file_before(self._keys, start), own]
-        if before is not None and not before.is_before_log and start > before.end:
+        if before is not None and not before.is_before_log and start > before.end_key:
             del candidates[0]
         candidates = [*filter(None, candidates), None]
         keys = self._keys.read_keys(start, start + 1)

@@ -79,7 +79,7 @@ _FEW = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class QueueDifference:
     """One difference, or several consecutive ones of the same kind."""
 
     kind: DifferenceKind
@@ -97,23 +97,23 @@ class Difference:
         """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
         return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
 
-    def join(self, other: "Difference") -> "Difference | None":
+    def merge_with(self, other: "QueueDifference") -> "QueueDifference | None":
         """Return both as one, if *other* continues this one."""
         goes_on = other.position == self.position + self.times
         same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
         return replace(self, times=self.times + other.times) if goes_on and same else None
 
 
-def merge_differences(differences: Sequence[Difference]) -> Iterator[Difference]:
+def merge_differences(differences: Sequence[QueueDifference]) -> Iterator[QueueDifference]:
     """
     Yield differences by queue and position, with consecutive ones of the same kind merged.
 
     Differences of single records are not merged: each names its record.
     """
-    run: list[Difference] = []
-    current: Difference | None = None
+    run: list[QueueDifference] = []
+    current: QueueDifference | None = None
     for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
-        both = current.join(difference) if current else None
+        both = current.merge_with(difference) if current else None
         if current and both is None:
             yield from run if current.may_be_changed_record else [current]
             run = []
@@ -128,14 +128,14 @@ class UndispatchedRecords(NamedTuple):
 
     queue: QueueName
     log_offset: int  # of the first
-    first: int  # its queue offset
+    first_queue_offset: int  # its queue offset
     record_count: int
 
 
 class QueueWithoutFiles(NamedTuple):
     """The expected units of a queue without files."""
 
-    units: int
+    unit_count: int
     first_physical_offset: int
     last_physical_offset: int
     newest_ms: int = 0  # store time of their newest record
@@ -152,21 +152,19 @@ class JoinResult:
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
     waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
-    wrong_fields: list[Difference] = field(default_factory=list)  # of units at their place
-    differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
+    wrong_fields: list[QueueDifference] = field(default_factory=list)  # of units at their place
+    differences: list[QueueDifference] = field(default_factory=list)  # from `finish` on all of them
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
-    beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
+    first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # of each queue, in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
-    written: list[AddedFile] = field(default_factory=list)  # files of rows
-    newer: list[UndispatchedRecords] = field(
-        default_factory=list
-    )  # of records after the dispatched part, in the log's order
-    damaged: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
+    row_files: list[AddedFile] = field(default_factory=list)  # files of rows
+    undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in the log's order
+    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
     queues: tuple[StoredQueue, ...] = ()  # as they were when they were read
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
-    dispatched: int = 0
+    dispatched_offset: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
     records_end: int | None = None  # the end of the last record whose units were joined; None without any
 
@@ -199,7 +197,7 @@ class JoinResult:
         earlier = KINDS_OF_EARLIER_QUEUES.values()
         if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
             return 0
-        return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
+        return min((at for name, at in self.first_record_offsets.items() if name.topic == topic), default=0)
 
     def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""

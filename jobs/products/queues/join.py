@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from jobs.lake.table_file import AddedFile
 from jobs.products.queues import (
-    Difference,
     DifferenceKind,
     JoinResult,
+    QueueDifference,
     QueueWithoutFiles,
     UndispatchedRecords,
 )
@@ -33,16 +33,16 @@ from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.unit_files import (
     GroupUnits,
-    collect_range_units,
-    count_groups,
+    choose_group_count,
     discard_units,
-    group_of,
+    group_of_queue,
     has_units,
+    new_range_unit_collector,
     read_units,
 )
 from jobs.products.queues.unmatched import (
     CollectedLog,
-    Remainder,
+    QueueRemainder,
     ResolvedRecords,
     Rows,
     Write,
@@ -84,7 +84,7 @@ def collect_topic_evidence_with_queues(
     return table._replace(topics_with_queues=table.topics_with_queues | {queue.name.topic for queue in queues})
 
 
-def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
+def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
     workers: Workers,
     store: Store,
     rules: UnitRules,
@@ -95,7 +95,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
 ) -> CollectedLog:
     """Read a log and collect its expected units; *collectors* see each record."""
     ranges = plan_ranges(store, store.start_offset, range_size)
-    own = LogCollector(partial(collect_range_units, rules, groups, scratch))
+    own = LogCollector(partial(new_range_unit_collector, rules, groups, scratch))
     start, outcomes = read_ranges_not_deleted(
         workers, store, ranges, [own, *collectors], lambda results: discard_units(scratch, results[0])
     )
@@ -118,10 +118,10 @@ def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and w
     """Join all of a store, to find its differences; *recorded* are a lake's tables of its topics."""
     seen = probe_queue_ends(workers, store)
     topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
-    groups = count_groups(store.log_size)
+    groups = choose_group_count(store.log_size)
     # Units of a small log stay in memory.
     with open_scratch(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
-        log = collect_log(workers, store, rules, groups, scratch, range_size, collectors)
+        log = collect_log_units(workers, store, rules, groups, scratch, range_size, collectors)
         return compare_queues(workers, store, rules, seen, log, topics)
 
 
@@ -129,38 +129,38 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     workers: Workers,
     store: Store,
     rules: UnitRules,
-    seen: QueueEnds,
+    probed: QueueEnds,
     log: CollectedLog,
     topics: TopicEvidence,
     write: Write | None = None,
 ) -> JoinResult:
     """
-    Compare queues, as *seen* before the log was read, with the log's units, group by group.
+    Compare queues, as *probed* before the log was read, with the log's units, group by group.
 
     *write* writes the rows, in the tasks.
     """
     ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
-    dispatched = min(seen.dispatched_offset, log.end)
+    dispatched = min(probed.dispatched_offset, log.end)
     log = replace(
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
         # A run leaves out units that are newer than its log; `verify` compares every unit.
-        dispatched=seen.dispatched_offset if write is None else dispatched,
-        light_dispatched=seen.light_dispatched_offset,
+        dispatched_offset=probed.dispatched_offset if write is None else dispatched,
+        light_dispatched_offset=probed.light_dispatched_offset,
         has_clean_shutdown=store.is_complete,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
         write=write,
     )
     joined = JoinResult(
-        queues=seen.queues,
+        queues=probed.queues,
         topics=topics,
-        damaged=[*log.damaged],
+        damaged_ranges=[*log.damaged],
         log_end=log.end,
-        dispatched=dispatched,
+        dispatched_offset=dispatched,
         records_end=ends[-1] if ends else None,
     )
-    compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
+    compared = workers.map(list(_groups(probed, log)), partial(compare_queue_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = {offset for one in rest for offset in list_offsets_to_resolve(one, log)}
@@ -170,22 +170,24 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     for part in (*(result for result, _ in compared), *settled):
         joined.add(part)
     joined.finish()
-    joined.behind = log.end - joined.dispatched
+    joined.behind = log.end - joined.dispatched_offset
     if joined.waiting_light_units:
-        joined.behind = max(joined.behind, log.end - seen.light_dispatched_offset)
+        joined.behind = max(joined.behind, log.end - probed.light_dispatched_offset)
     return joined
 
 
 def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
-    members: list[list[ProbedQueue]] = [[] for _ in range(log.groups)]
+    members: list[list[ProbedQueue]] = [[] for _ in range(log.group_count)]
     for queue, processed_end, end in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
-        members[group_of(queue.name, log.groups)].append(ProbedQueue(queue, processed_end, end))
+        members[group_of_queue(queue.name, log.group_count)].append(ProbedQueue(queue, processed_end, end))
     for number, queues in enumerate(members):
         if queues or has_units([*log.lake_only, *log.ranges], number):
             yield number, queues
 
 
-def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog) -> tuple[JoinResult, list[Remainder]]:
+def compare_queue_group(
+    group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
+) -> tuple[JoinResult, list[QueueRemainder]]:
     """
     Compare the queues of a group with the log, and write their rows if they are wanted.
 
@@ -194,15 +196,15 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
     """
     number, queues = group
     task = _GroupTask(number, queues, log)
-    task.result.written = _written_rows(log, f"queues-{number:02d}", task.rows())
+    task.result.row_files = _written_rows(log, f"queues-{number:02d}", task.rows())
     return task.result, task.unsettled
 
 
-def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: ResolvedRecords) -> JoinResult:
+def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved: ResolvedRecords) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
     rows = (batch for one in part for batch in make_record_batches(*explain_remainder(one, log, resolved, result)))
-    result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
+    result.row_files = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result
 
 
@@ -217,9 +219,9 @@ def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
 class _GroupTask:
     def __init__(self, number: int, queues: Sequence[ProbedQueue], log: CollectedLog) -> None:
         self._number, self._log, self._queues = number, log, queues
-        self._rest = {queue.name: Remainder(queue) for queue, *_ in queues}
+        self._rest = {queue.name: QueueRemainder(queue) for queue, *_ in queues}
         self.result = JoinResult()
-        self.unsettled: list[Remainder] = []
+        self.unsettled: list[QueueRemainder] = []
 
     def rows(self) -> Rows:
         """Compare in log order, then explain the remainder of each queue; yield rows if they are wanted."""
@@ -244,11 +246,11 @@ class _GroupTask:
     def _compare(self, part: GroupUnits) -> Iterator[RowBlock]:
         """Compare units of a queue with the existing ones; note those that are expected later."""
         log, result, own = self._log, self.result, self._rest.get(part.name)
-        stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
-        result.newer += find_undispatched_runs(part.name, part.units[stop:])
-        if log.light_dispatched != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
+        stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched_offset))
+        result.undispatched_records += find_undispatched_runs(part.name, part.units[stop:])
+        if log.light_dispatched_offset != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
             # Units of a queue are in log order, so those that RocksDB has are the first ones.
-            there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched))
+            there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched_offset))
             result.waiting_light_units += stop - there
             stop = there
         if not stop:
@@ -263,14 +265,14 @@ class _GroupTask:
         newest_ms = int(part.units["store_timestamp"].max())
         known = result.without_queue.get(part.name, QueueWithoutFiles(0, first, last))
         result.without_queue[part.name] = QueueWithoutFiles(
-            known.units + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
+            known.unit_count + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:
             is_deleted = log.topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED
             status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
             yield make_row_block(part.name, part.units, status, part.tag_numbers)
 
-    def _match(self, own: Remainder, part: GroupUnits, *, is_kept: bool) -> Iterator[RowBlock]:
+    def _match(self, own: QueueRemainder, part: GroupUnits, *, is_kept: bool) -> Iterator[RowBlock]:
         """
         Compare units with those at their addresses.
 
@@ -326,10 +328,10 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     return stored
 
 
-def _wrong_field(kind: DifferenceKind, part: GroupUnits, at: int, name: str, found: int) -> Difference:
+def _wrong_field(kind: DifferenceKind, part: GroupUnits, at: int, name: str, found: int) -> QueueDifference:
     unit = part.units[at]
     position, log_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
-    return Difference(kind, part.name, position, str(found), str(int(unit[name])), name, log_offset=log_offset)
+    return QueueDifference(kind, part.name, position, str(found), str(int(unit[name])), name, log_offset=log_offset)
 
 
 def _blocks(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from jobs.products.queues import (
     KINDS_OF_EARLIER_QUEUES,
     WRONG_POSITION_KINDS,
-    Difference,
     DifferenceKind,
     JoinResult,
+    QueueDifference,
     merge_differences,
 )
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
@@ -28,8 +28,8 @@ from jobs.products.queues.unmatched import (
     RECORD_DELETED,
     UNITS_PER_PORTION,
     CollectedLog,
+    QueueRemainder,
     RecordFields,
-    Remainder,
     ResolvedRecords,
     UnmatchedUnit,
     classify_gap_units,
@@ -46,14 +46,16 @@ QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbe
 
 
 def explain_remainder(
-    remainder: Remainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
+    remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
 ) -> QueueRows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     return _Settling(remainder, log, resolved, joined).run()
 
 
 class _Settling:
-    def __init__(self, remainder: Remainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult) -> None:
+    def __init__(
+        self, remainder: QueueRemainder, log: CollectedLog, resolved: ResolvedRecords, joined: JoinResult
+    ) -> None:
         self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
         self._queue, self._name = remainder.queue, remainder.queue.name
         self._with_rows = log.write is not None
@@ -61,10 +63,10 @@ class _Settling:
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
-        self._differences: list[Difference] = []
+        self._differences: list[QueueDifference] = []
         self.blocks: list[RowBlock] = []
         self.tags: list[str] = []
-        self._beginning = joined.beginnings[self._name] = self._find_beginning()
+        self._beginning = joined.first_record_offsets[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
         for start, units, expired, blanks, odd in classify_gap_units(self._remainder, self._log):
@@ -90,8 +92,8 @@ class _Settling:
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
-        firsts += [run.log_offset for run in self._remainder.lost if run.position == 0]
-        if self._remainder.first_live == 0:
+        firsts += [run.log_offset for run in self._remainder.missing_units if run.position == 0]
+        if self._remainder.first_live_position == 0:
             firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
 
@@ -99,7 +101,7 @@ class _Settling:
         some = units[chosen]
         if some.size and not is_deleted(some).all():
             positions = start + np.flatnonzero(chosen)
-            block = make_row_block(self._name, some, UnitStatus.EXPIRED, places=positions)
+            block = make_row_block(self._name, some, UnitStatus.EXPIRED, positions=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
 
     def _explain(self, unit: UnmatchedUnit) -> None:
@@ -186,7 +188,7 @@ class _Settling:
 
     def _explain_blanks(self) -> None:
         """Distinguish blanks in place of lost records from blanks in front of records of the log."""
-        ends = [unit for run in self._remainder.lost for unit in (run.first, run.last)]
+        ends = [unit for run in self._remainder.missing_units for unit in (run.first_unit, run.last_unit)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
         blanks = {
@@ -273,11 +275,11 @@ class _Settling:
     def _kind_of_earlier(self) -> DifferenceKind:
         """Classify the messages before the queue's beginning."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
-        times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
+        times += [run.newest_ms for run in self._remainder.missing_units if run.last_offset < self._beginning]
         return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
-        for run in self._remainder.lost:
+        for run in self._remainder.missing_units:
             is_earlier = run.last_offset < self._beginning
             at = run.position
             for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
@@ -285,7 +287,7 @@ class _Settling:
                     kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
                     is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
                     found = "no file" if has_gap else "missing"
-                    text = _text_of(run.first[0]) if is_first else f"the unit of queue offset {at}"
+                    text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
                     log_offset = run.log_offset if is_first and not has_gap else None
                     self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
                 if position < run.end and self._remainder.has_gap_at(position):
@@ -303,7 +305,7 @@ class _Settling:
         times: int = 1,
         log_offset: int | None = None,
     ) -> None:
-        difference = Difference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
+        difference = QueueDifference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
         self._differences.append(difference)
 
     def _row(
@@ -314,7 +316,7 @@ class _Settling:
         record: RecordFields | None = None,
     ) -> None:
         if self._with_rows:
-            block = make_row_block(self._name, unit.stored, status, places=np.array([unit.position]))
+            block = make_row_block(self._name, unit.stored, status, positions=np.array([unit.position]))
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
@@ -362,11 +364,11 @@ def group_displaced_units(displaced: Iterable[tuple[int, int]]) -> Iterator[list
         yield [place for _, place in run]
 
 
-def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -> Iterator[Difference]:
+def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -> Iterator[QueueDifference]:
     """Classify consecutive displaced units (position, queue offset) as exchanged with each other, or shifted."""
     if sorted(queue_offset for _, queue_offset in displaced) == [position for position, _ in displaced]:
         text = ", ".join(str(queue_offset) for _, queue_offset in displaced[:_SHOWN])
-        yield Difference(
+        yield QueueDifference(
             DifferenceKind.OUT_OF_ORDER,
             queue,
             displaced[0][0],
@@ -378,10 +380,12 @@ def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -
     for position, queue_offset in displaced:
         kind = DifferenceKind.RESTARTED if queue_offset == 0 else DifferenceKind.MISPLACED
         found, expected = f"the unit of queue offset {queue_offset}", f"that of queue offset {position}"
-        yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
+        yield QueueDifference(kind, queue, position, found, expected, shift=position - queue_offset)
 
 
-def follows_from_losses(shifted: Difference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]) -> bool:
+def follows_from_losses(
+    shifted: QueueDifference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]
+) -> bool:
     """Return whether units are displaced only because earlier ones are missing or surplus."""
     shift = shifted.shift
     if shift < 0:

@@ -18,7 +18,7 @@ from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
 from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
 from jobs.products.queues.settings import determine_unit_rules
-from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, choose_group_count, discard_units
 from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
@@ -73,7 +73,7 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary
-    groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
+    groups = choose_group_count(min(new_bytes, run.step_bytes or new_bytes))
     output, selection = run.output, run.selection
     scratch = output.scratch if groups > 1 else None
     rules = determine_unit_rules(run.store, run.writers.rules, run.given_settings.conf)
@@ -122,7 +122,7 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             notes=list(undecided_topic_notes(joined)),
             contradictions=count_contradictions(joined, run.store),
         )
-        finished.add(CONSUME_QUEUE, *joined.written)
+        finished.add(CONSUME_QUEUE, *joined.row_files)
         return finished
 
     return StartedProduct(boundary, collector, finish)
@@ -165,7 +165,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.times for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
-    return wrong + sum(joined.without_queue[name].units for name in missing)
+    return wrong + sum(joined.without_queue[name].unit_count for name in missing)
 
 
 def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
@@ -188,7 +188,7 @@ def next_run_state(joined: JoinResult, state: State | None = None) -> State:
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {
-        "dispatched": joined.dispatched,
+        "dispatched": joined.dispatched_offset,
         # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
         "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
         "queues": [[*name, position] for name, position in sorted(watermarks.items())],

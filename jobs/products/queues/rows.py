@@ -51,13 +51,13 @@ def make_row_block(
     units: Units,
     status: UnitStatus,
     tags: NDArray[np.int32] | None = None,
-    places: NDArray[np.int64] | None = None,
+    positions: NDArray[np.int64] | None = None,
 ) -> RowBlock:
-    """Return rows for expected units; for stored ones (at *places*), without the fields of records."""
-    is_batch, is_stored = name.kind is QueueKind.BATCH, places is not None
+    """Return rows for expected units; for stored ones (at *positions*), without the fields of records."""
+    is_batch, is_stored = name.kind is QueueKind.BATCH, positions is not None
     return RowBlock(
         name,
-        units["base_offset"] if is_batch and is_stored else units["queue_offset"] if places is None else places,
+        units["base_offset"] if is_batch and is_stored else units["queue_offset"] if positions is None else positions,
         units["physical_offset"],
         units["size"],
         units["tags_code"],

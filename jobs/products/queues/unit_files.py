@@ -65,12 +65,12 @@ class GroupUnits(NamedTuple):
     tags: Sequence[str] = ()
 
 
-def count_groups(log_size: int) -> int:
+def choose_group_count(log_size: int) -> int:
     """Return the number of groups for the queues of a log."""
     return min(max(log_size // _A_GROUP, 1), _MOST_GROUPS)
 
 
-def group_of(name: QueueName, groups: int) -> int:
+def group_of_queue(name: QueueName, groups: int) -> int:
     """Return the group that a queue belongs to."""
     return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
 
@@ -130,7 +130,7 @@ class RangeUnitCollector:
             self._parts.append(write_units(self._scratch, file, packed, queues, self._groups, with_tags=with_tags))
 
 
-def collect_range_units(
+def new_range_unit_collector(
     rules: UnitRules, groups: int, scratch: Scratch | None, _range: Range, _files: ExitStack
 ) -> RangeUnitCollector:
     """Return the collector of a range's units."""
@@ -169,7 +169,7 @@ def _parts(
     """Yield the bytes of all groups, and record their sections."""
     members: list[list[tuple[QueueName, slice]]] = [[] for _ in sections]
     for name, place in queues:
-        members[group_of(name, len(sections))].append((name, place))
+        members[group_of_queue(name, len(sections))].append((name, place))
     position = 0
     data, size = packed.units.view(np.uint8).data, PACKED_UNIT.itemsize
     for number, group in enumerate(members):

@@ -48,8 +48,8 @@ class MissingUnits(NamedTuple):
 
     position: int  # of the first unit
     unit_count: int
-    first: Units  # the first unit, alone
-    last: Units
+    first_unit: Units  # the first unit, alone
+    last_unit: Units
     log_offset: int  # of the first unit
     last_offset: int  # of the last unit
     newest_ms: int  # store time of their newest record
@@ -66,13 +66,13 @@ class CollectedLog:
 
     ranges: Sequence[RangeUnits]
     scratch: Scratch | None
-    groups: int
+    group_count: int
     start: int  # after the part that retention deleted before it was read
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
-    dispatched: int = NO_LIMIT  # records from it on may have no units yet
-    light_dispatched: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
+    dispatched_offset: int = NO_LIMIT  # records from it on may have no units yet
+    light_dispatched_offset: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
     has_clean_shutdown: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
     records: int = 0
@@ -90,15 +90,15 @@ class CollectedLog:
 
 
 @dataclass(slots=True)
-class Remainder:
+class QueueRemainder:
     """The unmatched units and positions of one queue: collected range by range, then closed."""
 
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
-    lost: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
+    missing_units: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
-    first_live: int | None = None  # the first position that a record claims that the log still has
-    open_from: int | None = None  # after this position a broker may be writing
+    first_live_position: int | None = None  # the first position that a record claims that the log still has
+    open_from_position: int | None = None  # after this position a broker may be writing
     units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, not at their address
     _left: list[Units] = field(default_factory=list)
     _runs: list[tuple[int, int]] = field(default_factory=list)  # of matched units: position and length
@@ -131,15 +131,15 @@ class Remainder:
             log_offset, last_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
             position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
             run = MissingUnits(position, own.size, first, last, log_offset, last_offset, newest_ms)
-            known = self.lost[-1] if self.lost else None
+            known = self.missing_units[-1] if self.missing_units else None
             if known and run.position == known.end and run.log_offset > known.last_offset:
                 newest_ms = max(known.newest_ms, newest_ms)
                 unit_count = known.unit_count + run.unit_count
-                self.lost[-1] = known._replace(
-                    unit_count=unit_count, last=last, last_offset=last_offset, newest_ms=newest_ms
+                self.missing_units[-1] = known._replace(
+                    unit_count=unit_count, last_unit=last, last_offset=last_offset, newest_ms=newest_ms
                 )
             else:
-                self.lost.append(run)
+                self.missing_units.append(run)
 
     def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
         """Determine the unmatched positions from *start* on; return the end of the processed part of the queue."""
@@ -150,23 +150,23 @@ class Remainder:
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
         gaps = list(gaps_between(start, end, matched))
-        if gaps and gaps[-1][1] == end and log.dispatched != NO_LIMIT:
-            self.open_from, last = gaps.pop()
-            end, newer_end = _find_newer(self.queue, self.open_from, last, log.dispatched)
-            gaps += [(self.open_from, end)] * (end > self.open_from)
+        if gaps and gaps[-1][1] == end and log.dispatched_offset != NO_LIMIT:
+            self.open_from_position, last = gaps.pop()
+            end, newer_end = _find_newer(self.queue, self.open_from_position, last, log.dispatched_offset)
+            gaps += [(self.open_from_position, end)] * (end > self.open_from_position)
             starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
             later = min((start for start in starts if start >= newer_end), default=last)
             if log.write is None and later < last:
                 gaps.append((later, last))  # a recovery that truncates a queue deletes its later files
         self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
-        self.first_live = min(self._runs)[0] if self._runs else None
+        self.first_live_position = min(self._runs)[0] if self._runs else None
         self._left, self._runs, self._kept_runs = [], [], []
         return end
 
     @property
     def is_empty(self) -> bool:
         """Whether every unit is matched."""
-        return not (self.gaps or self.units.size or self.lost)
+        return not (self.gaps or self.units.size or self.missing_units)
 
     def has_gap_at(self, position: int) -> bool:
         """Return whether *position* is in a gap."""
@@ -175,7 +175,7 @@ class Remainder:
 
     def is_lost_at(self, position: int) -> bool:
         """Return whether *position* is in no file although a record has its unit there."""
-        return any(run.position <= position < run.end for run in self.lost)
+        return any(run.position <= position < run.end for run in self.missing_units)
 
 
 def gaps_between(start: int, end: int, matched_runs: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -250,14 +250,14 @@ class UnmatchedUnit(NamedTuple):
 ClassifiedGapUnits = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
 
 
-def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[ClassifiedGapUnits]:
+def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedGapUnits]:
     """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
     for start, stop in (part for gap in remainder.gaps for part in _in_files(queue, *gap)):
         units, places = read_stored_units(queue, start, stop), np.arange(start, stop)
-        before = places < (stop if remainder.first_live is None else remainder.first_live)
+        before = places < (stop if remainder.first_live_position is None else remainder.first_live_position)
         blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before & ~np.isin(places, wanted)
         offsets = units["physical_offset"]
         # Units of a range that was not read follow those of records that were: `before` does not apply.
@@ -266,8 +266,10 @@ def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Clas
         expired = is_written(units) & deleted & ~blanks
         expired |= is_deleted(units)
         newer = np.zeros(units.size, np.bool_)
-        if remainder.open_from is not None:  # written since this run has settled its end: these are the next run's
-            newer = (places >= remainder.open_from) & (offsets >= log.dispatched)
+        if (
+            remainder.open_from_position is not None
+        ):  # written since this run has settled its end: these are the next run's
+            newer = (places >= remainder.open_from_position) & (offsets >= log.dispatched_offset)
         codes = read_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
         odd = [
             UnmatchedUnit(
@@ -279,7 +281,7 @@ def classify_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Clas
         yield start, units, expired, blanks, odd
 
 
-def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
+def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int]]:
     """
     Yield the parts of the gaps that are in no file, and that no record of a lost file claims.
 
@@ -289,13 +291,13 @@ def find_gaps_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
     ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
     held = [
         *((first, stop - first) for first, stop in ends),
-        *((run.position, run.unit_count) for run in remainder.lost),
+        *((run.position, run.unit_count) for run in remainder.missing_units),
     ]
     for start, end in remainder.gaps:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def list_offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
+def list_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
     for *_, odd in classify_gap_units(remainder, log):

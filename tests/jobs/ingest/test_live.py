@@ -111,7 +111,7 @@ def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_ag
             broker.truncate(placed[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, crash)):
+    with patch.object(index_product, "plan_index_files_work", preceded(index_product.plan_index_files_work, crash)):
         during = ingest_beside(broker.root)
     history = list(stored_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")

@@ -25,7 +25,7 @@ from jobs.products import PRODUCT_NAMES
 from jobs.products.index import product as index_product
 from jobs.products.index.entries import read_index_file_entries
 from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
-from jobs.products.product import Output
+from jobs.products.product import RunOutput
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
@@ -229,7 +229,7 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     lake = Lake(str(tmp_path))
     found = [
         read_index_file_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
-        for output in (Output(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
+        for output in (RunOutput(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
 
     assert found == [1, 2]
@@ -347,7 +347,7 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
         for path in deleted:
             path.unlink()
 
-    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, retention)):
+    with patch.object(index_product, "plan_index_files_work", preceded(index_product.plan_index_files_work, retention)):
         summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])

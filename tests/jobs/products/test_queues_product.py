@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from jobs.console.result import Severity
 from jobs.ingest import Summary
 from jobs.ingest.run import ingest
-from jobs.products.product import Output, RangeResult
+from jobs.products.product import RangeResult, RunOutput
 from jobs.products.queues import DifferenceKind
-from jobs.products.queues.join import ProbedQueue, compare_group
+from jobs.products.queues.join import ProbedQueue, compare_queue_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,
     explain_remainder,
@@ -454,12 +454,12 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
 
-    def swept(_output: Output, _results: Sequence[RangeResult]) -> None:
+    def swept(_output: RunOutput, _results: Sequence[RangeResult]) -> None:
         written.extend(path.read_bytes() for path in tmp_path.glob("some/*/*.units"))
 
-    with patch("jobs.products.queues.product.count_groups", return_value=3):
+    with patch("jobs.products.queues.product.choose_group_count", return_value=3):
         ingest_store(store, tmp_path / "all")
-        with patch.object(Output, "delete_scratch", swept):
+        with patch.object(RunOutput, "delete_scratch", swept):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]
@@ -514,7 +514,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
 
     def result(count: int) -> bytes:
         end = count * ranges[0].units.size * SIZE
-        compared, unsettled = compare_group((0, queues), log=CollectedLog(files[:count], scratch, 1, 0, end))
+        compared, unsettled = compare_queue_group((0, queues), log=CollectedLog(files[:count], scratch, 1, 0, end))
         assert compared.matched == compared.expected == count * ranges[0].units.size
         assert not compared.differences
         assert not unsettled

@@ -25,12 +25,12 @@ from jobs.products.index.file_builder import (
     BuildTask,
     BuiltFile,
     BuiltFileKind,
+    build_blocks,
     check_built_file,
     file_name_for_time,
-    write_blocks,
 )
 from jobs.products.index.plan import FIRST_MESSAGES_DELETED_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
-from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, IndexSettings
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files
 from jobs.rebuild.index import (
     IndexRebuildPlanner,
@@ -148,7 +148,7 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
     newest = max(decode_header(data).end_timestamp for data in files_in(store / "index"))
     shutil.rmtree(store / "index")
     if how == "repair":
-        request = RepairRequest(str(store), tmp_path / "out", wanted=GivenSettings(100, 20), apply=True)
+        request = RepairRequest(str(store), tmp_path / "out", given_settings=GivenSettings(100, 20), apply=True)
         repair(request, SerialWorkers())
     else:
         rebuilt(store, tmp_path / "out", GivenSettings(100, 20))
@@ -286,7 +286,7 @@ RANDOM = 24
 def built(build: BuildTask) -> bytes:
     data = bytearray(TINY.file_size)
 
-    write_blocks(build.recipe, into(data))
+    build_blocks(build.recipe, into(data))
     return bytes(data)
 
 
@@ -302,7 +302,7 @@ def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
 
 def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> None:
     store, rules = list_store(str(root), commitlog=log_folders(root)), RULES.get(name, release_of(name))
-    settings = Settings(
+    settings = IndexSettings(
         Known(TINY, "given", ""),
         Known(Writers(parse_rules(rules), rules), "given", ""),
         Known(UTC, "given", ""),
@@ -372,10 +372,10 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, following="23"),
-        PlannedFile(3, 13, BuiltFileKind.FULL, following="23"),
-        PlannedFile(13, 23, BuiltFileKind.FULL, following="23"),
-        PlannedFile(33, 40, BuiltFileKind.OPEN, before="23"),
+        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_name="23"),
+        PlannedFile(3, 13, BuiltFileKind.FULL, next_name="23"),
+        PlannedFile(13, 23, BuiltFileKind.FULL, next_name="23"),
+        PlannedFile(33, 40, BuiltFileKind.OPEN, previous_name="23"),
     ]
 
 

@@ -200,7 +200,7 @@ class World:
         assert self._scene.request.lake is not None
         wanted = GivenSettings(100, 20, "5.3.3", conf=BrokerConf(consume_queue_size=200))
         asked = RestoreRequest(
-            Lake(self._scene.request.lake.location), self.store, wanted=wanted, resume=self.store.exists()
+            Lake(self._scene.request.lake.location), self.store, given_settings=wanted, resume=self.store.exists()
         )
         restore(asked, SerialWorkers())
 

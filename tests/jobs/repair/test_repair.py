@@ -399,7 +399,9 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
     lose_first_segment_like_retention(store)
     wanted = GivenSettings(100, 20, release_of(name))
 
-    summary = repair(RepairRequest(str(store), store.parent / "repair", wanted=wanted, apply=True), SerialWorkers())
+    summary = repair(
+        RepairRequest(str(store), store.parent / "repair", given_settings=wanted, apply=True), SerialWorkers()
+    )
 
     assert summary.left is not None
     assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])

@@ -28,7 +28,7 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
 
 
 def repaired(store: Path, out: str) -> RepairSummary:
-    return repair(RepairRequest(str(store), store.parent / out, wanted=WANTED, apply=True), SerialWorkers())
+    return repair(RepairRequest(str(store), store.parent / out, given_settings=WANTED, apply=True), SerialWorkers())
 
 
 def change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:

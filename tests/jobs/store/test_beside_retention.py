@@ -44,7 +44,7 @@ def verified(store: Path, workers: Workers) -> Verdict:
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
-@pytest.mark.parametrize("step", [None, "ranges_cut_by_promotion", "IndexPlan"])
+@pytest.mark.parametrize("step", [None, "ranges_truncated_by_promotion", "IndexPlan"])
 def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str | None, index_files: int) -> None:
     """Before the log is read and the queues are joined with it, or at a step of the comparison of index files."""
     delete = partial(expire, store, index_files=index_files)

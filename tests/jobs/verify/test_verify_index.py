@@ -39,7 +39,7 @@ def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0
     with open_scratch(None, {}) as scratch:
         verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
         read_ranges_not_deleted(SerialWorkers(), store, ranges, [check, *verification.collectors])
-        return verification.report(SerialWorkers(), store, ranges, check)
+        return verification.build_report(SerialWorkers(), store, ranges, check)
 
 
 def index_file(store: Path, number: int) -> Path:
