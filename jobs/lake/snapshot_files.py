@@ -10,9 +10,10 @@ cannot be read by mistake.
 returns what a commit must say about the vectors of the files that it removes.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
@@ -173,6 +174,20 @@ def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
             raise
         return False
     return True
+
+
+def find_damaged_file(lake: Lake, files: Iterable[str], seconds: float) -> str | None:
+    """Return the first of these files that is missing or not valid Parquet; None if none is found within *seconds*."""
+    last_moment = monotonic() + seconds
+    for file in files:
+        try:
+            with _naming_damaged_files(lake.locate(file), "this file"), lake.open_arrow_file(file) as source:
+                for _ in pq.ParquetFile(source).iter_batches():
+                    if monotonic() > last_moment:
+                        return None
+        except OSError:  # the file that the caller reports
+            return file
+    return None
 
 
 def read_batches(

@@ -259,20 +259,14 @@ class LakeTables:
 
     def _find_unreadable_file(self) -> str | None:
         """Return a damaged file of a table that queries have opened; None if the search finds none in its time."""
-        import pyarrow.parquet as pq
+        from jobs.lake.snapshot_files import find_damaged_file  # loads the compiler
 
-        last_moment = monotonic() + _SEARCHED_S
-        for name, table in self._opened.items():
-            for row in rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ():
-                file = f"{self._folders[name]}/{unquote(row['path'])}"
-                try:
-                    with Lake(self.location, self._options).open_arrow_file(file) as source:
-                        for _ in pq.ParquetFile(source).iter_batches():
-                            if monotonic() > last_moment:
-                                return None
-                except (OSError, pa.ArrowException):
-                    return file
-        return None
+        files = (
+            f"{self._folders[name]}/{unquote(row['path'])}"
+            for name, table in self._opened.items()
+            for row in (rows_without_timestamps(table.get_add_actions(flatten=True)) if table is not None else ())
+        )
+        return find_damaged_file(Lake(self.location, self._options), files, _SEARCHED_S)
 
 
 def is_lake(location: str, options: Mapping[str, str]) -> bool:

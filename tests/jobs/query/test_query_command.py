@@ -23,7 +23,7 @@ from jobs.console.rows import csv_line
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, packages_loaded_by
-from tests.support.lakes import delta_extension
+from tests.support.lakes import delta_extension, ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 
 
@@ -35,6 +35,13 @@ def run_all(run: Run) -> Run:
 @pytest.fixture
 def run(run: Run) -> Run:
     return partial(run, "query")
+
+
+@pytest.fixture(scope="module")
+def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lake")
+    ingest_store(golden("b551-base"), folder, "b0")
+    return folder
 
 
 FIRST = ("by-offset", "-t", "Orders", "-i", "0", "-o", "0")
