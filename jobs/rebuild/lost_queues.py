@@ -154,7 +154,10 @@ class _Comparison:
         self._bad_segments: set[int] = set()
         self._has_strays = False  # some queue lacks records
         self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
+        self._displaced: dict[QueueName, list[QueueDifference]] = defaultdict(list)
         for one in joined.differences:
+            if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}:
+                self._displaced[one.queue].append(one)
             is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of a segment whose length shows it
             is_last = one.position + one.times >= joined.ends[one.queue]
             if (
@@ -302,10 +305,7 @@ class _Comparison:
 
     def _displaced_units(self, queue: BuiltQueue) -> Iterator[QueueDifference]:
         """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
-        kinds = {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}
-        for one in self._joined.differences:
-            if one.queue == queue.name and one.kind in kinds and self.verdicts.keys() & {*self._paths_of(one)}:
-                yield one
+        return (one for one in self._displaced[queue.name] if self.verdicts.keys() & {*self._paths_of(one)})
 
     def _is_displaced_to_its_end(self, queue: BuiltQueue) -> bool:
         """Return whether the store's last file has units where the log displaces them: then it displaces all before."""

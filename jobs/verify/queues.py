@@ -30,7 +30,7 @@ from jobs.diagnosis.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference
+from jobs.products.queues import MISSING_UNIT_KINDS, DifferenceKind, JoinResult, QueueDifference, UndispatchedRecords
 from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
@@ -313,16 +313,17 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
 
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
     """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
-    there = {queue.name.path for queue in joined.queues}
+    paths = [queue.name.path for queue in joined.queues]
+    there = {path.partition("/")[0] for path in paths} | {path.rpartition("/")[0] for path in paths}
     counts = {name.path: count for name, (count, *_) in joined.without_queue.items()}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
-        if len(some) > 1 and not any(path.startswith(f"{kind}/") for path in there):
+        if len(some) > 1 and kind not in there:
             yield _folder(kind, some, counts)
             continue
         for topic, of_topic in groupby(some, lambda finding: finding.file.rpartition("/")[0]):
             queues = list(of_topic)
-            if len(queues) > 1 and not any(path.startswith(f"{topic}/") for path in there):
+            if len(queues) > 1 and topic not in there:
                 yield _folder(topic, queues, counts)
             else:
                 yield from queues
@@ -457,11 +458,13 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
     queues = {queue.name: queue for queue in joined.queues}
     contradicted = {*joined.without_queue, *(difference.queue for difference in joined.differences)}
     of_other_kinds = {name.topic for name in queues if name.kind is not QueueKind.PLAIN}
-    names = {run.queue for run in joined.undispatched_records} - contradicted
-    for name in sorted(names):
+    newer: dict[QueueName, list[UndispatchedRecords]] = {}
+    for run in joined.undispatched_records:
+        newer.setdefault(run.queue, []).append(run)
+    for name in sorted(newer.keys() - contradicted):
         if name.topic.startswith(LMQ_PREFIX) or name.topic in of_other_kinds:
             continue
-        queue, runs = queues.get(name), [run for run in joined.undispatched_records if run.queue == name]
+        queue, runs = queues.get(name), newer[name]
         # Of a queue without files only a complete log shows where it begins.
         before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first_queue_offset
         for run in runs:

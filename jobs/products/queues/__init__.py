@@ -75,7 +75,7 @@ KINDS_OF_EARLIER_QUEUES = {
     TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
     TopicFate.UNDECIDED: DifferenceKind.DELETED_OR_LOST_QUEUE,
 }
-_FEW = 2
+FEW_DIFFERENCES = 2  # of single units that follow one another, which are not merged: one record may explain each
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,12 @@ class QueueDifference:
     @property
     def may_be_changed_record(self) -> bool:
         """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
-        return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
+        return self.kind in _AGAINST_RECORD and self.times <= FEW_DIFFERENCES and self.log_offset is not None
 
-    def merge_with(self, other: "QueueDifference") -> "QueueDifference | None":
-        """Return both as one, if *other* continues this one."""
-        goes_on = other.position == self.position + self.times
-        same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
-        return replace(self, times=self.times + other.times) if goes_on and same else None
+    @property
+    def run_key(self) -> tuple[DifferenceKind, QueueName, str, int]:
+        """What consecutive differences have in common if they are reported as one."""
+        return self.kind, self.queue, self.field, self.shift
 
 
 def merge_differences(differences: Sequence[QueueDifference]) -> Iterator[QueueDifference]:
@@ -110,17 +109,21 @@ def merge_differences(differences: Sequence[QueueDifference]) -> Iterator[QueueD
 
     Differences of single records are not merged: each names its record.
     """
-    run: list[QueueDifference] = []
-    current: QueueDifference | None = None
+    run: list[QueueDifference] = []  # the first ones of a run
+    times = 0
     for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
-        both = current.merge_with(difference) if current else None
-        if current and both is None:
-            yield from run if current.may_be_changed_record else [current]
-            run = []
-        current = both or difference
-        run = [*run, difference][: _FEW + 1]
-    if current:
-        yield from run if current.may_be_changed_record else [current]
+        if run and (difference.position != run[0].position + times or difference.run_key != run[0].run_key):
+            yield from _merge_run(run, times)
+            run, times = [], 0
+        if len(run) <= FEW_DIFFERENCES:
+            run.append(difference)
+        times += difference.times
+    yield from _merge_run(run, times)
+
+
+def _merge_run(run: Sequence[QueueDifference], times: int) -> Sequence[QueueDifference]:
+    merged = [replace(one, times=times) for one in run[:1]]
+    return run if merged and merged[0].may_be_changed_record else merged
 
 
 class UndispatchedRecords(NamedTuple):
@@ -161,6 +164,9 @@ class JoinResult:
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
     undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in the log's order
     damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
+    # By topic, from `finish` on: where its queues restarted at 0, and the newest record of its queues without files.
+    restarts: dict[str, int] = field(default_factory=dict)
+    newest_ms: dict[str, int] = field(default_factory=dict)
     queues: tuple[StoredQueue, ...] = ()  # as they were when they were read
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
@@ -183,21 +189,20 @@ class JoinResult:
         """Sort all differences: wrong fields by queue, then the others by queue."""
         self.differences.sort(key=lambda one: one.queue)
         self.differences[:0] = sorted(self.wrong_fields, key=lambda one: one.queue)
+        earlier = KINDS_OF_EARLIER_QUEUES.values()
+        restarted = {one.queue.topic for one in self.differences if one.kind in earlier}
+        for name, at in self.first_record_offsets.items():
+            if name.topic in restarted:
+                self.restarts[name.topic] = min(at, self.restarts.get(name.topic, at))
+        for name, lacking in self.without_queue.items():
+            self.newest_ms[name.topic] = max(lacking.newest_ms, self.newest_ms.get(name.topic, 0))
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
-        of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
-        newest_ms = max(lacking.newest_ms for lacking in of_topic)
-        if self.without_queue[name].last_physical_offset < self._beginning(name.topic):
+        newest_ms = self.newest_ms[name.topic]
+        if self.without_queue[name].last_physical_offset < self.restarts.get(name.topic, 0):
             return self.topics.fate_of_earlier(name.topic, newest_ms)
         return self.topics.fate(name.topic, newest_ms)
-
-    def _beginning(self, topic: str) -> int:
-        """Return the first offset of a topic whose queues restarted at 0; 0 if they did not."""
-        earlier = KINDS_OF_EARLIER_QUEUES.values()
-        if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
-            return 0
-        return min((at for name, at in self.first_record_offsets.items() if name.topic == topic), default=0)
 
     def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""

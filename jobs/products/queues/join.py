@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from jobs.lake.table_file import AddedFile
 from jobs.products.queues import (
+    FEW_DIFFERENCES,
     DifferenceKind,
     JoinResult,
     QueueDifference,
     QueueWithoutFiles,
     UndispatchedRecords,
+    merge_differences,
 )
 from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
@@ -46,7 +48,7 @@ from jobs.products.queues.unmatched import (
     ResolvedRecords,
     Rows,
     Write,
-    list_offsets_to_resolve,
+    find_offsets_to_resolve,
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, open_scratch
@@ -163,7 +165,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     compared = workers.map(list(_groups(probed, log)), partial(compare_queue_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
-    offsets = {offset for one in rest for offset in list_offsets_to_resolve(one, log)}
+    offsets = np.concatenate([np.empty(0, np.int64), *(find_offsets_to_resolve(one, log) for one in rest)])
     resolved = resolve_records(workers, store, rules, offsets, log.damaged)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
@@ -197,6 +199,7 @@ def compare_queue_group(
     number, queues = group
     task = _GroupTask(number, queues, log)
     task.result.row_files = _written_rows(log, f"queues-{number:02d}", task.rows())
+    task.result.wrong_fields = list(merge_differences(task.result.wrong_fields))
     return task.result, task.unsettled
 
 
@@ -233,7 +236,7 @@ class _GroupTask:
             rest = self._rest[queue.name]
             end = rest.close(log, processed_end, seen_end)
             result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
-            if any(True for _ in list_offsets_to_resolve(rest, log)):
+            if find_offsets_to_resolve(rest, log).size:
                 self.unsettled.append(rest)
             elif not rest.is_empty:
                 yield from make_record_batches(*explain_remainder(rest, log, {}, result))
@@ -288,8 +291,7 @@ class _GroupTask:
             right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
             wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
             for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
-                for at in np.flatnonzero(wrong[name]).tolist():
-                    self.result.wrong_fields.append(_wrong_field(kind, part, at, name, int(right[name][at])))
+                self.result.wrong_fields += _wrong_fields(kind, part, np.flatnonzero(wrong[name]), name, right[name])
         self.result.matched += int(at_place.sum())
         self.result.expected += int(at_place.sum()) if is_kept else 0
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
@@ -328,10 +330,17 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     return stored
 
 
-def _wrong_field(kind: DifferenceKind, part: GroupUnits, at: int, name: str, found: int) -> QueueDifference:
-    unit = part.units[at]
-    position, log_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
-    return QueueDifference(kind, part.name, position, str(found), str(int(unit[name])), name, log_offset=log_offset)
+def _wrong_fields(
+    kind: DifferenceKind, part: GroupUnits, places: NDArray[np.int64], name: str, stored: NDArray[np.int64]
+) -> Iterator[QueueDifference]:
+    """Yield the units with a wrong field, each by itself or, if many follow one another, as one difference."""
+    units = part.units[places]
+    for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
+        step = some.stop - some.start if some.stop - some.start > FEW_DIFFERENCES else 1
+        for at in range(some.start, some.stop, step):
+            position, log_offset = int(units["queue_offset"][at]), int(units["physical_offset"][at])
+            found, expected = str(int(stored[places[at]])), str(int(units[name][at]))
+            yield QueueDifference(kind, part.name, position, found, expected, name, step, log_offset=log_offset)
 
 
 def _blocks(

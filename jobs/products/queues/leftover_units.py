@@ -69,13 +69,13 @@ class _Settling:
         self._beginning = joined.first_record_offsets[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
-        for start, units, expired, blanks, odd in classify_gap_units(self._remainder, self._log):
-            self._joined.expired += int(expired.sum())
-            self._joined.blanks += int(blanks.sum())
+        for part in classify_gap_units(self._remainder, self._log):
+            self._joined.expired += int(part.expired.sum())
+            self._joined.blanks += int(part.blanks.sum())
             if self._with_rows:
-                self._expire(start, units, expired, is_blank=False)
-                self._expire(start, units, blanks, is_blank=True)
-            for unit in odd:
+                self._expire(part.start, part.units, part.expired, is_blank=False)
+                self._expire(part.start, part.units, part.blanks, is_blank=True)
+            for unit in part.list_odd():
                 self._explain(unit)
         for start, stop in find_gaps_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
@@ -267,9 +267,13 @@ class _Settling:
             return self._kind_of_earlier
         if self._queue.file_at(position) is None:
             return DifferenceKind.MISSING_FILE
-        # The unit's place is free where zeros are stored, or no record claims it.
-        is_empty = not int(read_stored_units(self._queue, position, position + 1)[0]["size"])
-        return DifferenceKind.MISSING if is_empty or self._remainder.has_gap_at(position) else DifferenceKind.DROPPED
+        # The unit's place is free where no record claims it, or zeros are stored.
+        if (
+            self._remainder.has_gap_at(position)
+            or not read_stored_units(self._queue, position, position + 1)["size"][0]
+        ):
+            return DifferenceKind.MISSING
+        return DifferenceKind.DROPPED
 
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:

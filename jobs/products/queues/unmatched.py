@@ -7,7 +7,7 @@ So the segments in question are walked from their beginning.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -247,11 +247,26 @@ class UnmatchedUnit(NamedTuple):
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
-ClassifiedGapUnits = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
+class ClassifiedUnits(NamedTuple):
+    """Consecutive units in a gap, from position *start* on."""
+
+    start: int
+    units: Units
+    tags_codes: NDArray[np.int64]
+    expired: NDArray[np.bool_]
+    blanks: NDArray[np.bool_]
+    odd: NDArray[np.int64]  # indices of the others
+
+    def list_odd(self) -> Iterator[UnmatchedUnit]:
+        """Yield the odd units."""
+        for at in self.odd.tolist():
+            stored = self.units[at : at + 1].copy()  # a copy: a slice would keep all units in memory
+            offset, size = int(stored["physical_offset"][0]), int(stored["size"][0])
+            yield UnmatchedUnit(self.start + at, offset, size, int(self.tags_codes[at]), stored)
 
 
-def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedGapUnits]:
-    """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
+def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedUnits]:
+    """Yield the units in the gaps in portions."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
@@ -271,14 +286,7 @@ def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator
         ):  # written since this run has settled its end: these are the next run's
             newer = (places >= remainder.open_from_position) & (offsets >= log.dispatched_offset)
         codes = read_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
-        odd = [
-            UnmatchedUnit(
-                *(start + number, int(offsets[number]), int(units["size"][number]), int(codes[number])),
-                units[number : number + 1].copy(),  # a copy: a slice would keep all units in memory
-            )
-            for number in np.flatnonzero(~(expired | blanks | newer)).tolist()
-        ]
-        yield start, units, expired, blanks, odd
+        yield ClassifiedUnits(start, units, codes, expired, blanks, np.flatnonzero(~(expired | blanks | newer)))
 
 
 def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int]]:
@@ -297,14 +305,15 @@ def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def list_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> Iterator[int]:
-    """Yield the physical offsets that only the log can explain."""
-    own = set(remainder.units["physical_offset"].tolist())
-    for *_, odd in classify_gap_units(remainder, log):
-        for unit in odd:
-            is_in_log = log.start <= unit.physical_offset < log.end
-            if is_in_log and 0 < unit.size < PRE_BLANK_SIZE and unit.physical_offset not in own:
-                yield unit.physical_offset
+def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDArray[np.int64]:
+    """Return the physical offsets that only the log can explain."""
+    found = [np.empty(0, np.int64)]
+    for part in classify_gap_units(remainder, log):
+        odd = part.units[part.odd]
+        offsets, sizes = odd["physical_offset"], odd["size"]
+        is_in_log = (offsets >= log.start) & (offsets < log.end) & (sizes > 0) & (sizes < PRE_BLANK_SIZE)
+        found.append(offsets[is_in_log & ~np.isin(offsets, remainder.units["physical_offset"])])
+    return np.concatenate(found)
 
 
 class RecordFields(NamedTuple):
@@ -321,10 +330,10 @@ ResolvedRecords = Mapping[int, RecordFields | str]  # absent: no record begins t
 
 
 def resolve_records(
-    workers: Workers, store: Store, rules: UnitRules, offsets: Iterable[int], damaged: Sequence[tuple[int, int]]
+    workers: Workers, store: Store, rules: UnitRules, offsets: NDArray[np.int64], damaged: Sequence[tuple[int, int]]
 ) -> ResolvedRecords:
     """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
-    wanted = np.unique(np.fromiter(offsets, np.int64))
+    wanted = np.unique(offsets)
     is_damaged = are_inside(wanted, damaged)
     found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), RECORD_DAMAGED)
     wanted = wanted[~is_damaged]
