@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from io import StringIO
+from io import BytesIO
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -123,39 +123,47 @@ def _unescape(match: re.Match[str]) -> str:
 
 # A string, or a number in place of a name. Strings are matched first, so that nothing inside them is matched. Repeats
 # are possessive (`*+`): `re` stores 130 bytes per backtracking position, which are gigabytes for a text of some
-# megabytes.
-_NUMBER_AS_NAME = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)')
+# megabytes. Bytes are matched, not text: a text with one emoji takes four bytes for each character.
+_NUMBER_AS_NAME = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)', re.DOTALL)
 _MAX_VALUES = 3_000_000  # 250,000 topics have 2.5 million; each takes up to 150 bytes, even if it is `[]` in the file
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or alone
+# An odd number of backslashes, and the escapes of both halves of a character outside Unicode's first plane, or of one.
+_HALF_CHARACTER = re.compile(
+    rb"(?<!\\)(?:\\\\)*+(\\)u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<alone>[89a-fA-F]))[0-9a-fA-F]{2}"
+)
 
 
 def decode_json_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` for anything else."""
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise CorruptData(f"more than {_MAX_VALUES:,} values")
-    text = raw.decode("utf-8", "replace")
-    has_half = _HALF_CHARACTER.search(text) is not None
-    text = _with_quoted_names(text)
+    quoted = _without_half_characters(_with_quoted_names(raw))
     try:
-        values = json.loads(text)
+        values = json.loads(quoted.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
         raise CorruptData(f"not valid JSON: {error}") from error
-    if has_half:  # UTF-8 cannot encode it; a broker also writes a question mark instead
-        values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
         raise CorruptData(f"valid JSON, but not an object: {type(values).__name__}")
     return values
 
 
-def _with_quoted_names(text: str) -> str:
+def _with_quoted_names(raw: bytes) -> bytes:
     """Return JSON, written piece by piece: a list of a million names with positions takes ten times the memory."""
-    quoted, end = StringIO(), 0
-    for found in _NUMBER_AS_NAME.finditer(text):
+    quoted, end = BytesIO(), 0
+    for found in _NUMBER_AS_NAME.finditer(raw):
         if found[1]:
-            quoted.write(f'{text[end : found.start(1)]}"{found[1]}"')
+            quoted.write(raw[end : found.start(1)] + b'"' + found[1] + b'"')
             end = found.end(1)
-    quoted.write(text[end:])
-    return quoted.getvalue()
+    return quoted.getvalue() + raw[end:] if end else raw
+
+
+def _without_half_characters(raw: bytes) -> bytes:
+    """Return JSON with a question mark for each half of a character, as a broker writes it: UTF-8 cannot encode one."""
+    written, end = BytesIO(), 0
+    for found in _HALF_CHARACTER.finditer(raw):
+        if found["alone"]:
+            written.write(raw[end : found.start(1)] + b"?")
+            end = found.end()
+    return written.getvalue() + raw[end:] if end else raw
 
 
 def change_counter(config: Mapping[str, object]) -> int:

@@ -23,6 +23,7 @@ from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import engine_rule_text
+from jobs.storage.local import read_small_file
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 _CONFIG_FILE = f"{__name__}.file"  # key in click's context: the configuration file that was read
@@ -49,11 +50,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 
     ctx.meta[_CONFIG_FILE] = path
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST + 1)
-        if len(raw) > _MOST:
-            raise _bad_file(f"too large for a configuration file (limit: {_MOST:,} bytes)", ctx)
-        values = tomllib.loads(raw.decode())
+        values = tomllib.loads(read_small_file(path, _MOST).decode())
     except RecursionError as error:
         raise _bad_file("arrays or tables are nested too deeply", ctx) from error
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits

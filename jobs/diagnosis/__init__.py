@@ -225,7 +225,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     broker = f"RocketMQ {outcome.release}"
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
-        is_named = file.rpartition("/")[2].isdigit()
+        is_named = file.rpartition("/")[2].isdigit() and length != expected
         wrong = "has a name that brokers do not use"
         if is_named:
             wrong = f"is {count_text(length, 'byte')} long, but the broker's files are {expected:,} bytes long"

@@ -9,6 +9,7 @@ pages that were not cached before are dropped.
 import errno
 import fcntl
 import os
+import select
 import shutil
 import stat
 import sys
@@ -36,6 +37,7 @@ _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read bring
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IDLE_CLASS = 3 << 13
+_PIPE_SECONDS = 10
 _NICENESS = 10
 
 
@@ -313,6 +315,37 @@ def sha256_of(path: Path) -> str:
 
     with naming_file_in_errors(str(path)), path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def read_small_file(path: Path, limit: int) -> bytes:
+    """
+    Return the content of a file that the user names, which may be a pipe; `OSError` if it is larger than *limit* bytes.
+
+    A pipe into which no process writes is an error as well: reading it would wait forever.
+    """
+    data = bytearray()
+    with naming_file_in_errors(str(path)):
+        descriptor = os.open(path, _READ_ONLY)
+        try:
+            while len(data) <= limit:
+                try:
+                    block = os.read(descriptor, limit + 1 - len(data))
+                except BlockingIOError:
+                    if not select.select([descriptor], [], [], _PIPE_SECONDS)[0]:
+                        raise OSError(
+                            errno.ETIMEDOUT, f"a pipe into which nothing was written for {_PIPE_SECONDS} s", str(path)
+                        ) from None
+                    continue
+                if not block:
+                    break
+                data += block
+            if not data and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENODATA, "a pipe into which no process writes", str(path))
+        finally:
+            os.close(descriptor)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"too large for a configuration file (limit: {limit:,} bytes)", str(path))
+    return bytes(data)
 
 
 def read_file(path: Path) -> bytes:

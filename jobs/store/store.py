@@ -4,7 +4,6 @@ The files of a store, by name: segments in the order of the log, queue files, in
 Spark's listing is not used: it drops legal topics such as `_a` and `.x`, and reads `[` in a path as a pattern.
 """
 
-import errno
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
-from jobs.storage.local import ReadLimits
+from jobs.storage.local import ReadLimits, read_small_file
 from jobs.storage.locations import join_location, normalise_location
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
@@ -224,11 +223,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     """Return the settings in a broker's configuration file; the defaults without one."""
     if path is None:
         return BrokerConf()
-    with Path(path).open("rb") as file:
-        raw = file.read(_LARGEST_CONF + 1)
-    if len(raw) > _LARGEST_CONF:
-        raise OSError(errno.EFBIG, f"larger than {_LARGEST_CONF} bytes: not a broker's configuration file", str(path))
-    return replace(parse_broker_conf(raw), is_given=True)
+    return replace(parse_broker_conf(read_small_file(Path(path), _LARGEST_CONF)), is_given=True)
 
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """Reads `types.toml`, which declares typed topics; decides whether a changed declaration rebuilds a table."""
 
+import errno
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
-from jobs.storage.local import naming_file_in_errors
+from jobs.storage.local import read_small_file
 from jobs.typed.ddl import (
     MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
@@ -109,13 +110,13 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `RequestError` names the wrong line or key."""
     try:
-        with naming_file_in_errors(str(path)), path.open(encoding="utf-8-sig") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise RequestError(f"{path}: larger than {_LARGEST_FILE:,} bytes")
-        content = tomllib.loads(text)
+        content = tomllib.loads(read_small_file(path, _LARGEST_FILE).decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        if error.errno not in {errno.EFBIG, errno.ENODATA}:
+            raise
+        raise RequestError(f"{path}: {error.strerror}") from error
     unknown = sorted(content.keys() - {"topic"})
     if unknown:
         raise RequestError(f'{path}: {unknown[0]}: no such key; each topic is a table [topic."NAME"]')
@@ -239,13 +240,9 @@ class _Declared:
 
     def _file(self, key: str, path: Path) -> bytes:
         try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
+            return read_small_file(path, _LARGEST_FILE)
         except (OSError, ValueError) as error:
             raise self._error(key, f"{path}: {getattr(error, 'strerror', None) or error}") from error
-        if len(data) > _LARGEST_FILE:
-            raise self._error(key, f"{path}: larger than {_LARGEST_FILE:,} bytes")
-        return data
 
     def _text(self, key: str) -> str:
         if key not in self._values:

@@ -30,6 +30,7 @@ from jobs.diagnosis.findings import (
     PROMOTION,
     QUEUES,
     UNDECIDED,
+    UNEXPECTED_FILE,
     UNITS_OF_TRUNCATED_MESSAGES,
     WRONG_FILE_SIZE,
     Finding,
@@ -141,7 +142,12 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
             wrong = f"{how}, or belongs to a broker with a different file size"
         cause = f"the file {wrong}; the broker {what_it_does}"
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
-        parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
+        finding = Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause)
+        if refused.length == refused.expected:  # only its name is wrong
+            cause = f"the file was created or renamed by another program or a user; the broker {what_it_does}"
+            name = refused.file.rpartition("/")[2]
+            finding = Finding(part, UNEXPECTED_FILE, refused.file, None, "name", name, "20 digits below 2^63", cause)
+        parts[part].findings.append(finding)
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):
         parts[LOG].findings.append(early_log_end_finding(start.cuts_at, store))
 

@@ -27,6 +27,7 @@ from jobs.diagnosis.findings import (
     QUEUES,
     REPEATED_INDEX_FILE,
     SHORT_CHECKPOINT,
+    UNEXPECTED_FILE,
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
     WRONG_FILE_SIZE,
@@ -200,7 +201,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "A segment has the wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
     ),
     (
-        LOG, {OVERLAPPING_FILE},
+        LOG, {OVERLAPPING_FILE, UNEXPECTED_FILE},
         "A file in the log's folder is not part of the log. With the broker stopped, move it out of the folder:",
         ("{move}",),
     ),
@@ -337,6 +338,6 @@ def _move(store: str, one: Finding) -> str:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
     place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # absolute: a separate log
-    if one.kind == OVERLAPPING_FILE:
-        return f"mv -n {place}/{name} {store}/{name}.copy"
+    if one.kind in {OVERLAPPING_FILE, UNEXPECTED_FILE}:
+        return f"mv -n {place}/{quote(name)} {store}/{quote(name)}.copy"
     return f"mv -n {place}/{name} {place}/{one.expected}"

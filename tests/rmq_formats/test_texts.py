@@ -314,6 +314,29 @@ def test_a_file_of_many_values_is_rejected_and_a_long_text_takes_few_copies(raw:
     assert peak_of(decode)[1] < copies * len(raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (rb"\ud83d\ude00", "\N{GRINNING FACE}"),
+        (rb"\ud83d", "?"),
+        (rb"\ude00\ud83d", "??"),
+        (rb"\ud83d\ud83d\ude00", "?\N{GRINNING FACE}"),
+        (rb"\\ud83d\ude00", r"\ud83d?"),
+        (rb"\\\ud83d", r"\?"),
+        (rb"\u2603", "\u2603"),
+    ],
+)
+def test_half_a_character_is_read_as_a_question_mark(raw: bytes, text: str) -> None:
+    assert decode_json_config(b'{"a":"' + raw + b'"}') == {"a": text}
+
+
+def test_one_half_and_one_whole_character_do_not_multiply_the_memory() -> None:
+    """A file of 64 MiB took 1.1 GB."""
+    raw = b'{"a":"' + b"x" * (4 << 20) + "\N{GRINNING FACE}".encode() + rb'\ud800"}'
+
+    assert peak_of(lambda: decode_json_config(raw))[1] < 10 * len(raw)
+
+
 @given(st.binary(max_size=100))
 def test_any_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     with suppress(CorruptData):

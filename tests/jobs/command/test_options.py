@@ -1,5 +1,6 @@
 """The options that verbs share: flags over environment over configuration file."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -140,3 +141,21 @@ def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, mon
         command = found
         ctx = click.Context(command, info_name=name, parent=ctx)
     command.make_context(name, words, parent=ctx.parent)
+
+
+@pytest.mark.parametrize("option", ["--config", "--broker-conf"])
+def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
+    option: str, store: Path, tmp_path: Path, run: Run
+) -> None:
+    """The command waited for ever."""
+    os.mkfifo(tmp_path / "pipe")
+
+    done = run("inspect", store, option, tmp_path / "pipe")
+    assert "a pipe into which no process writes" in done.err
+    assert done.code is (ExitCode.USAGE if option == "--config" else ExitCode.FAILED)
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+        pipe.write("json = true" if option == "--config" else "brokerName = a")
+        pipe.close()
+        assert run("inspect", store, option, f"/dev/fd/{reading}").code is ExitCode.CLEAN

@@ -136,6 +136,21 @@ def test_a_link_to_itself_is_reported_like_an_empty_file(
     assert run("ingest", store, "--lake", tmp_path / "lake").code is not ExitCode.FAILED
 
 
+@pytest.mark.parametrize("name", ["09223372036854775808", "99999999999999999999", "a copy"])
+def test_a_file_whose_name_is_not_an_offset_is_named_and_not_its_size(
+    name: str, golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """It said: size: 16384, expected 16384."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    shutil.copyfile(segments_of(store)[0], store / "commitlog" / name)
+
+    (found,) = verified(store).findings
+    assert (found.kind, found.file, found.field, found.found) == ("unexpected_file", f"commitlog/{name}", "name", name)
+    out = run("verify", store).out
+    assert f"commitlog/{name} has a name that brokers do not use" in out
+    assert f"mv -n {store}/commitlog/" in out
+
+
 def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the_log(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
