@@ -244,10 +244,10 @@ def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeyp
     """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
-    def noted(lake: Lake, table: Table, *, of: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `merge_small_files`
-        saved = merge_small_files(lake, table, naming=of, **options)
+    def noted(lake: Lake, table: Table, *, naming: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `merge_small_files`
+        saved = merge_small_files(lake, table, naming=naming, **options)
         if saved.merged:
-            merged[of.run][table.name] = saved.bytes_before
+            merged[naming.run][table.name] = saved.bytes_before
 
     small = 20_000  # bytes: of some runs
     monkeypatch.setattr(upkeep, "merge_small_files", noted)
