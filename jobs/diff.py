@@ -27,8 +27,8 @@ from jobs.lake.tables import RECORD_CRC
 from jobs.restore import (
     Interval,
     NothingToRestoreError,
-    Plan,
     PlannedSegment,
+    RestorePlan,
     merge_and_find_overlaps,
     plan_log,
     unchecked_note,
@@ -85,7 +85,7 @@ class DiffRequest(StoreRequest):
 
     lake: Lake
     broker: str | None = None
-    bases: frozenset[int] | None = None  # of the store's segments that are read; None: of all
+    base_offsets: frozenset[int] | None = None  # of the store's segments that are read; None: of all
     known_store: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
@@ -156,7 +156,7 @@ class SegmentDiff:
 
     lake: PlannedSegment | None
     store: Range | None
-    until: int  # the lake's rows end here
+    lake_end: int  # the lake's rows end here
     choices: TopicChoices  # of the runs that wrote the lake's rows
     runs: list[LogDifference] = field(default_factory=list)
     equal: int = 0  # records that are the same on both sides
@@ -164,10 +164,10 @@ class SegmentDiff:
     incomplete: int = 0  # rows without a body, from which no record can be assembled
     unreadable: list[str] = field(default_factory=list)  # files of the lake
     unchecked: list[Interval] = field(default_factory=list)  # rows without a CRC of their record
-    is_gone: bool = False  # the store's file was deleted meanwhile
+    is_store_file_deleted: bool = False  # the store's file was deleted meanwhile
 
     @property
-    def base(self) -> int:
+    def base_offset(self) -> int:
         """The offset of the segment's first byte."""
         return self.store.base_offset if self.store else self.lake.base_offset if self.lake else 0
 
@@ -188,16 +188,16 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     works = [
         SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
         for base in sorted(of_store.keys() | of_lake.keys())
-        if request.bases is None or base not in of_store or base in request.bases
+        if request.base_offsets is None or base not in of_store or base in request.base_offsets
     ]
     results = workers.map(works, diff_segment, "comparing")
-    lost = [f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else []
+    lost = [f"{name} {reason}" for name, reason in sorted(plan.lost_files.items())] if plan else []
     return DiffSummary(
         store.root,
         request.lake.location,
         known.broker,
         known.store_id,
-        min((work.base for work in works), default=0),
+        min((work.base_offset for work in works), default=0),
         max((until, *(run.end for result in results for run in result.runs))),
         sum(result.equal for result in results),
         sum(result.incomplete for result in results),
@@ -219,7 +219,7 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
 
 
 def _differences(
-    store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int
+    store: Store, plan: RestorePlan | None, results: Sequence[SegmentDiff], until: int
 ) -> Iterator[LogDifference]:
     """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
@@ -227,11 +227,11 @@ def _differences(
     is_rewritten = False  # from the first record on that is another
     for result in results:
         # Retention deletes whole segments, and never one that has messages after the oldest that it left.
-        is_lost = lost is not None and plan is not None and lost.start < result.base + plan.size.value
+        is_lost = lost is not None and plan is not None and lost.start < result.base_offset + plan.size.value
         runs = (_classify_by_later_segments(one, result, last_equal) for one in result.runs)
         for run in sorted(runs, key=lambda one: one.start):
             is_before_log = run.what == ONLY_IN_LAKE and (
-                result.is_gone or (result.store is None and run.end <= store.start_offset)
+                result.is_store_file_deleted or (result.store is None and run.end <= store.start_offset)
             )
             damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.cause)
             if run.what == ONLY_IN_STORE:
@@ -267,7 +267,7 @@ def _classify_by_later_segments(run: LogDifference, result: SegmentDiff, last_eq
     return run._replace(cause={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.cause, run.cause))
 
 
-def _classify_lacking_in_lake(run: LogDifference, plan: Plan | None, until: int) -> tuple[Severity, str]:
+def _classify_lacking_in_lake(run: LogDifference, plan: RestorePlan | None, until: int) -> tuple[Severity, str]:
     if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
     is_unchosen = run.cause == _UNCHOSEN
@@ -284,7 +284,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     starts, ends, equal, changed, _ = lake
     store_starts, store_ends, is_chosen, pieces = _read_store_records(work, starts[equal], ends[equal])
     is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
-    is_new = store_starts >= work.until
+    is_new = store_starts >= work.lake_end
     is_there = np.isin(starts, store_starts)
     is_again = np.diff(starts, prepend=-1) == 0
     work.runs += _find_runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
@@ -352,7 +352,7 @@ def _read_store_records(
                     continue
                 starts = item.positions + item.base_offset
                 places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
-        work.is_gone |= reader.facts.was_deleted
+        work.is_store_file_deleted |= reader.facts.was_deleted
     starts, ends, is_chosen = _join_and_sort(places, 1)
     return starts, ends, is_chosen, others
 

@@ -43,7 +43,7 @@ class PageReply(NamedTuple):
     next_position: int | None = None  # of a download: where its next part begins
 
 
-class Workers:
+class PageWorkers:
     """The processes that answer requests about one place."""
 
     def __init__(self, place: Place, work: Callable[[Connection, Place], None] | None = None) -> None:

@@ -9,7 +9,7 @@ from jobs.browse.rendering import (
     Histogram,
     IndexChain,
     Rows,
-    messages_per_second,
+    message_rate,
     spread_evenly,
 )
 from jobs.query import ListConditions, Message
@@ -17,7 +17,7 @@ from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
     MESSAGES,
-    OWN_ROWS,
+    OWN_ROWS_CONDITION,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
     quote_identifier,
@@ -156,10 +156,10 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(OWN_ROWS)} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(OWN_ROWS_CONDITION)} GROUP BY topic ORDER BY topic"
         )
         rows = [
-            (topic, queues, messages, size, messages_per_second(messages, first, last), first, last)
+            (topic, queues, messages, size, message_rate(messages, first, last), first, last)
             for topic, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
         ]
         return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)

@@ -155,7 +155,9 @@ class Pages:
             has_topic=has_topic,
             lacking=lists.source.lacking,
             rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
-            following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
+            following=""
+            if page.next_before_offset is None
+            else f"/messages?{urlencode({**asked, 'before': page.next_before_offset})}",
             histogram=lists.histogram(wanted, _SLOTS, 1) if before is None else None,
             bars_link=f"/messages?{kept}{'&' if kept else ''}",
             download=f"/messages.ndjson?{urlencode(asked)}",
@@ -168,7 +170,7 @@ class Pages:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line("message", message_object(found)) for found in page.messages)
-        return PageReply(lines.encode(), next_position=page.next)
+        return PageReply(lines.encode(), next_position=page.next_before_offset)
 
     def _find(self, lists: Lists, question: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""

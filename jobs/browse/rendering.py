@@ -133,7 +133,7 @@ class IndexChain(NamedTuple):
     entries: Sequence[tuple[int, int, int]]  # of each: number, physical offset, and the hash of its key
 
 
-def messages_per_second(count: int, first: int | None, last: int | None) -> float | None:
+def message_rate(count: int, first: int | None, last: int | None) -> float | None:
     """Return messages per second between two times; None if they are equal or unknown."""
     if first is None or last is None or last <= first:
         return None

@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jobs.browse import PageReply, PageRequest, Workers
+from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import SCRIPT, STYLE, Translator, choose_translator, render_page
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
@@ -90,7 +90,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(32)
         address = f"http://{HOST}:{port}/?token={token}"
-        workers = Workers(place)
+        workers = PageWorkers(place)
         stack.callback(workers.close)
         app = RequestGuard(Application(workers), token, port)
         config = uvicorn.Config(
@@ -242,7 +242,7 @@ class RequestGuard:
 class Application:
     """Serve the pages of one place."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: PageWorkers) -> None:
         self._workers = workers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,7 @@ from jobs.browse.rendering import (
     Histogram,
     IndexChain,
     Rows,
-    messages_per_second,
+    message_rate,
     spread_evenly,
 )
 from jobs.query import MIN_TIME, ListConditions, Message
@@ -106,9 +106,7 @@ class StoreLists:
             oldest = min(self._times((queue, first) for queue, first, _ in own), default=None)
             newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
-            rows.append(
-                (topic, len(ranges.get(topic, ())), count, messages_per_second(count, oldest, newest), oldest, newest)
-            )
+            rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
         return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
 
     def groups(self) -> Rows:
@@ -164,7 +162,11 @@ class StoreLists:
         note = ""
         for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
             page = read_page(self.source, ListConditions(topic), None, _MOST_READ, 1)
-            note = note if page.next is None else f"at most the newest {_MOST_READ:,} of each group are shown"
+            note = (
+                note
+                if page.next_before_offset is None
+                else f"at most the newest {_MOST_READ:,} of each group are shown"
+            )
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
                 reason = f"not consumed after {tries} tries" if tries > 1 else "given up without a retry"

@@ -13,7 +13,7 @@ from jobs.command.places import named_places
 from jobs.console.log import log_message
 from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
-    AUTO,
+    AUTO_ENGINE,
     VERBS_WITH_THREADS,
     Engine,
     EngineChoice,
@@ -38,8 +38,8 @@ engine_option = option(
     None,
     "Run in this process (here) or on Spark. auto: Spark if a Spark option is given, or if it is "
     "installed and the data exceeds the limit (see --show-config); otherwise here.",
-    click.Choice([AUTO, *(engine.value for engine in Engine)]),
-    default=AUTO,
+    click.Choice([AUTO_ENGINE, *(engine.value for engine in Engine)]),
+    default=AUTO_ENGINE,
     show_default=True,
 )
 
@@ -71,7 +71,7 @@ def start_workers(
     """
     context = click.get_current_context()
     context.meta[_READ] = places
-    is_decided = asked != AUTO or is_spark_requested()
+    is_decided = asked != AUTO_ENGINE or is_spark_requested()
     to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places)
     is_remote = not all(map(is_local, places))
     choice = choose_engine(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)

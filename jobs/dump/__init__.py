@@ -49,7 +49,7 @@ class Field(NamedTuple):
     text: str
 
 
-class Item(NamedTuple):
+class DumpItem(NamedTuple):
     """
     One item of a file, for example a record or a unit.
 
@@ -79,16 +79,16 @@ class DumpRequest(NamedTuple):
 
     def make_item(
         self, layout: Layout, field_values: Sequence[int], heading: tuple[int, str, str], /, **values: object
-    ) -> Item:
+    ) -> DumpItem:
         """Return the item for the bytes of a layout; the *heading* is its offset, its kind, and a text."""
         offset, kind, text = heading
         fields = layout_fields(layout, field_values, offset) if self.with_fields else ()
-        return Item(offset, layout.size, kind, text, values, fields)
+        return DumpItem(offset, layout.size, kind, text, values, fields)
 
 
-def damage_item(offset: int, size: int, reason: str) -> Item:
+def damage_item(offset: int, size: int, reason: str) -> DumpItem:
     """Return the item for bytes that a broker would not write."""
-    return Item(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
+    return DumpItem(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
 
 
 def counts_text(items: str, damaged: int, start: int) -> str:

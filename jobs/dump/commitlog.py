@@ -11,9 +11,9 @@ from jobs.console.lines import printable
 from jobs.dump import (
     MORE_FOLLOWS,
     DumpFile,
+    DumpItem,
     DumpRequest,
     Field,
-    Item,
     compare_with_sibling_files,
     counts_text,
     damage_item,
@@ -55,7 +55,7 @@ _BODY_PREVIEW = 64
 _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
 
 
-def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
     # Files of the other kinds end with zeros or with a record, even if another file follows.
@@ -85,7 +85,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     counts = counts_text(count_text(records, "record"), damaged, start)
     text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: so far {counts}"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
-    yield Item(at, 0, "end", text, values)
+    yield DumpItem(at, 0, "end", text, values)
 
 
 def _segment(file: DumpFile) -> SegmentBytes:
@@ -150,11 +150,11 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
     return piece
 
 
-def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
+def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> DumpItem:
     if piece.kind is not PieceKind.RECORD:
         values: dict[str, object] = {"reason": piece.reason} if piece.reason else {}
         is_damage = piece.kind is PieceKind.DAMAGE
-        return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
+        return DumpItem(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
     position = piece.offset - segment.base_offset
     record = segment.record_at(position)
     entry = DLEDGER_ENTRY.unpack(segment.read(position, DLEDGER_ENTRY.size)) if segment.framing.header_size else ()
@@ -170,7 +170,7 @@ def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
         fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
         fields += record_fields(record)
     text = _line(record, properties, problems)
-    return Item(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
+    return DumpItem(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
 
 
 def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:

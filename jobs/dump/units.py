@@ -14,8 +14,8 @@ from jobs.dump import (
     KIND_NAMES,
     MORE_FOLLOWS,
     DumpFile,
+    DumpItem,
     DumpRequest,
-    Item,
     compare_with_sibling_files,
     counts_text,
     damage_item,
@@ -73,7 +73,7 @@ _NUMBERS = {
 }
 
 
-def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the units of a file, with blanks and zeros merged into one item; the last item describes the end."""
     items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, kind, request)
     end = min(request.start, file.size)
@@ -96,10 +96,10 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
     counts = counts_text(count_text(units, "unit"), damaged, min(request.start, file.size))
     shown = state if cut_short is None else "truncated"
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
-    yield Item(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)
+    yield DumpItem(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)
 
 
-def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     layout, decode = _SHAPES[kind]
     size = layout.size
     base_offset = parse_first_offset(file.name) or 0
@@ -110,11 +110,13 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
         is_blank = isinstance(unit, Unit) and unit.is_pre_blank
         end = file.end_of_equal_units(position, raw, file.size) if is_blank or not any(raw) else position + size
         if is_blank:
-            yield Item(position, end - position, "blanks", count_text((end - position) // size, "blank unit"), {})
+            yield DumpItem(position, end - position, "blanks", count_text((end - position) // size, "blank unit"), {})
         elif not any(raw):
             is_hole = end < file.size
             text = f"{count_text((end - position) // size, 'unit')} of zeros"
-            yield Item(position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole)
+            yield DumpItem(
+                position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole
+            )
         else:
             yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
         position = end
@@ -122,7 +124,7 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
         yield damage_item(position, file.size - position, f"{file.size - position} bytes, which is less than a unit")
 
 
-def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
+def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> DumpItem:
     code = unit.tags_code
     # A hash has 32 bits, a time of delivery more, an address is far below zero.
     tags = f"due {short_time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
@@ -140,7 +142,7 @@ def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: in
     return request.make_item(layout, unit, (position, kind, text), **values)._replace(is_damage=not unit.is_written)
 
 
-def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
+def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield extension units; the position of each follows from the one before it."""
     position = 0
     while file.size - position >= EXT_UNIT.size:
@@ -161,17 +163,17 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
         position += unit.size
     position = max(position, min(request.start, file.size))
     if file.read(position, 2) == EXT_END_MARK:
-        yield Item(position, file.size - position, "end mark", "the file is full", {})
+        yield DumpItem(position, file.size - position, "end mark", "the file is full", {})
     elif position < file.size:
         is_zero = file.end_of_equal_units(position, b"\0", file.size) == file.size
         rest = damage_item(position, file.size - position, "neither a unit nor an end mark")
-        yield Item(*rest[:2], "zeros", "zeros", {"reason": "zeros"}) if is_zero else rest
+        yield DumpItem(*rest[:2], "zeros", "zeros", {"reason": "zeros"}) if is_zero else rest
 
 
 # index files
 
 
-def dump_index(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_index(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
     reader = IndexReader(file.read, _geometry(file, request), file.location)
     return _whole(file, reader, request) if request.chain is None else _chain(reader, request.chain, request)
@@ -198,7 +200,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     return stated.geometry
 
 
-def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
+def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, header = reader.geometry, reader.header
     stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
     text = (
@@ -220,7 +222,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
 
         for link in islice(find_broken_links(file.read, geometry), _BROKEN_SHOWN):
             size = SLOT.size if link.part == "slot" else ENTRY.size
-            yield Item(link.position, size, "broken", str(link), link._asdict(), is_damage=True)
+            yield DumpItem(link.position, size, "broken", str(link), link._asdict(), is_damage=True)
             damaged += 1
     room = geometry.index_num - header.index_count
     state = f"room for {room}" if room > 0 else "full"
@@ -228,17 +230,17 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     text += count_text(damaged, "damaged place")
     text += "" if is_whole else " in the part that is shown; the rest was not read"
     values = {"entries": header.entry_count, "hash_slots": geometry.hash_slots, "index_num": geometry.index_num}
-    yield Item(file.size, 0, "end", text, values | {"damaged_places": damaged})
+    yield DumpItem(file.size, 0, "end", text, values | {"damaged_places": damaged})
 
 
-def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
+def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, count = reader.geometry, reader.header.entry_count
     position = max(geometry.slot_position(0), request.start // SLOT.size * SLOT.size)
     while position < geometry.entries_position:
         (newest,) = map(int, SLOT.unpack(file.read(position, SLOT.size).ljust(SLOT.size, b"\0")))
         if not newest:
             end = file.end_of_equal_units(position, bytes(SLOT.size), geometry.entries_position)
-            yield Item(position, end - position, "empty", f"{(end - position) // SLOT.size} empty slots", {})
+            yield DumpItem(position, end - position, "empty", f"{(end - position) // SLOT.size} empty slots", {})
             position = end
             continue
         item = _slot_item((position - geometry.slot_position(0)) // SLOT.size, newest, position)
@@ -247,14 +249,16 @@ def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         position += SLOT.size
 
 
-def _slot_item(slot: int, newest: int, position: int) -> Item:
-    return Item(position, SLOT.size, "slot", f"slot {slot} → entry {newest}", {"slot": slot, "newest_entry": newest})
+def _slot_item(slot: int, newest: int, position: int) -> DumpItem:
+    return DumpItem(
+        position, SLOT.size, "slot", f"slot {slot} → entry {newest}", {"slot": slot, "newest_entry": newest}
+    )
 
 
-def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
+def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, header = reader.geometry, reader.header
     unused = geometry.entry_position(0)
-    yield Item(unused, ENTRY.size, "unused", "entry 0 is never used", {})
+    yield DumpItem(unused, ENTRY.size, "unused", "entry 0 is never used", {})
     first = max((request.start - unused) // ENTRY.size, 1)
     count = min(header.entry_count, geometry.capacity)
     for number in range(first, count + 1):
@@ -278,13 +282,13 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
             reason = f"{end - zeros} bytes after the last entry that the header counts"
             yield damage_item(position, end - position, reason)
         else:
-            yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
+            yield DumpItem(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
     if file.size != geometry.file_size:
         at = min(file.size, geometry.file_size)
         yield damage_item(at, file.size - at, f"{file.size} bytes, expected {geometry.file_size} for {geometry}")
 
 
-def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:
+def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[DumpItem]:
     geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= geometry.hash_slots:
         raise UnsupportedFormat(
@@ -305,16 +309,16 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
                 f"  previous entry #{entry.prev_entry}{'  matches the hash of the key' if is_hit else ''}"
             )
             values = {"entry": hop.number, **entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
-            yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
+            yield DumpItem(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
     except CorruptData as error:
         yield damage_item(error.offset or 0, ENTRY.size, error.reason)
-    yield Item(position, 0, "end", f"{count_text(hops, 'entry')} in the chain", {"hops": hops})
+    yield DumpItem(position, 0, "end", f"{count_text(hops, 'entry')} in the chain", {"hops": hops})
 
 
 # the broker's own numbers, and its timer
 
 
-def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield each number; the last item says whether the file has the length that a broker gives it."""
     layout, size = _NUMBERS[kind]
     values = map(int, layout.unpack(file.read(0, size)))
@@ -323,14 +327,14 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
     )
     for row, value in islice(rows, request.limit):
         shown = short_time_text(value) if row.name.endswith("timestamp") and value else value
-        yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
+        yield DumpItem(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
     odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
     odd += ["the bytes after the fields are not all zero"] if any(file.read(layout.size, size)) else []
     text = "; ".join(odd) or "zeros to the end"
-    yield Item(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
+    yield DumpItem(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
 
 
-def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the used slots of a timer wheel; the last item counts them."""
     count = file.size // TIMER_SLOT.size
     used = shown = 0
@@ -350,10 +354,10 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
     rest = file.size % TIMER_SLOT.size
     text = f"{used:,} of {count_text(count, 'slot')} have been used; times assume timerPrecisionMs={PRECISION_MS}"
     text += f"; {rest} bytes after the last slot" if rest else ""
-    yield Item(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
+    yield DumpItem(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
 
 
-def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Yield the units of a timer log; the last item says how it ends."""
     base = parse_offset_name(file.name) or 0
     end = min(-(-max(request.start - base, 0) // TIMER_UNIT.size) * TIMER_UNIT.size, file.size)
@@ -365,10 +369,10 @@ def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Ite
     with suppress(CorruptData):  # reported as the next item
         if decode_timer_unit(data, end) is None:
             state = "end of the file" if end >= file.size or any(data) else "no data after this position"
-    yield Item(base + end, file.size - end, "end", state or MORE_FOLLOWS, {"end": state})
+    yield DumpItem(base + end, file.size - end, "end", state or MORE_FOLLOWS, {"end": state})
 
 
-def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[Item]:
+def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[DumpItem]:
     start, reason = position, ""  # of damage before the next unit
     while position < file.size:
         unit = None
@@ -404,7 +408,7 @@ _QUEUES = (
     *(FileKind.COMPACTION_QUEUE, FileKind.TIERED_QUEUE),
 )
 # The last item says how the file ends.
-_DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[Item]]] = {
+_DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[DumpItem]]] = {
     **dict.fromkeys(_LOGS, dump_log),
     **dict.fromkeys(_QUEUES, dump_queue),
     FileKind.INDEX: dump_index,
@@ -438,7 +442,7 @@ def recognise_kind(file: DumpFile) -> FileKind:
     raise UnsupportedFormat(reason, None, file.location)
 
 
-def dump_items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[DumpItem]:
     """Return the items of a file of a kind."""
     if kind not in _DUMPERS:
         raise UnsupportedFormat(f"this kind of file ({kind}) is not supported", None, file.location)

@@ -307,10 +307,10 @@ class LakeItem:
 
 
 # `read` of each yields rows of `messages`, some columns of them, and the ranges of the log without messages.
-Item = LogItem | LakeItem
+ExportItem = LogItem | LakeItem
 
 
-def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+def read_rows(item: ExportItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
     (since, until), (low, high) = item.time_range, item.store_times
     if item.time_range == ANY_TIME:

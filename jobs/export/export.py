@@ -27,7 +27,7 @@ from jobs.export import (
     REGISTERED_STORES_SCHEMA,
     SCHEMA,
     ExportDefect,
-    Item,
+    ExportItem,
     LakeItem,
     LogItem,
     TimeRange,
@@ -80,14 +80,14 @@ class ExportRequest:
     time_range: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output
     form: RowFormat = RowFormat.NDJSON
-    limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
+    max_body_size: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
     condition: Condition | None = None
 
 
 class ExportPlan(NamedTuple):
     """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
 
-    items: list[Item]
+    items: list[ExportItem]
     gaps: list[ExportDefect]
     notes: tuple[str, ...] = ()
 
@@ -118,7 +118,7 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
         release = asked.place.release or detect_likely_writers(reader).value.newest
         times = reader.segment_times
     parser = release.property_parser
-    items: list[Item] = [
+    items: list[ExportItem] = [
         LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.time_range) for range_ in ranges
     ]
     gaps = [
@@ -150,7 +150,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     def place(file: SnapshotFile) -> tuple[str, int, str]:
         return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
 
-    items: list[Item] = [
+    items: list[ExportItem] = [
         LakeItem(lake, file, broker, asked.topics, checked, stores, asked.time_range)
         for file in sorted(list_snapshot_files(lake, snapshot), key=place)
     ]
@@ -239,7 +239,7 @@ class PartTask:
     folder: Path
     asked: ExportRequest
 
-    def __call__(self, numbered: tuple[int, Item]) -> ExportSummary:
+    def __call__(self, numbered: tuple[int, ExportItem]) -> ExportSummary:
         """Write the part of an item."""
         number, item = numbered
         part = ExportSummary(file=f"{number:08d}-{uuid4()}")
@@ -267,7 +267,7 @@ class PartTask:
         part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
         return part
 
-    def _may_match(self, item: Item) -> bool:
+    def _may_match(self, item: ExportItem) -> bool:
         """Return False for a file of a lake without a match, of which only the condition's columns are read."""
         condition = self.asked.condition
         if condition is None or condition.uses_bodies or not condition.is_repeatable:
@@ -282,7 +282,7 @@ class PartTask:
         condition = self.asked.condition
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
-        for batch, bodies in iterate_decoded_slices(rows, self.asked.limit):
+        for batch, bodies in iterate_decoded_slices(rows, self.asked.max_body_size):
             failed = [row for row, body in enumerate(bodies) if body.error is not None]
             part.undecoded_bodies += len(failed)
             for row in failed[: _NAMED - len(part.undecoded)]:

@@ -44,8 +44,8 @@ class NextRun:
     known_store: KnownStore
     request: IngestRequest
     summary: Summary
-    clock: StepTimer
-    was_cut_off: bool  # the previous run was killed
+    timer: StepTimer
+    was_killed: bool  # the previous run was killed
     changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
     def determine_topics(self) -> None:
@@ -83,7 +83,7 @@ class NextRun:
     @property
     def may_have_leftover_files(self) -> bool:
         """Whether an attempt that died, or a product that was left out, may have left files under this run's number."""
-        return self.was_cut_off or self.workers.has_repeated or bool(self.summary.unreadable)
+        return self.was_killed or self.workers.has_repeated or bool(self.summary.unreadable)
 
     @property
     def output(self) -> RunOutput:
@@ -110,7 +110,7 @@ class NextRun:
             newest = _leave_out_lost_files(self.lake, self.known_store, leftover)
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
-        if newest is not None and (self.was_cut_off or newest is not self.known_store.newest):
+        if newest is not None and (self.was_killed or newest is not self.known_store.newest):
             delete_files_outside_manifest(self.lake, newest)
         self.known_store = replace(self.known_store, newest=newest)
         return tables
@@ -168,7 +168,7 @@ class NextRun:
             self.known_store = replace(self.known_store, newest=manifest)
         if self.known_store.newest is not None:
             summary.newest_ms = self.known_store.newest.store_timestamp
-        self.clock.end_step("commit")
+        self.timer.end_step("commit")
 
     def _prepare_and_commit(self, manifest: Manifest) -> None:
         prepare_run(self.lake, manifest)

@@ -51,7 +51,7 @@ class Pace:
     """
 
     every_s: float
-    seconds: float | None = None  # until following ends by itself
+    max_seconds: float | None = None  # until following ends by itself
     probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
@@ -133,7 +133,7 @@ class Follower:
 
     def _run_with_retries(self) -> Iterator[Summary]:
         """Yield the summary of each step; errors between two steps are retried."""
-        ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
+        ends = inf if self.pace.max_seconds is None else monotonic() + self.pace.max_seconds
         trials = 0  # attempts left; an error of the first step is raised
         has_begun = False
         while True:

@@ -131,7 +131,7 @@ class PreRunCheck:
     def _list_manifests(self) -> list[str]:
         return sorted(info.name for info in Lake(normalise_location(self._request.lake)).list_files(_MANIFESTS))
 
-    def new_size(self) -> int | None:
+    def estimate_new_bytes(self) -> int | None:
         """Return roughly how many bytes of log a run has to read; None if only the run can determine it."""
         try:
             if not self._is_local or len(self._store.queue_files) > _MOST_QUEUE_FILES:

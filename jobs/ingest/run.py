@@ -161,7 +161,7 @@ class _Run(NextRun):
         self._set_start(superseded)
         started = self._start_products(products, superseded)
         ranges = self._plan_ranges(min(one.from_offset for one in started))
-        self.clock.end_step("planning")
+        self.timer.end_step("planning")
         if self.request.dry_run:
             self.summary.plan = describe_plan(ranges, written_size(ranges))
             self.summary.open = self.earlier_damage
@@ -169,7 +169,7 @@ class _Run(NextRun):
         output, collectors = self.output, [one.collector for one in started if one.collector is not None]
         with add_bytes_of_later_phase(self.summary.bytes_left):
             outcomes = read_chained(self.workers, ranges, collectors, output.discard)
-        self.clock.end_step("reading and writing")
+        self.timer.end_step("reading and writing")
         self._note_read(outcomes)
         for product, one in zip(products, started, strict=True):
             if product.is_of_last_step and self.summary.bytes_left:
@@ -183,7 +183,7 @@ class _Run(NextRun):
                 if isinstance(error, FileNotFoundError):
                     refuse_taken_run(self.lake, self.known_store.store_id, self.known_store.next_run, error)
                 raise
-            self.clock.end_step(product.step)
+            self.timer.end_step(product.step)
         for outcome in outcomes:
             output.delete_scratch(outcome.payload)
         self._confirm_not_rewritten(outcomes)

@@ -142,11 +142,11 @@ class _TierRun(NextRun):
         bundles = list(enumerate(_group_into_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
         left = sum(map(_bundle_size, bundles))
         check_disk_space(self.summary.store, self.lake.location, left)
-        self.clock.end_step("planning")
+        self.timer.end_step("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
             self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle], left)
-            self.summary.seconds = self.clock.laps
+            self.summary.seconds = self.timer.laps
             yield self.summary
             return
         now = states | {before.name: before for before, _, _ in plans}
@@ -161,10 +161,10 @@ class _TierRun(NextRun):
             for table, action in (item for _, actions in read for item in actions.items()):
                 files.setdefault(table, []).append(action)
             self.commit(files, state, self.summary.newest_ms, has_moved=now != states)
-            self.summary.seconds = self.clock.laps
+            self.summary.seconds = self.timer.laps
             yield self.summary
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
-            done, self.clock = self.summary, StepTimer()
+            done, self.timer = self.summary, StepTimer()
             self.summary = Summary(done.store, done.lake, done.broker, done.store_id, tier_queues=done.tier_queues)
             self.summary.topics = done.topics
             self.summary.from_offset = self.summary.to_offset = done.to_offset
@@ -193,7 +193,7 @@ class _TierRun(NextRun):
         rules = parse_rules(self.request.release) if self.request.release else make_rules((0, NEWEST))
         task = partial(read_bundle, output=self.output, rules=rules, selection=self.request.selection)
         read = self.workers.map(bundles, task, "reading the tier")
-        self.clock.end_step("reading and writing")
+        self.timer.end_step("reading and writing")
         return read
 
     def _note_states(

@@ -16,12 +16,12 @@ from jobs.inspect import Problems, RocksReport, StateReport, StoreReport, Timers
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
+    add_to_sampled_ranges,
     compare_with_sampled_records,
     find_first_message_with_key,
     inspect_index,
     inspect_queues,
     note_index_gaps,
-    widen_sampled_ranges,
 )
 from jobs.launch.arguments import file_system_options
 from jobs.query.store_reader import StoreReader
@@ -72,7 +72,7 @@ def inspect_store(
 
         def see(record: MessageRecord) -> None:
             marks.add_all(record_marks(record))
-            widen_sampled_ranges(record, sampled)
+            add_to_sampled_ranges(record, sampled)
 
         state = inspect_state(store, marks, problems)
         queues = inspect_queues(reader, problems)

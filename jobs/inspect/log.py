@@ -44,7 +44,7 @@ class LogInspector:
     store: Store
     problems: Problems
     known_records: Iterable[int]  # physical offsets of records that queues and index files name
-    see_record: Callable[[MessageRecord], None]  # called with every record that is read
+    on_record: Callable[[MessageRecord], None]  # called with every record that is read
     progress: Callable[[int, int], None]  # called with the number of walked bytes, and the total
     epochs: Sequence[Epoch]  # of a broker in controller mode
 
@@ -127,7 +127,7 @@ class LogInspector:
             else:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
-                    self.see_record(sampled)
+                    self.on_record(sampled)
         return None
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
@@ -162,7 +162,7 @@ class LogInspector:
             report.last_store_timestamp = walked.sample_records[-1].store_timestamp
             self._topics.update(walked.topic_counts)
             for record in walked.sample_records:
-                self.see_record(record)
+                self.on_record(record)
             for offset in walked.wrong_crc_offsets:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:

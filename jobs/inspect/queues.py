@@ -109,7 +109,7 @@ SampledRecords = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
 """The first and the last examined record of each queue, by topic and queue id."""
 
 
-def widen_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None:
+def add_to_sampled_ranges(record: MessageRecord, sampled: SampledRecords) -> None:
     """Take note of a record."""
     if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
         place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)

@@ -36,7 +36,7 @@ class Engine(Enum):
 
 
 _SESSION = "jobs.launch.session"  # it imports pyspark, which takes a second
-AUTO = "auto"  # the option's value that leaves the choice to the rule
+AUTO_ENGINE = "auto"  # the option's value that leaves the choice to the rule
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _START_SECONDS = 3.5  # that a command waits longer on Spark: JVM, session, first task, workers' imports
@@ -134,7 +134,7 @@ def engine_rule_text(verb: str) -> str:
 
 
 def choose_engine(
-    verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False
+    verb: str, size: int | None, asked: str = AUTO_ENGINE, *, half: bool = False, is_remote: bool = False
 ) -> EngineChoice:
     """
     Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
@@ -144,7 +144,7 @@ def choose_engine(
     """
     usable = usable_cores(half=half)
     limit = one_process_limit(verb, cores=usable, is_remote=is_remote)
-    if asked != AUTO:
+    if asked != AUTO_ENGINE:
         return EngineChoice(Engine(asked), size, limit, usable)
     if is_spark_requested():
         return EngineChoice(Engine.SPARK, size, limit, usable)

@@ -78,7 +78,7 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3
 
 def close() -> None:
     """End a cluster's session at the end of a command; a local JVM stays for later ones until its input closes."""
-    if not _jvms or _jvms[-1][1].is_local:
+    if not _jvms or _jvms[-1][1].is_local_master:
         return
     process, _ = _jvms.pop()
     SparkSession.builder.getOrCreate().stop()
@@ -140,7 +140,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     # Spark's own handler talks to the JVM in the middle of other calls; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
-    if not submitted.is_local:
+    if not submitted.is_local_master:
         require_worker_modules(context, *_IMPORTED)
 
 

@@ -47,7 +47,7 @@ class Submission(NamedTuple):
 
     arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
-    is_local: bool
+    is_local_master: bool
 
 
 def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Submission:
@@ -66,7 +66,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Sub
         # Of the small JVM that only puts the command together.
         "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
-    local = is_local(spark_options)
+    local = is_local_master(spark_options)
     defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
     if find_option_value("--properties-file", spark_options) is None:
         defaults += ["--properties-file", str(CONF_DIRECTORY / "spark-defaults.conf")]
@@ -117,7 +117,7 @@ def use_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
     return [*spark_options, "--master", f"local[{max(count_cores() // 2, 1)},4]"]
 
 
-def is_local(spark_options: Sequence[str]) -> bool:
+def is_local_master(spark_options: Sequence[str]) -> bool:
     """Return whether Spark runs only in the driver's process."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
 

@@ -125,7 +125,7 @@ class ListConditions(NamedTuple):
     topic: str | None = None
     key: str | None = None
     tag: str | None = None
-    words: str | None = None  # that the body holds, byte by byte
+    body_text: str | None = None  # text that the body contains, byte by byte
     begin: int = MIN_TIME  # ms, both included
     end: int = MAX_TIME
     queue_id: int | None = None  # of the topic
@@ -133,7 +133,7 @@ class ListConditions(NamedTuple):
     @property
     def is_search(self) -> bool:
         """Whether the filter has conditions other than topic and time."""
-        return (self.key, self.tag, self.words) != (None, None, None)
+        return (self.key, self.tag, self.body_text) != (None, None, None)
 
     def matches_except_topic(self, message: Message) -> bool:
         """Return whether a message matches, regardless of its topic."""
@@ -142,7 +142,7 @@ class ListConditions(NamedTuple):
             and self.queue_id in {None, message.record.queue_id}
             and (self.tag is None or message.tags == self.tag)
             and (self.key is None or self.key in {*message.keys, message.unique_key})
-            and (self.words is None or self.words.encode() in (message.body_within() or message.record.body))
+            and (self.body_text is None or self.body_text.encode() in (message.body_within() or message.record.body))
         )
 
 

@@ -13,7 +13,7 @@ from datetime import UTC
 from jobs.query import Message
 from jobs.query.mqadmin import OffsetRange, host_port_text, time_text
 
-VERSION = 2
+JSON_VERSION = 2
 
 INTEGER_FIELDS = (
     *("total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times"),
@@ -77,7 +77,7 @@ def json_line(kind: str, value: Mapping[str, object]) -> str:
 def json_pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
     """Yield one line of output field by field, so that a large body is in memory only once."""
     yield "{"
-    for number, (name, field) in enumerate({"version": VERSION, "type": kind, **value}.items()):
+    for number, (name, field) in enumerate({"version": JSON_VERSION, "type": kind, **value}.items()):
         yield f"{', ' if number else ''}{json.dumps(name)}: "
         yield json.dumps(field, ensure_ascii=False)
     yield "}\n"

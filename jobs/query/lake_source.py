@@ -18,7 +18,7 @@ from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, co
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
     MESSAGES,
-    OWN_ROWS,
+    OWN_ROWS_CONDITION,
     QUARANTINE,
     RUNS,
     SUPERSEDED,
@@ -30,7 +30,7 @@ from jobs.query.lake_tables import (
 from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import (
     MAX_OCCURRENCES,
-    RELEASE_TRAITS_THAT_CHANGE_ANSWERS,
+    TRAITS_AFFECTING_ANSWERS,
     Coverage,
     FactOrigin,
     KeyFact,
@@ -99,12 +99,12 @@ class LakeSource(Source):
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, OWN_ROWS_CONDITION)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        rows = self.select_rows("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")
+        rows = self.select_rows("*", MESSAGES, sampled, OWN_ROWS_CONDITION, rest=f"LIMIT {_SAMPLED}")
         records = [self._record(row) for row in rows]
         writers = writers_of_eras(
-            detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
+            detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
         )
         self.note_assumed_release(writers)
         return writers.value.possible_releases
@@ -141,7 +141,7 @@ class LakeSource(Source):
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), OWN_ROWS)
+            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), OWN_ROWS_CONDITION)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -152,12 +152,14 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select_rows("*", MESSAGES, *conditions, OWN_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        rows = self.select_rows(
+            "*", MESSAGES, *conditions, OWN_ROWS_CONDITION, rest=f"ORDER BY physical_offset {order} LIMIT 1"
+        )
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, OWN_ROWS))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, OWN_ROWS_CONDITION))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -289,10 +291,12 @@ class LakeSource(Source):
             yield from ((message.record.physical_offset, message) for message in found)
             return
         conditions = list(self._conditions(wanted))
-        together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
+        together = limit + 1 if wanted.body_text is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self._offsets(MESSAGES, OWN_ROWS, *conditions, *inside, before=before, together=together)
+            offsets = self._offsets(
+                MESSAGES, OWN_ROWS_CONDITION, *conditions, *inside, before=before, together=together
+            )
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
@@ -304,7 +308,9 @@ class LakeSource(Source):
         window = _window(wanted)
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
         found = [
-            self._offsets(MESSAGES, f"uniq_key = {quote_literal(key)}", OWN_ROWS, *of_topic, *window, before=before)
+            self._offsets(
+                MESSAGES, f"uniq_key = {quote_literal(key)}", OWN_ROWS_CONDITION, *of_topic, *window, before=before
+            )
         ]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
@@ -326,9 +332,9 @@ class LakeSource(Source):
             yield f"queue_id = {wanted.queue_id}"
         if wanted.key is not None:
             yield f"(uniq_key = {quote_literal(wanted.key)} OR array_has(keys, {quote_literal(wanted.key)}))"
-        if wanted.words is not None:
+        if wanted.body_text is not None:
             # Bodies are any bytes: SQL compares their digits, and the caller the bytes of each message that is found.
-            digits = quote_literal(wanted.words.encode().hex())
+            digits = quote_literal(wanted.body_text.encode().hex())
             inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
             # Bodies that no run has decompressed are decompressed by the caller.
@@ -388,10 +394,12 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.note_once)
-        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(OWN_ROWS)))
+        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(OWN_ROWS_CONDITION)))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
-        rows = self.select_rows("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS)
+        rows = self.select_rows(
+            "DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS_CONDITION
+        )
         if not rows:
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
@@ -438,13 +446,17 @@ class LakeSource(Source):
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
     def count(self, wanted: ListConditions) -> int | None:
-        counted = wanted._replace(key=None, tag=None, words=None)
+        counted = wanted._replace(key=None, tag=None, body_text=None)
         return int(
-            self.select_rows("count(*) AS messages", MESSAGES, OWN_ROWS, *self._conditions(counted))[0]["messages"]
+            self.select_rows("count(*) AS messages", MESSAGES, OWN_ROWS_CONDITION, *self._conditions(counted))[0][
+                "messages"
+            ]
         )
 
     def hosts(self) -> list[Host]:
-        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(OWN_ROWS))))
+        return sorted(
+            map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(OWN_ROWS_CONDITION)))
+        )
 
     def coverage(self) -> Coverage:
         row = self.select_rows(

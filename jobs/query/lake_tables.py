@@ -44,7 +44,7 @@ TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
-OWN_ROWS = "total_size IS NOT NULL"  # NULL in rows that another engine has added
+OWN_ROWS_CONDITION = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 _ABOUT_FILES = re.compile(
@@ -308,7 +308,7 @@ class TimeLimitError(Exception):
     """The time for a statement is over."""
 
 
-class Batches:
+class ResultBatches:
     """The rows of a statement in batches; raises `TimeLimitError` when its time is over."""
 
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
@@ -384,7 +384,7 @@ def _plain(value: object) -> object:
             return str(value)
 
 
-def write_parquet(found: Batches, out: Path, limit: int) -> bool:
+def write_parquet(found: ResultBatches, out: Path, limit: int) -> bool:
     """Write rows to a new file atomically; return whether there are more than *limit* (0: no limit)."""
     import pyarrow.parquet as pq
 

@@ -176,7 +176,7 @@ class Page(NamedTuple):
     """A page of messages, newest first."""
 
     messages: Sequence[Message]
-    next: int | None  # the offset before which the next page begins; None after the last one
+    next_before_offset: int | None  # the offset before which the next page begins; None after the last one
     was_cut_short: bool = False  # the time was over before the page was full
 
 
@@ -203,7 +203,9 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
         if time.monotonic() > last_moment:
             page = Page(found, offset, was_cut_short=True)
             break
-    source.note_known_damage(found[-1].record.physical_offset if found and page.next is not None else 0, end)
+    source.note_known_damage(
+        found[-1].record.physical_offset if found and page.next_before_offset is not None else 0, end
+    )
     return page
 
 

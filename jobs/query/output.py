@@ -33,7 +33,7 @@ class Printer:
     zone: tzinfo | None = None
     form: RowFormat = RowFormat.TEXT
     quiet: bool = False
-    bodies: Path | None = None  # the folder that body files are written to
+    body_folder: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
     has_damage: bool = False  # whether the body of a printed message is damaged
     _rows: RowPrinter = field(init=False)
@@ -118,7 +118,7 @@ class Printer:
 
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
-        row = {"version": json_text.VERSION, "type": kind, **value}
+        row = {"version": json_text.JSON_VERSION, "type": kind, **value}
         is_for_people = self.form in {RowFormat.TABLE, RowFormat.CSV}
         self._rows.add(value if is_for_people else row)
 
@@ -165,9 +165,9 @@ class Printer:
         self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
 
     def _write_body(self, message: Message) -> Path | None:
-        if self.bodies is None:
+        if self.body_folder is None:
             return None
-        self.bodies.mkdir(parents=True, exist_ok=True)
+        self.body_folder.mkdir(parents=True, exist_ok=True)
         # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
@@ -178,7 +178,7 @@ class Printer:
         if message.record.physical_offset not in same:
             same.append(message.record.physical_offset)
         number = same.index(message.record.physical_offset)
-        path = self.bodies / (f"{name}_{number}" if number else name)
+        path = self.body_folder / (f"{name}_{number}" if number else name)
         descriptor = os.open(path, _NEW_OR_EMPTY, 0o666)
         with explaining_full_disk(str(path)):
             try:

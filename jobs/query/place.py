@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import RELEASE_TRAITS_THAT_CHANGE_ANSWERS, Progress, Source, do_nothing, require_single_source
+from jobs.query.source import TRAITS_AFFECTING_ANSWERS, Progress, Source, do_nothing, require_single_source
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -103,7 +103,7 @@ def detect_likely_writers(reader: "StoreReader") -> "Known[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
     from jobs.store.release import QUICK, determine_writers
 
-    return determine_writers(reader.store, None, RELEASE_TRAITS_THAT_CHANGE_ANSWERS, QUICK, reader.index_readers())
+    return determine_writers(reader.store, None, TRAITS_AFFECTING_ANSWERS, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:

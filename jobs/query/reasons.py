@@ -247,7 +247,7 @@ def explain_empty_page(
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
     if before is not None:
         return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {before}{_with(wanted)}")
-    if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
+    if wanted.key is not None and (wanted.tag, wanted.body_text) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)
 
@@ -287,7 +287,7 @@ def _with(wanted: ListConditions, verb: str = "has") -> str:
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",
-        f"{wanted.words!r} in its body" if wanted.words is not None else "",
+        f"{wanted.body_text!r} in its body" if wanted.body_text is not None else "",
     )
     named = " and ".join(filter(None, asked))
     return f" {verb} {named}" if named else ""

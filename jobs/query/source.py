@@ -22,7 +22,7 @@ MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an
 
 
 # What a release prints, and how its index is read.
-RELEASE_TRAITS_THAT_CHANGE_ANSWERS = (
+TRAITS_AFFECTING_ANSWERS = (
     "property_parser",
     "indexes_tags",
     "by_unique_key_keeps_all",

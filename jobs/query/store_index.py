@@ -66,16 +66,16 @@ def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Seque
 
 
 def search_records(
-    store: StoreReader, text: str, progress: Progress, span: range = WHOLE_LOG, lose: OnLoss = do_nothing
+    store: StoreReader, text: str, progress: Progress, span: range = WHOLE_LOG, on_loss: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
     """
-    Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts.
+    Yield the records of *span* that contain *text*, in log order; call *on_loss* for unreadable parts.
 
     The last call of *progress* reports the search as complete, also if the caller needs no more records.
     """
     for before, start, end in find_holes(store.store.segments):
         if start < span.stop and end > span.start:
-            lose(start, end, f"no segment contains this range; {before.location} ends before it")
+            on_loss(start, end, f"no segment contains this range; {before.location} ends before it")
     ranges: list[Range] = []
     # Whole segments: only records that chain from a segment's first byte are valid, others only look like records.
     for range_ in plan_ranges(store.store, range_size=WHOLE_SEGMENTS):
@@ -91,7 +91,7 @@ def search_records(
         for range_ in ranges:
             for block in blocks(store, range_):
                 if isinstance(block, Piece):
-                    lose(block.offset, block.end, block.reason)
+                    on_loss(block.offset, block.end, block.reason)
                     continue
                 data, base, positions, sizes = block
                 for number in _records_with(text, data, positions, sizes):
@@ -117,7 +117,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
     segment = store.store.segment_at(range_.base_offset)
     if segment is None:
         return
-    framing = store.framing(segment)
+    framing = store.find_framing(segment)
     start = range_.start_offset
     data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
     log = SegmentBytes.from_buffer(data, start, framing)
@@ -193,7 +193,7 @@ class StoreIndex:
         """The index in RocksDB, if it is the one to use and can be read."""
         return None if isinstance(self._rocksdb, str) else self._rocksdb
 
-    def find(self, wanted: KeyQuery) -> Iterator[Message]:
+    def find_messages(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
@@ -245,7 +245,7 @@ class StoreIndex:
     def find_without_log(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield only the index's messages: searching the log for each topic and kind would take too long."""
         if self.database is not None:
-            yield from self.find(wanted)
+            yield from self.find_messages(wanted)
         elif self._reader.index_readers():
             for file in (file for _, file in self._parts if file is not None):
                 with suppress(_DamagedFileError):  # it has been reported
@@ -403,7 +403,7 @@ def read_few_records(store: StoreReader, span: range) -> Sequence[MessageRecord]
         segment = store.store.segment_at(offset)
         if segment is None:
             return records if offset >= store.store.end_offset else None
-        record = store.read_record(offset + store.framing(segment).header_size)
+        record = store.read_record(offset + store.find_framing(segment).header_size)
         if record is not None:
             records.append(record)
             offset = record.end_offset

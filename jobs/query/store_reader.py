@@ -73,7 +73,7 @@ class StoreReader:
             self._open[location] = self._stack.enter_context(self.store.storage.open(location))
         return self._open[location]
 
-    def framing(self, segment: Segment) -> Framing:
+    def find_framing(self, segment: Segment) -> Framing:
         """Return the framing of a segment: whether DLedger entry headers precede the records."""
         if segment.location not in self._framings:
             file = self.open_cached(segment.location)
@@ -103,7 +103,7 @@ class StoreReader:
 
     def first_record(self, segment: Segment) -> MessageRecord | None:
         """Return the first record of a segment."""
-        return self.read_record(segment.base_offset + self.framing(segment).header_size)
+        return self.read_record(segment.base_offset + self.find_framing(segment).header_size)
 
     @cached_property
     def segment_times(self) -> Mapping[int, tuple[int | None, int | None]]:
@@ -146,7 +146,7 @@ class StoreReader:
 
     def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions of pieces that are at least *distance* apart."""
-        header = self.framing(segment).header_size
+        header = self.find_framing(segment).header_size
         wanted = distance
         for begin, _ in record_bounds(self.segment_bytes(segment)):
             position = begin - header - segment.base_offset
@@ -157,7 +157,7 @@ class StoreReader:
     def segment_bytes(self, segment: Segment) -> SegmentBytes:
         """Return the bytes of a segment."""
         read = self.open_cached(segment.location).read
-        return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.framing(segment))
+        return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.find_framing(segment))
 
     @cached_property
     def leftovers(self) -> LeftoverDetector:
@@ -253,7 +253,7 @@ class StoreReader:
             return queues_in_files(self.store, self), error
 
     @property
-    def why_not_in_rocksdb(self) -> str | None:
+    def why_rocksdb_queues_unknown(self) -> str | None:
         """Why queues in RocksDB are unknown; None if they are known, or if there are none."""
         queues, error = self.stored_queues
         if error is not None:

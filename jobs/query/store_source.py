@@ -162,7 +162,7 @@ class StoreSource(Source):
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         why_not = self._index.why_not_searchable(wanted.kind)
         if why_not is None:
-            yield from self._index.find(wanted)
+            yield from self._index.find_messages(wanted)
             return
         if why_not:
             self.note_once(f"{why_not}, so the log is searched")
@@ -327,10 +327,10 @@ class StoreSource(Source):
             return True
         if self.list_queues(topic):
             return False
-        if reader.why_not_in_rocksdb is not None:
+        if reader.why_rocksdb_queues_unknown is not None:
             self.note_once(
-                f"{reader.why_not_in_rocksdb}. Queue ids and offsets were taken from the log instead, and queues "
-                "without messages in the log are not listed"
+                f"{reader.why_rocksdb_queues_unknown}. Queue ids and offsets were taken from the log instead, and "
+                "queues without messages in the log are not listed"
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
@@ -448,7 +448,7 @@ class StoreSource(Source):
     def topics(self) -> frozenset[str]:
         if self._every_topic is None:
             known = frozenset({topic for topic, _ in self.reader.queues} | set(self.reader.topic_config))
-            is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
+            is_complete = bool(known) and not self.through_log and self.reader.why_rocksdb_queues_unknown is None
             if not is_complete and self.searches_all:
                 known |= {message.topic for message in self.search("")}
             self._every_topic = known
@@ -456,7 +456,7 @@ class StoreSource(Source):
 
     @property
     def knows_topics(self) -> bool:  # type: ignore[override]
-        return bool(self.reader.topic_config) or self.reader.why_not_in_rocksdb is None
+        return bool(self.reader.topic_config) or self.reader.why_rocksdb_queues_unknown is None
 
     def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         if not self.searches_all:
@@ -501,7 +501,7 @@ class StoreSource(Source):
     def count(self, wanted: ListConditions) -> int | None:
         if self.reader.store.log_size > COMPILED_SCAN_MIN_BYTES:
             return None
-        counted = wanted._replace(key=None, tag=None, words=None)
+        counted = wanted._replace(key=None, tag=None, body_text=None)
         return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
 
     def hosts(self) -> list[Host]:
@@ -628,7 +628,7 @@ class StoreSource(Source):
         if segment is None:
             ends = [one.base_offset for one in self.reader.store.segments if one.base_offset <= offset]
             return max(ends, default=self.reader.store.start_offset)
-        header = self.reader.framing(segment).header_size
+        header = self.reader.find_framing(segment).header_size
         named = segment.base_offset + header
         for queue in islice(self.reader.queues.values(), _MOST_QUEUES_ASKED):
             first, end = self.reader.unit_range(queue)
@@ -658,7 +658,7 @@ class StoreSource(Source):
             # Selective double write leaves light queues out: the broker itself says that they are empty.
             writes_twice = detect_storage_features(self.reader.store).queues is QueueStorage.BOTH
             is_left_out = name.topic.startswith(LMQ_PREFIX) and writes_twice
-            is_unknown = is_left_out or self.reader.why_not_in_rocksdb is not None
+            is_unknown = is_left_out or self.reader.why_rocksdb_queues_unknown is not None
             place = FactOrigin(f"consumequeue/{name.topic}/{name.queue_id}")
             return QueueFact(*at, PointerCheck.NOT_KNOWN if is_unknown else PointerCheck.MISSING, place)
         if queue.is_batch != (name.kind is QueueKind.BATCH):

@@ -63,7 +63,7 @@ from jobs.repair import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableErr
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     RepairedSegments,
-    complete_cut_segments,
+    extend_truncated_segments,
     link_planned_log,
     repair_segments,
     segments_to_restore,
@@ -77,7 +77,7 @@ from jobs.repair.start_protection import (
     write_blanks,
     write_bridges,
 )
-from jobs.restore import NothingToRestoreError, Plan, count_messages_in_ranges, plan_log
+from jobs.restore import NothingToRestoreError, RestorePlan, count_messages_in_ranges, plan_log
 from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise_location
@@ -330,7 +330,7 @@ class _Repair:
         if request.lake is not None and self.known is not None:
             self._make_segments(request.lake, self.known)
         store = self.store
-        self.segments |= complete_cut_segments(store, self.segments, self.work / "log")
+        self.segments |= extend_truncated_segments(store, self.segments, self.work / "log")
         if self.segments:
             verdict = self._verify_planned_log("linked")
         if request.bridge:
@@ -414,12 +414,14 @@ class _Repair:
             findings.append(lost_end_finding(walked.end, ahead, store))
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
-            request.store, lake, request.broker, bases=segments_with_findings(findings, store),
+            request.store, lake, request.broker, base_offsets=segments_with_findings(findings, store),
             known_store=known_store, commitlog=request.commitlog, read_limits=request.read_limits,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        if asked.bases is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
-            found = diff(replace(asked, bases=None), self.workers)  # the log may continue unchanged in other segments
+        if asked.base_offsets is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
+            found = diff(
+                replace(asked, base_offsets=None), self.workers
+            )  # the log may continue unchanged in other segments
         self.recorded = RebuiltFileSettings.determine(known_store, request.given_settings, lake)
         self._note_messages_of_topics(lake, known_store.store_id, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
@@ -473,7 +475,7 @@ class _Repair:
             more = f"the lake has {count} of this topic"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
-    def _find_older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
+    def _find_older_segments(self, found: DiffSummary, plan: RestorePlan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the log's *start* if requested; otherwise note their number."""
         older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
         if not older:

@@ -19,7 +19,7 @@ import numpy as np
 from jobs.console.result import Severity
 from jobs.diagnosis.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.diff import ONLY_IN_STORE, DiffSummary, LogDifference
-from jobs.restore import Interval, Plan, PlannedSegment, uncovered_parts
+from jobs.restore import Interval, PlannedSegment, RestorePlan, uncovered_parts
 from jobs.restore.segment import RestoredSegment, restore_segment
 from jobs.storage.local import LocalStorage, naming_file_in_errors
 from jobs.storage.locations import local_path
@@ -68,7 +68,7 @@ def segments_with_findings(findings: Sequence[Finding], store: Store) -> frozens
     )
 
 
-def segments_to_restore(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
+def segments_to_restore(summary: DiffSummary, plan: RestorePlan, known: Sequence[Finding]) -> list[int]:
     """
     Return the segments whose lost bytes the lake has.
 
@@ -98,7 +98,7 @@ def _is_lost_by(difference: LogDifference, finding: Finding) -> bool:
 
 
 def repair_segments(
-    store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
+    store: Store, plan: RestorePlan, base_offsets: Container[int], folder: Path, workers: Workers
 ) -> tuple[RepairedSegments, list[int]]:
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
@@ -107,11 +107,11 @@ def repair_segments(
     works = [
         replace(one, path=str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
-        if one.base_offset in bases
+        if one.base_offset in base_offsets
     ]
     with open_scratch_below_output(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
-        task = partial(repair_segment, segments=there, ranges=ranges, begun_in=begun_in)
+        task = partial(repair_segment, segments=there, ranges=ranges, attempt_folder=begun_in)
         made = workers.map(works, task, "building segments")
     home = Path(local_path(store.segments[0].location)).parent
     made_segments: RepairedSegments = {}
@@ -124,7 +124,7 @@ def repair_segments(
 
 
 def repair_segment(
-    work: PlannedSegment, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
+    work: PlannedSegment, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], attempt_folder: Path
 ) -> RestoredSegment:
     """
     Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks.
@@ -132,7 +132,7 @@ def repair_segment(
     A segment that equals the store's is not kept.
     """
     Path(work.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
-    result = restore_segment(work, begun_in)
+    result = restore_segment(work, attempt_folder)
     segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
     if segment is None:
         return result
@@ -199,7 +199,7 @@ def _changed(work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecke
             yield offset
 
 
-def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> RepairedSegments:
+def extend_truncated_segments(store: Store, besides: Container[int], folder: Path) -> RepairedSegments:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made: RepairedSegments = {}
     for segment, size in find_truncated_segments(store.segments):

@@ -23,7 +23,7 @@ from jobs.storage.local import explaining_full_disk
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-VERSION = 2
+REPORT_VERSION = 2
 
 Value = str | int | float | bool | None
 _WITH_DECIMALS = 1000  # numbers below it
@@ -103,7 +103,7 @@ class Report:
     parts: Sequence[Part]
     remedies: Sequence[Remedy] = ()
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    version: int = VERSION
+    version: int = REPORT_VERSION
 
     @classmethod
     def from_result(

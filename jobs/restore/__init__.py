@@ -104,7 +104,7 @@ class PlannedSegment:
     is_last: bool
     files: tuple[SnapshotFile, ...]  # of the table `messages` that may have its rows
     pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
-    unread: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
+    unread_ranges: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
     proven_only: bool = False  # leave out rows whose records do not have the CRC that they state
 
 
@@ -119,14 +119,14 @@ class MissingCause(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RestorePlan:
     """The segments of a log, and what the lake lacks of it."""
 
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     start: int  # of the requested part
     end: int  # where the log ends
-    lost: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
+    lost_files: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
 
     @property
@@ -146,7 +146,7 @@ class Plan:
 
 def plan_log(
     lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
-) -> Plan:
+) -> RestorePlan:
     """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
     messages, pieces, quarantine = (
         find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
@@ -184,11 +184,11 @@ def plan_log(
     segments = (
         PlannedSegment(
             lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
-            is_last=base == kept[-1], files=tuple(files_of(base)), pieces=pieces.files, unread=unread,
+            is_last=base == kept[-1], files=tuple(files_of(base)), pieces=pieces.files, unread_ranges=unread,
         )
         for base in kept
     )  # fmt: skip
-    return Plan(
+    return RestorePlan(
         tuple(segments),
         length,
         start,

@@ -26,8 +26,8 @@ from jobs.rebuild.install import read_header_as_broker
 from jobs.restore import (
     Interval,
     NothingToRestoreError,
-    Plan,
     PlannedSegment,
+    RestorePlan,
     plan_log,
     read_last_store_timestamp,
     unchecked_note,
@@ -241,7 +241,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     return summary
 
 
-def _claim_output(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
+def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan) -> RestoreSummary | None:
     """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
     unfinished = request.out / UNFINISHED_MARK
     described = {
@@ -336,11 +336,11 @@ def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _summarize(
-    request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
+    request: RestoreRequest, known: KnownStore, plan: RestorePlan, results: Sequence[RestoredSegment], *, resumed: int
 ) -> RestoreSummary:
     gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
-    lost = dict(plan.lost) | dict.fromkeys(unreadable, "can be read only in part")
+    lost = dict(plan.lost_files) | dict.fromkeys(unreadable, "can be read only in part")
     unchecked = [interval for result in results for interval in result.unchecked]
     return RestoreSummary(
         request.lake.location,

@@ -98,7 +98,7 @@ class _Segment:
         """
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
         kept = sorted((row["physical_offset"], row["physical_offset"] + row["length"]) for row in rows if row["bytes"])
-        unread = [part for place in self.work.unread for part in uncovered_parts(kept, *place)]
+        unread = [part for place in self.work.unread_ranges for part in uncovered_parts(kept, *place)]
         for row in rows:
             data, offset = row["bytes"], row["physical_offset"]
             start, end = max(offset, base), min(offset + row["length"], limit)
@@ -143,16 +143,16 @@ class _Segment:
 
 
 def restore_segment(
-    work: PlannedSegment, begun_in: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
+    work: PlannedSegment, attempt_folder: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
 ) -> RestoredSegment:
     """
-    Write one segment of the log durably in *begun_in*, and rename it when it is complete.
+    Write one segment of the log durably in *attempt_folder*, and rename it when it is complete.
 
     *note* is called before the renaming. Raises `FileExistsError` if another file has its name.
     """
     target = Path(work.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    attempt = begun_in / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
+    attempt = attempt_folder / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, work.size)
@@ -198,11 +198,11 @@ def restore_segment(
     return result
 
 
-def check_crcs(batch: pa.RecordBatch, made: AssembledRecords) -> tuple[RowMask, RowMask]:
+def check_crcs(batch: pa.RecordBatch, assembled: AssembledRecords) -> tuple[RowMask, RowMask]:
     """Return which records do not have the CRC that their rows state, and which rows state none."""
-    stated = batch.column(RECORD_CRC).take(pa.array(made.row_numbers))
+    stated = batch.column(RECORD_CRC).take(pa.array(assembled.row_numbers))
     is_unchecked: RowMask = stated.is_null().to_numpy(zero_copy_only=False)
-    crcs = compute_record_crcs(made.buffer, made.positions, made.sizes)
+    crcs = compute_record_crcs(assembled.buffer, assembled.positions, assembled.sizes)
     is_changed: RowMask = stated.fill_null(0).to_numpy() != crcs
     return is_changed & ~is_unchecked, is_unchecked
 

@@ -17,7 +17,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 FORMAT_NAME = "rocketmq-store"
-NO_BOUNDS = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
+NO_READ_BOUNDS = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: otherwise the first one would be the whole log
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
@@ -30,10 +30,10 @@ class ReadOptions:
     path: str
     commitlog: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
-    from_offset: int = NO_BOUNDS[0]
-    to_offset: int = NO_BOUNDS[1]  # not included
-    from_time: int = NO_BOUNDS[2]  # ms, store time
-    to_time: int = NO_BOUNDS[3]  # not included
+    from_offset: int = NO_READ_BOUNDS[0]
+    to_offset: int = NO_READ_BOUNDS[1]  # not included
+    from_time: int = NO_READ_BOUNDS[2]  # ms, store time
+    to_time: int = NO_READ_BOUNDS[3]  # not included
     partition_size: int = 0  # 0: the default of a batch or of a stream
     release: str | None = None
     broker: str | None = None

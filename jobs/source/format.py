@@ -42,11 +42,11 @@ from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.products.messages import split_by_release
 from jobs.query.store_reader import StoreReader
-from jobs.source import FORMAT_NAME, NO_BOUNDS, ReadOptions
+from jobs.source import FORMAT_NAME, NO_READ_BOUNDS, ReadOptions
 from jobs.source.log import (
     LogOrigin,
     LogPosition,
-    check_position,
+    check_position_in_log,
     data_loss_error,
     find_missing_files,
     find_read_start,
@@ -157,7 +157,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
             batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.topic_filter)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
-            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_BOUNDS:
+            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_READ_BOUNDS:
                 offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
                 in_offsets = pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset))
                 in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
@@ -251,7 +251,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, place: LogPosition, store: Store) -> None:
         """Raise if the log is another one; only the first check follows the records up to the position."""
-        check_position(place, store, with_chain=not self._is_checked)
+        check_position_in_log(place, store, with_chain=not self._is_checked)
         self._is_checked = True
 
     def _end_of_log(self, store: Store) -> LogPosition:

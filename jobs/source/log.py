@@ -151,7 +151,7 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPositio
     return LogPosition(read_prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
 
 
-def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> None:
+def check_position_in_log(place: LogPosition, store: Store, *, with_chain: bool) -> None:
     """
     Raise `CorruptData` if the log is no longer the one in which *place* was found.
 

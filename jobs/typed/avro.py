@@ -20,7 +20,7 @@ from jobs.typed.cursor import (
     DUPLICATE_KEY_REASON,
     FLOAT,
     Cursor,
-    Read,
+    ReadValue,
     check_day,
     check_instant,
     columns_reader,
@@ -29,7 +29,7 @@ from jobs.typed.cursor import (
     refused_at_byte,
 )
 from jobs.typed.ddl import MANY_FIELDS_REASON, MAX_DECIMAL_DIGITS, MAX_FIELDS, SchemaError, is_wider
-from jobs.typed.formats import BodyFormat, Reader
+from jobs.typed.formats import BodyFormat, BodyReader
 from jobs.typed.values import TOO_LARGE, RefusedBodyError, TimeDefaults, exact_decimal_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
@@ -63,7 +63,7 @@ def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
     return tuple(pa.field(name, type_) for name, type_ in found.items())
 
 
-def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
+def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:
     records = {number: _Record(schema, times) for number, schema in schemas.items()}
 
     def values_of(cursor: Cursor) -> Mapping[str, object]:
@@ -75,7 +75,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) 
             if size is None:
                 raise refused_at_byte("the schema registry header is missing", 0)
             cursor.at = 1
-            number = int.from_bytes(cursor.take(size), "big")
+            number = int.from_bytes(cursor.read_bytes(size), "big")
         if number not in records:
             raise RefusedBodyError("a schema id that has no file in the folder", f"schema {number}")
         values = records[number].read(cursor)
@@ -93,7 +93,7 @@ class _Reading(NamedTuple):
     """A type of a schema: the type of its column (None for null), and the function that reads its values."""
 
     type: pa.DataType | None
-    read: Read
+    read: ReadValue
 
     def converted(self, type_: pa.DataType | None, convert: Callable[[Any], object]) -> "_Reading":
         """Return the reading of a type whose values are converted after they were read."""
@@ -165,7 +165,7 @@ class _Record:
         def read(cursor: Cursor) -> object:
             found: dict[object, object] = {}
             for begin in _starts_of_items(cursor):
-                key = cursor.text(cursor.zigzag()) if is_map else len(found)
+                key = cursor.read_text(cursor.read_zigzag()) if is_map else len(found)
                 if key in found:
                     raise refused_at_byte(DUPLICATE_KEY_REASON, begin)
                 try:
@@ -195,7 +195,7 @@ class _Record:
 
         def read(cursor: Cursor) -> object:
             begin = cursor.at
-            branch = cursor.zigzag()
+            branch = cursor.read_zigzag()
             if not 0 <= branch < len(reads):
                 raise refused_at_byte("an invalid branch number of a union", begin)
             return reads[branch](cursor)
@@ -237,11 +237,11 @@ def _starts_of_items(cursor: Cursor) -> Iterator[int]:
     """Yield the position of each item of an array or a map; the caller reads the item."""
     while True:
         begin = cursor.at
-        count, size = cursor.zigzag(), None
+        count, size = cursor.read_zigzag(), None
         if not count:
             return
         if count < 0:
-            size = cursor.zigzag()  # in bytes, so that a reader may skip the block
+            size = cursor.read_zigzag()  # in bytes, so that a reader may skip the block
         if abs(count) > len(cursor.body) - cursor.at:  # no item is shorter than a byte
             raise refused_at_byte("a block declares more items than the body has bytes", begin)
         first = cursor.at
@@ -255,7 +255,7 @@ def _fixed(schema: _Schema) -> _Reading:
     size = schema["size"]
     if size < 1:
         raise SchemaError(f"{schema['name']}: a fixed type of size 0")
-    return _Reading(pa.binary(), lambda cursor: cursor.take(size))
+    return _Reading(pa.binary(), lambda cursor: cursor.read_bytes(size))
 
 
 def _enum(schema: _Schema) -> _Reading:
@@ -263,7 +263,7 @@ def _enum(schema: _Schema) -> _Reading:
 
     def read(cursor: Cursor) -> str:
         begin = cursor.at
-        number = cursor.zigzag()
+        number = cursor.read_zigzag()
         if not 0 <= number < len(symbols):
             raise refused_at_byte("an invalid symbol number of an enum", begin)
         return str(symbols[number])
@@ -273,7 +273,7 @@ def _enum(schema: _Schema) -> _Reading:
 
 def _read_int(cursor: Cursor) -> int:
     begin = cursor.at
-    number = cursor.zigzag()
+    number = cursor.read_zigzag()
     if not -(1 << 31) <= number < 1 << 31:
         raise refused_at_byte(TOO_LARGE.format("int"), begin)
     return number
@@ -281,7 +281,7 @@ def _read_int(cursor: Cursor) -> int:
 
 def _read_boolean(cursor: Cursor) -> bool:
     begin = cursor.at
-    byte = cursor.take(1)
+    byte = cursor.read_bytes(1)
     if byte > b"\1":
         raise refused_at_byte("not a valid boolean", begin)
     return byte == b"\1"
@@ -291,9 +291,9 @@ _PRIMITIVES = {
     "null": _Reading(None, lambda _: None),
     "boolean": _Reading(pa.bool_(), _read_boolean),
     "int": _Reading(pa.int32(), _read_int),
-    "long": _Reading(pa.int64(), Cursor.zigzag),
-    "float": _Reading(pa.float32(), lambda cursor: cursor.number(FLOAT)),
-    "double": _Reading(pa.float64(), lambda cursor: cursor.number(DOUBLE)),
-    "bytes": _Reading(pa.binary(), lambda cursor: cursor.take(cursor.zigzag())),
-    "string": _Reading(pa.string(), lambda cursor: cursor.text(cursor.zigzag())),
+    "long": _Reading(pa.int64(), Cursor.read_zigzag),
+    "float": _Reading(pa.float32(), lambda cursor: cursor.read_number(FLOAT)),
+    "double": _Reading(pa.float64(), lambda cursor: cursor.read_number(DOUBLE)),
+    "bytes": _Reading(pa.binary(), lambda cursor: cursor.read_bytes(cursor.read_zigzag())),
+    "string": _Reading(pa.string(), lambda cursor: cursor.read_text(cursor.read_zigzag())),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.typed.formats import Reader, Row, read_typed_rows
+from jobs.typed.formats import BodyReader, Row, read_typed_rows
 from jobs.typed.values import EPOCH, RefusedBodyError, TimeDefaults, Value, place_in_zone
 
 CUT_OFF_REASON = "truncated"
@@ -35,7 +35,7 @@ class Cursor:
         self.body, self.at = body, 0
         self.left = left  # fields without a column, by path
 
-    def varint(self) -> int:
+    def read_varint(self) -> int:
         """Read an unsigned number that has seven bits in each byte."""
         at = begin = self.at
         found = shift = 0
@@ -52,12 +52,12 @@ class Cursor:
         self.at = at + 1
         return found
 
-    def zigzag(self) -> int:
+    def read_zigzag(self) -> int:
         """Read a signed number, whose lowest bit is its sign."""
-        number = self.varint()
+        number = self.read_varint()
         return (number >> 1) ^ -(number & 1)
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         """Read *size* bytes."""
         begin = self.at
         if size < 0:
@@ -67,28 +67,28 @@ class Cursor:
             raise refused_at_byte(CUT_OFF_REASON, begin)
         return self.body[begin : self.at]
 
-    def text(self, size: int) -> str:
+    def read_text(self, size: int) -> str:
         """Read a UTF-8 text of *size* bytes."""
         begin = self.at
         try:
-            return self.take(size).decode()
+            return self.read_bytes(size).decode()
         except UnicodeDecodeError as error:
             raise refused_at_byte("invalid UTF-8", begin + error.start) from None
 
-    def number(self, form: Struct) -> Any:  # noqa: ANN401 - an integer or a float, as the form says
+    def read_number(self, form: Struct) -> Any:  # noqa: ANN401 - an integer or a float, as the form says
         """Read a number of a fixed size."""
-        return form.unpack(self.take(form.size))[0]
+        return form.unpack(self.read_bytes(form.size))[0]
 
 
-Read = Callable[[Cursor], object]  # reads a value, and moves the cursor behind it
+ReadValue = Callable[[Cursor], object]  # reads a value, and moves the cursor behind it
 
 
-def converting_reader(read: Read, convert: Callable[[Any], object]) -> Read:
+def converting_reader(read: ReadValue, convert: Callable[[Any], object]) -> ReadValue:
     """Return a reader that converts the values of *read*."""
     return lambda cursor: convert(read(cursor))
 
 
-def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns: Sequence[pa.Field]) -> Reader:
+def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns: Sequence[pa.Field]) -> BodyReader:
     """Return a reader of columns; *values_of* returns the values of a body by name."""
     names, types = [column.name for column in columns], [column.type for column in columns]
 

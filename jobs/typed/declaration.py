@@ -22,7 +22,7 @@ from jobs.typed.ddl import (
     refuse_reserved,
     table_name,
 )
-from jobs.typed.formats import JSON_FORMAT, BodyFormat, Reader, check_pattern, text_format
+from jobs.typed.formats import JSON_FORMAT, BodyFormat, BodyReader, check_pattern, text_format
 from jobs.typed.values import MICROSECONDS_PER_UNIT, TimeDefaults
 
 _TEXT = (str,), 'a string, like "…"'
@@ -83,7 +83,7 @@ class TopicType:
         """The columns of the body, then those of the message's properties."""
         return (*self.columns, *(pa.field(name, pa.string()) for name in self.properties))
 
-    def reader(self) -> Reader:
+    def reader(self) -> BodyReader:
         """Return a reader of these bodies."""
         return self.format.reader(_renamed(self.columns, self.sources), self.times)
 

@@ -56,18 +56,18 @@ class TypedRows(NamedTuple):
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # by the path of the field
 
 
-Reader = Callable[[pa.Array], TypedRows]  # of bodies of one type, none of which is NULL
+BodyReader = Callable[[pa.Array], TypedRows]  # of bodies of one type, none of which is NULL
 
 
 class BodyFormat(NamedTuple):
     """An encoding of bodies."""
 
     name: str  # in types.toml
-    reader: Callable[[Sequence[pa.Field], TimeDefaults], Reader]  # of columns with the names of the body
+    reader: Callable[[Sequence[pa.Field], TimeDefaults], BodyReader]  # of columns with the names of the body
     described: Mapping[str, object] = MappingProxyType({})  # other settings that affect the row of a body
 
 
-def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
+def _json_reader(columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:
     from jobs.typed.fast_json import read_bodies  # loads the compiler
 
     return partial(read_bodies, columns, times)
@@ -176,7 +176,7 @@ def text_format(pattern: str) -> BodyFormat:
     return BodyFormat("text", partial(_text_reader, pattern), {"pattern": pattern})
 
 
-def _text_reader(pattern: str, columns: Sequence[pa.Field], times: TimeDefaults) -> Reader:
+def _text_reader(pattern: str, columns: Sequence[pa.Field], times: TimeDefaults) -> BodyReader:
     def row(matched: tuple[bytes, Mapping[str, str] | None], _: object) -> Row:
         body, groups = matched
         if groups is None:

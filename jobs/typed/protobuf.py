@@ -24,7 +24,7 @@ from jobs.typed.cursor import (
     CUT_OFF_REASON,
     DUPLICATE_KEY_REASON,
     Cursor,
-    Read,
+    ReadValue,
     columns_reader,
     converting_reader,
     decode_zigzag,
@@ -32,7 +32,7 @@ from jobs.typed.cursor import (
     refused_at_byte,
 )
 from jobs.typed.ddl import MANY_FIELDS_REASON, MAX_FIELDS, SchemaError
-from jobs.typed.formats import BodyFormat, Reader
+from jobs.typed.formats import BodyFormat, BodyReader
 from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, TimeDefaults, Value, member_path
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
@@ -54,7 +54,7 @@ def columns_of_message(descriptors: bytes, message: str) -> tuple[pa.Field, ...]
     return tuple(pa.field(one.name, one.type) for one in fields.values())
 
 
-def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: TimeDefaults) -> Reader:
+def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: TimeDefaults) -> BodyReader:
     descriptor = _described(descriptors, message)
     indexes = _indexes(descriptor)
     _, read = _message(descriptor, (), "$")
@@ -99,8 +99,8 @@ def _nested_fields(message: Descriptor, outer: tuple[str, ...]) -> Iterator[Fiel
 def _read_header(cursor: Cursor, wanted: Sequence[int]) -> None:
     """Read the schema's id and the message's path in its file: a count of indexes, then each; no index means [0]."""
     cursor.at = _HEADER
-    count = decode_zigzag(cursor.varint())
-    indexes = [decode_zigzag(cursor.varint()) for _ in range(min(count, _DEEPEST))]
+    count = decode_zigzag(cursor.read_varint())
+    indexes = [decode_zigzag(cursor.read_varint()) for _ in range(min(count, _DEEPEST))]
     if count < 0 or (indexes or [0]) != wanted:
         raise refused_at_byte("the schema registry header refers to a different message", _HEADER)
 
@@ -117,7 +117,7 @@ class _Scalar(NamedTuple):
 
     type: pa.DataType
     wire: int
-    read: Read
+    read: ReadValue
     default: object = 0
 
 
@@ -137,7 +137,7 @@ class _Field(NamedTuple):
         # Packed: the numbers of a repeated field after their size. One message may have packed and single ones.
         if self.is_repeated and wire_type == _SIZED != scalar.wire:
             items = found.setdefault(self.name, [])
-            size = cursor.varint()
+            size = cursor.read_varint()
             end = cursor.at + size
             while cursor.at < end:
                 items.append(scalar.read(cursor))
@@ -180,7 +180,7 @@ def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple
         found: dict[str, Any] = {}
         while cursor.at < end:
             begin = cursor.at
-            tag = cursor.varint()
+            tag = cursor.read_varint()
             number = tag >> 3
             if not 0 < number <= _MOST:
                 raise refused_at_byte("an invalid field number", begin)
@@ -222,7 +222,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
         raise SchemaError(f"{field.full_name}: groups are not supported")
     if field.type == FieldDescriptor.TYPE_ENUM:
         names = {one.number: one.name for one in field.enum_type.values}
-        return _Scalar(pa.string(), _VARINT, converting_reader(Cursor.varint, partial(_enum, names)), names.get(0))
+        return _Scalar(pa.string(), _VARINT, converting_reader(Cursor.read_varint, partial(_enum, names)), names.get(0))
     message = field.message_type
     if message is None:
         return _SCALARS[field.type]
@@ -232,7 +232,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scala
     fields, read_message = _message(message, outer, path)
 
     def read(cursor: Cursor) -> Any:  # noqa: ANN401 - a message, or its only value
-        size = cursor.varint()
+        size = cursor.read_varint()
         end = cursor.at + size
         if end > len(cursor.body):
             raise refused_at_byte(CUT_OFF_REASON, cursor.at)
@@ -265,9 +265,9 @@ def _skip(cursor: Cursor, tag: int) -> None:
         if wire_type == _GROUP and len(groups) < _DEEPEST:
             groups.append(number)
         elif wire_type == _VARINT:
-            cursor.varint()
+            cursor.read_varint()
         elif wire_type == _SIZED:
-            cursor.take(cursor.varint())
+            cursor.read_bytes(cursor.read_varint())
         elif wire_type in {_EIGHT, _FOUR}:
             cursor.at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:
@@ -275,21 +275,21 @@ def _skip(cursor: Cursor, tag: int) -> None:
             raise refused_at_byte(reason, cursor.at)
         if not groups:
             return
-        tag = cursor.varint()
+        tag = cursor.read_varint()
 
 
 def _example(data: bytes, wire_type: int) -> Value:
     """Return the value of an undeclared field, decoded as far as its bytes alone allow."""
     if wire_type == _SIZED:
         after_size = Cursor(data, {})
-        after_size.varint()
+        after_size.read_varint()
         data = data[after_size.at :]
         with suppress(UnicodeDecodeError):  # bytes, or a message
             text = data.decode()
             return text if text.isprintable() else data
     if wire_type in {_SIZED, _GROUP}:
         return data
-    return Number(Cursor(data, {}).varint() if wire_type == _VARINT else int.from_bytes(data, "little"))
+    return Number(Cursor(data, {}).read_varint() if wire_type == _VARINT else int.from_bytes(data, "little"))
 
 
 def _proven(of: type[Message], inner: bytes) -> bytes:
@@ -336,18 +336,18 @@ def _boolean(number: int) -> bool:
 
 
 def _varint(type_: pa.DataType, convert: Callable[[int], object], default: object = 0) -> _Scalar:
-    return _Scalar(type_, _VARINT, lambda cursor: convert(cursor.varint()), default)
+    return _Scalar(type_, _VARINT, lambda cursor: convert(cursor.read_varint()), default)
 
 
 def _fixed(type_: pa.DataType, wire: int, form: str, convert: Callable[[Any], object] | None = None) -> _Scalar:
     packed = Struct(form)
     if convert is None:
-        return _Scalar(type_, wire, lambda cursor: cursor.number(packed))
-    return _Scalar(type_, wire, lambda cursor: convert(cursor.number(packed)))
+        return _Scalar(type_, wire, lambda cursor: cursor.read_number(packed))
+    return _Scalar(type_, wire, lambda cursor: convert(cursor.read_number(packed)))
 
 
 def _read_bytes(cursor: Cursor) -> bytes:
-    return cursor.take(cursor.varint())
+    return cursor.read_bytes(cursor.read_varint())
 
 
 _UNSIGNED = pa.decimal128(20, 0)
@@ -361,7 +361,7 @@ _SCALARS = {
     _F.TYPE_FIXED64: _fixed(_UNSIGNED, _EIGHT, "<Q", Decimal),
     _F.TYPE_FIXED32: _fixed(pa.int64(), _FOUR, "<I"),
     _F.TYPE_BOOL: _varint(pa.bool_(), _boolean, default=False),
-    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, lambda cursor: cursor.text(cursor.varint()), ""),
+    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, lambda cursor: cursor.read_text(cursor.read_varint()), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _read_bytes, b""),
     _F.TYPE_UINT32: _varint(pa.int64(), _unsigned_int),
     _F.TYPE_SFIXED32: _fixed(pa.int32(), _FOUR, "<i"),

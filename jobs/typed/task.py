@@ -21,7 +21,7 @@ from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, Table
 from jobs.typed.ddl import TYPING_APPLICATION, typed_table
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON_FORMAT, Reader, TypedRows, UnknownField, merge_unknown
+from jobs.typed.formats import JSON_FORMAT, BodyReader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, TimeDefaults
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
@@ -33,10 +33,10 @@ _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
-Topic = tuple[TopicType, Mapping[str, int]]  # a type, and the first untyped offset of each store
+TopicToType = tuple[TopicType, Mapping[str, int]]  # a type, and the first untyped offset of each store
 
 
-def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
+def _wanted(topic: TopicToType, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
     """Return which rows are still to be typed, or those *before* them; rows without store or offset are neither."""
     (type_, offsets), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
     is_old: pa.Array = pc.less(at, 0)
@@ -74,7 +74,7 @@ class TypingResult:
 
 
 def type_file(
-    lake: Lake, number: int, topics: Sequence[Topic], file: SnapshotFile, *, retries: bool = False
+    lake: Lake, number: int, topics: Sequence[TopicToType], file: SnapshotFile, *, retries: bool = False
 ) -> TypingResult:
     """Type the messages of a file, or retry its dead letters, into new files of typing *number*."""
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
@@ -118,7 +118,7 @@ class _Work:
     stack: ExitStack
     done: TypingResult
     files: dict[str, TableFile] = field(default_factory=dict)
-    readers: dict[str, Reader] = field(default_factory=dict)
+    readers: dict[str, BodyReader] = field(default_factory=dict)
 
     def type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
         """Write each row into the table of its type, or into `dead_letters`."""
@@ -177,7 +177,7 @@ class _Work:
         return self.files[table.name]
 
 
-def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
+def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: BodyReader) -> Iterator[Refusal | None]:
     """Yield the refusal of each message of a topic in a file; None if *reader* accepts it."""
     for batch in read_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
@@ -204,7 +204,7 @@ def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.A
     return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
 
 
-def _results(reader: Reader, rows: pa.RecordBatch) -> TypedRows:
+def _results(reader: BodyReader, rows: pa.RecordBatch) -> TypedRows:
     errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
     unread = pc.or_(bodies.is_null(), errors.is_valid())
     if not unread.true_count:

@@ -34,7 +34,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
+from jobs.launch.engine import AUTO_ENGINE, Engine, why_spark_cannot_start
 from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
 from jobs.store.running_broker import limit_load_beside_broker
@@ -209,7 +209,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     if seen is not None:
         return seen, {}
     half = request.read_limits is not None
-    workers = start_workers(asked, size=check.new_size, half=half)
+    workers = start_workers(asked, size=check.estimate_new_bytes, half=half)
 
     from jobs.ingest.run import ingest
 
@@ -238,7 +238,7 @@ def _load_arrow() -> None:
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     """Return workers of the requested engine; for auto, this process for small steps and Spark for large ones."""
     half = request.read_limits is not None
-    if asked != AUTO:
+    if asked != AUTO_ENGINE:
         return make_workers(Engine(asked), half=half)
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
 

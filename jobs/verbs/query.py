@@ -324,10 +324,10 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         start = None if before is None else lookups.parse_position(before)
         page = lookups.read_page(source, wanted, start, limit, seconds)
         if not page.messages:
-            return Answer(reason=reasons.explain_empty_page(source, wanted, page.next, start, seconds))
+            return Answer(reason=reasons.explain_empty_page(source, wanted, page.next_before_offset, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
-        following = f"{stopped}for the next page, add --before {page.next}"
-        return Answer(list(page.messages), notes=[following] if page.next is not None else [])
+        following = f"{stopped}for the next page, add --before {page.next_before_offset}"
+        return Answer(list(page.messages), notes=[following] if page.next_before_offset is not None else [])
 
     def show(answer: Answer, _source: Source) -> None:
         options.printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)
@@ -391,7 +391,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     read-only.
     """
     from jobs.launch.arguments import file_system_options
-    from jobs.query.lake_tables import Batches, LakeTables, TimeLimitError, describe_tables, write_parquet
+    from jobs.query.lake_tables import LakeTables, ResultBatches, TimeLimitError, describe_tables, write_parquet
 
     if (output == "parquet") is not (out is not None):
         raise click.UsageError("--output parquet requires --out FILE; --out cannot be combined with other formats")
@@ -402,10 +402,14 @@ def sql(  # noqa: PLR0913 - one argument an option
     try:
         with raise_as_usage_errors(UnsupportedFormat):
             if out is not None:
-                cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
+                cut = write_parquet(ResultBatches(tables, statement or "", seconds), out, limit)
             else:
                 with closing(printer.open_row_printer(RowFormat(output))) as rows:
-                    found = describe_tables(tables) if statement is None else Batches(tables, statement, seconds).rows()
+                    found = (
+                        describe_tables(tables)
+                        if statement is None
+                        else ResultBatches(tables, statement, seconds).rows()
+                    )
                     for row in islice(found, limit or None):
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None
@@ -466,6 +470,6 @@ def mqadmin_line(
         with _opened(options) as sources:
             now = time.time_ns() // 1_000_000
             call = mqadmin.choose_call(arguments, sources, options.printer, now, any_host=options.any_host)
-            return mqadmin.run(call)
+            return mqadmin.run_command(call)
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

@@ -31,7 +31,7 @@ from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
-from jobs.dump import KIND_NAMES, DumpRequest, Item, open_file
+from jobs.dump import KIND_NAMES, DumpItem, DumpRequest, open_file
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
@@ -137,7 +137,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
     return Severity.NOT_ACCESSIBLE
 
 
-def _print_item(item: Item, location: str, *, as_json: bool) -> None:
+def _print_item(item: DumpItem, location: str, *, as_json: bool) -> None:
     if as_json:
         values: dict[str, object] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
         _print(json.dumps(values | dict(item.values), ensure_ascii=sys.stdout.isatty()))

@@ -15,7 +15,7 @@ from jobs.console.result import ExitCode
 from jobs.ingest import Summary
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
-from jobs.report import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
+from jobs.report import REPORT_VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 
 _MEANINGS = {
@@ -80,7 +80,7 @@ _METRICS = """\
 _DOCUMENT = f"""\
 ## Report
 
-`--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
+`--report DIR` writes `report.html`, and the same content as `report.json`, version {REPORT_VERSION}. The version is
 incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
 Bars and Timeline objects; `kind` names the type of each.
 

@@ -37,7 +37,7 @@ class OffsetRange(NamedTuple):
     maximum: int
 
 
-def pad(text: object, width: int) -> str:
+def pad_right(text: object, width: int) -> str:
     """Pad on the right like Java's `%-Ns`, which counts UTF-16 units."""
     shown = str(text)
     return shown + " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2)
@@ -98,17 +98,17 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
     return hash_map_text({**(stored or {}), **pulled}, buckets)
 
 
-def query_by_key_lines(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
-    """Yield the lines of queryMsgByKey; *asked*, `topic@type@key`, is the last column from 5.4.0 on."""
-    plain = f"{pad('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
-    yield f"{plain}\n" if asked is None else f"{plain} {pad('#IndexKey', 200)}\n"
+def query_by_key_lines(messages: Iterable[Message], searched_key: str | None) -> Iterator[str]:
+    """Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column from 5.4.0 on."""
+    plain = f"{pad_right('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
+    yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right('#IndexKey', 200)}\n"
     for message in messages:
         record = message.record
-        plain = f"{pad(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
+        plain = f"{pad_right(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
         # The key that the next query would begin after. MixAll#dealTimeToHourStamps; Java's division goes to zero.
         hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
-        index_key = f"{hours * _HOUR_MS}@{asked}@{message.message_id}@{record.physical_offset}"
-        yield f"{plain}\n" if asked is None else f"{plain} {pad(index_key, 200)}\n"
+        index_key = f"{hours * _HOUR_MS}@{searched_key}@{message.message_id}@{record.physical_offset}"
+        yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right(index_key, 200)}\n"
 
 
 def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and how
@@ -145,7 +145,7 @@ def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and ho
         ("Message Body Path:", body_path or "(not written)"),
         *([] if charset is None else [("Message Body:", body_text(message, charset))]),
     ]
-    shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in lines)
+    shown = "".join(f"{pad_right(label, 20)} {value}\n" for label, value in lines)
     # Then mqadmin asks for the topic's consumers; without a route to it that fails before the empty lines.
     return shown + "\n\n" if has_route(message.topic, message.release) else shown
 
@@ -166,7 +166,8 @@ def body_text(message: Message, charset: str) -> str:
 def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
     """Return the line of topicStatus for one queue, or its headline."""
     # UtilAll#frontStringAtLeast cuts the name.
-    return f"{pad(broker[:32], 32)}  {pad(queue_id, 4)}  {pad(minimum, 20)}  {pad(maximum, 20)}    {updated}\n"
+    offsets = f"{pad_right(minimum, 20)}  {pad_right(maximum, 20)}"
+    return f"{pad_right(broker[:32], 32)}  {pad_right(queue_id, 4)}  {offsets}    {updated}\n"
 
 
 def queue_header(offsets: OffsetRange) -> str:
@@ -249,4 +250,4 @@ def decode_id_both_ways(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str,
             "counter": unique.counter,
         },
     }
-    return value, "".join(f"{pad(label, 20)} {shown}".rstrip() + "\n" for label, shown in lines)
+    return value, "".join(f"{pad_right(label, 20)} {shown}".rstrip() + "\n" for label, shown in lines)

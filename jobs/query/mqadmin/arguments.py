@@ -103,7 +103,7 @@ _SINCE = {
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyyy-MM-dd#HH:mm:ss:SSS
 
 
-class Call(NamedTuple):
+class MqadminCall(NamedTuple):
     """A command, its options by long name, the source that answers it, and the printer."""
 
     command: str

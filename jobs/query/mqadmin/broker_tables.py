@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.console.result import ExitCode
-from jobs.query.mqadmin import OffsetRange, pad, time_text_without_ms
-from jobs.query.mqadmin.arguments import Call
+from jobs.query.mqadmin import OffsetRange, pad_right, time_text_without_ms
+from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_map_text, hash_set_order
 from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
@@ -37,7 +37,7 @@ MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # the name that clients give the broker of a static topic's queues
 
 
-def _config(call: Call) -> BrokerConfig:
+def _config(call: MqadminCall) -> BrokerConfig:
     config = call.source.config
     if config is None:
         reason = (
@@ -50,7 +50,7 @@ def _config(call: Call) -> BrokerConfig:
     return config
 
 
-def print_topic_list(call: Call) -> ExitCode:
+def print_topic_list(call: MqadminCall) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in call.options:
         raise UnsupportedFormat(
@@ -82,7 +82,7 @@ class _Row(NamedTuple):
         return self.broker_offset - self.consumer_offset
 
 
-def print_consumer_progress(call: Call) -> ExitCode:
+def print_consumer_progress(call: MqadminCall) -> ExitCode:
     """Print a group's progress in each queue; without -g, the total lag of each group."""
     group = call.options.get("groupName")
     if group is None:
@@ -117,13 +117,13 @@ def print_consumer_progress(call: Call) -> ExitCode:
     return call.finish()
 
 
-def _all_groups(call: Call) -> ExitCode:
+def _all_groups(call: MqadminCall) -> ExitCode:
     """Print the lag of each group that has a retry topic, by which mqadmin finds groups; no consumer is connected."""
     config, printer = _config(call), call.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
 
     def line_of(*values: object) -> str:
-        group, count, version, type_, model, pace = map(pad, values[:-1], _GROUP_WIDTHS)
+        group, count, version, type_, model, pace = map(pad_right, values[:-1], _GROUP_WIDTHS)
         return f"{group}  {count}  {version} {type_}  {model}  {pace}  {values[-1]}\n"
 
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
@@ -138,11 +138,11 @@ def _all_groups(call: Call) -> ExitCode:
 def _columns(*values: object) -> str:
     """Return a row's columns except the last: two blanks after each of the first five, one after the others."""
     widths = (_WIDEST_TOPIC, _WIDEST_BROKER, 4, 20, 20)
-    first = "  ".join(pad(value, width) for value, width in zip(values, widths, strict=False))
-    return f"{first}  {' '.join(pad(value, 20) for value in values[len(widths) :])}"
+    first = "  ".join(pad_right(value, width) for value, width in zip(values, widths, strict=False))
+    return f"{first}  {' '.join(pad_right(value, 20) for value in values[len(widths) :])}"
 
 
-def _why_no_progress(config: BrokerConfig, group: str, call: Call, topic: str | None) -> Reason | None:
+def _why_no_progress(config: BrokerConfig, group: str, call: MqadminCall, topic: str | None) -> Reason | None:
     """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
     retries = f"{RETRY_PREFIX}{group}"
     if retries in config.topics or topic in config.topics:
@@ -161,7 +161,7 @@ def _known_groups(config: BrokerConfig) -> str:
     return f"groups with offsets: {', '.join(groups) or 'none'}"
 
 
-def _rows(config: BrokerConfig, group: str, call: Call) -> Iterator[_Row]:
+def _rows(config: BrokerConfig, group: str, call: MqadminCall) -> Iterator[_Row]:
     source = call.source
     offsets = {
         (reader.kind, reader.topic, reader.queue_id): reader.next_offset
@@ -183,7 +183,7 @@ def _rows(config: BrokerConfig, group: str, call: Call) -> Iterator[_Row]:
             yield _Row(topic, call.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 
 
-def print_consumer_config(call: Call) -> ExitCode:
+def print_consumer_config(call: MqadminCall) -> ExitCode:
     """Print the settings of a group, field by field."""
     config, printer, source = _config(call), call.printer, call.source
     group = call.options["groupName"]
@@ -201,7 +201,7 @@ def print_consumer_config(call: Call) -> ExitCode:
     printer.write(f"{'=' * 29}{cluster}:{call.broker_name}{'=' * 29}\n")
     for name, _, since in (field.partition("@") for field in _FIELDS.split()):
         if not since or source.release.version >= Version.parse(since):
-            printer.write(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
+            printer.write(f"{pad_right(name, 40)}=  {_java_text(name, settings.get(name))}\n")
     return call.finish()
 
 
@@ -233,13 +233,13 @@ class StaticQueueSegment(NamedTuple):
 
     broker: str
     queue_id: int
-    logic_offset: int  # of its first message; negative while it is not decided
+    first_logical_offset: int  # of its first message; negative while it is not decided
     start_offset: int  # in the broker's queue
     end_offset: int  # below the start if the queue still grows
 
     def logical_offset(self, offset: int) -> int:
         """Return the static topic's offset of a message in the broker's queue."""
-        return self.logic_offset + max(offset - self.start_offset, 0)
+        return self.first_logical_offset + max(offset - self.start_offset, 0)
 
 
 def read_static_queues(source: Source, topic: str) -> dict[int, tuple[StaticQueueSegment, StaticQueueSegment]]:
@@ -256,8 +256,11 @@ def read_static_queues(source: Source, topic: str) -> dict[int, tuple[StaticQueu
             if isinstance(item, dict)
         ]
         if parts:
-            first = next((part for part in reversed(parts) if part.logic_offset == 0), parts[0])
-            found[int(number)] = first, next((part for part in reversed(parts) if part.logic_offset >= 0), parts[-1])
+            first = next((part for part in reversed(parts) if part.first_logical_offset == 0), parts[0])
+            found[int(number)] = (
+                first,
+                next((part for part in reversed(parts) if part.first_logical_offset >= 0), parts[-1]),
+            )
     return dict(sorted(found.items()))
 
 

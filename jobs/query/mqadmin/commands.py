@@ -16,14 +16,14 @@ from jobs.query.mqadmin import (
     OffsetRange,
     address_text,
     has_route,
-    pad,
+    pad_right,
     queue_header,
     time_text,
     time_text_without_ms,
     topic_status_row,
     unit_text,
 )
-from jobs.query.mqadmin.arguments import Call, parse_mqadmin_line
+from jobs.query.mqadmin.arguments import MqadminCall, parse_mqadmin_line
 from jobs.query.mqadmin.broker_tables import (
     LOGICAL_BROKER,
     print_consumer_config,
@@ -60,15 +60,15 @@ _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose bo
 
 def choose_call(
     arguments: Sequence[str], sources: Sequence[Source], printer: Printer, now_ms: int, *, any_host: bool
-) -> Call:
+) -> MqadminCall:
     """
     Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
 
     Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
     """
 
-    def parsed(source: Source) -> Call:
-        return Call(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, any_host)
+    def parsed(source: Source) -> MqadminCall:
+        return MqadminCall(*parse_mqadmin_line(arguments, source.release), source, printer, now_ms, any_host)
 
     call = parsed(sources[0])
     if len(sources) == 1:
@@ -82,7 +82,7 @@ def choose_call(
     return parsed(source)
 
 
-def _has_answer(call: Call) -> bool:
+def _has_answer(call: MqadminCall) -> bool:
     options, source = call.options, call.source
     text = options.get("msgKey", options.get("msgId", ""))
     if call.command == "queryMsgById":
@@ -96,7 +96,7 @@ def _has_answer(call: Call) -> bool:
     return next(source.by_key(wanted), None) is not None
 
 
-def run(call: Call) -> ExitCode:
+def run_command(call: MqadminCall) -> ExitCode:
     """Run one line."""
     for name in ("consumerGroup", "sendMessage"):
         if call.command not in _GROUP_MATTERS_NOT and name in call.options:
@@ -111,11 +111,11 @@ def run(call: Call) -> ExitCode:
 # messages under a key or an id
 
 
-def _limit(call: Call) -> int:
+def _limit(call: MqadminCall) -> int:
     return max(min(call.integer_option("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
 
 
-def _by_key(call: Call) -> ExitCode:
+def _by_key(call: MqadminCall) -> ExitCode:
     source = call.source
     topic, key = _parent_of_lmq(call), call.options["msgKey"]
     key_type = call.options.get("keyType", "K")
@@ -136,13 +136,13 @@ def _by_key(call: Call) -> ExitCode:
     return call.finish(answer)
 
 
-def _parent_of_lmq(call: Call) -> str:
+def _parent_of_lmq(call: MqadminCall) -> str:
     """Return the requested topic: for a light queue, its parent, which `-c` names."""
     topic, parent = call.options["topic"], call.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
-def _with_route(answer: Answer, topic: str, call: Call, instead: str) -> Answer:
+def _with_route(answer: Answer, topic: str, call: MqadminCall, instead: str) -> Answer:
     """Return the answer of mqadmin, which must find a route to the topic before it asks a broker."""
     release = call.source.release
     if has_route(topic, release) or not answer.messages:
@@ -151,7 +151,7 @@ def _with_route(answer: Answer, topic: str, call: Call, instead: str) -> Answer:
     return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
 
 
-def _by_unique_key(call: Call) -> ExitCode:
+def _by_unique_key(call: MqadminCall) -> ExitCode:
     topic, unique_key = _parent_of_lmq(call), call.options["msgId"]
     answer = lookups.by_unique_key(call.source, topic, unique_key, show_all="showAll" in call.options)
     answer = _with_route(answer, topic, call, f"query by-unique-key -t {topic} -i {unique_key}")
@@ -169,7 +169,7 @@ def _by_unique_key(call: Call) -> ExitCode:
     return call.finish(answer)
 
 
-def _by_id(call: Call) -> ExitCode:
+def _by_id(call: MqadminCall) -> ExitCode:
     source, printer, topic = call.source, call.printer, call.options.get("topic")
     printer.charset = call.charset_option("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in call.options["msgId"].split(","))):
@@ -199,7 +199,7 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
     return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
 
 
-def _offset_id_only(text: str, call: Call) -> Answer:
+def _offset_id_only(text: str, call: MqadminCall) -> Answer:
     answer = lookups.by_offset_id(call.source, text, any_host=call.any_host)
     if answer.messages or reasons.confirms_offset_id(answer.reason):
         return answer
@@ -212,7 +212,7 @@ def _offset_id_only(text: str, call: Call) -> Answer:
     return answer
 
 
-def _by_offset(call: Call) -> ExitCode:
+def _by_offset(call: MqadminCall) -> ExitCode:
     printer, source = call.printer, call.source
     printer.charset = call.charset_option("bodyFormat", printer.charset)
     place = call.options["topic"], call.integer_option("queueId"), call.integer_option("offset")
@@ -224,7 +224,7 @@ def _by_offset(call: Call) -> ExitCode:
 # the traces of a message
 
 
-def _message_traces(call: Call) -> ExitCode:
+def _message_traces(call: MqadminCall) -> ExitCode:
     source, printer = call.source, call.printer
     topic, message_id = call.options.get("traceTopic", TRACE_TOPIC), call.options["msgId"]
     window = TimeWindow(call.integer_option("beginTimestamp", 0), call.integer_option("endTimestamp", MAX_TIME))
@@ -281,7 +281,7 @@ def _why_no_trace(
     return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
 
 
-def _trace_lines(reported: Sequence[_Reported], call: Call) -> Iterator[str]:
+def _trace_lines(reported: Sequence[_Reported], call: MqadminCall) -> Iterator[str]:
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one[0].kind is TraceKind.SENT:
@@ -296,7 +296,7 @@ def _trace_lines(reported: Sequence[_Reported], call: Call) -> Iterator[str]:
         yield "\n"
 
 
-def _trace_line(name: str, reported: _Reported, call: Call) -> str:
+def _trace_line(name: str, reported: _Reported, call: MqadminCall) -> str:
     trace, message = reported
     timestamp = trace.event_timestamp
     if timestamp is None:
@@ -310,13 +310,13 @@ def _trace_line(name: str, reported: _Reported, call: Call) -> str:
 
 
 def _trace_columns(*values: str) -> str:
-    return " ".join(map(pad, values, _TRACE_WIDTHS)) + "\n"
+    return " ".join(map(pad_right, values, _TRACE_WIDTHS)) + "\n"
 
 
 # queues
 
 
-def _query_cq(call: Call) -> ExitCode:
+def _query_cq(call: MqadminCall) -> ExitCode:
     source, printer = call.source, call.printer
     topic, queue_id = call.options["topic"], call.integer_option("queue")
     first, count = call.integer_option("index"), call.integer_option("count", _DEFAULT_UNITS)
@@ -340,7 +340,7 @@ def _query_cq(call: Call) -> ExitCode:
     return call.finish()
 
 
-def _status_rows(topic: str, call: Call) -> Iterator[tuple[str, int, OffsetRange, int]]:
+def _status_rows(topic: str, call: MqadminCall) -> Iterator[tuple[str, int, OffsetRange, int]]:
     """Yield broker, id, offsets and newest time (0 without one) of a topic's queues, and of static ones with them."""
     source, broker = call.source, call.broker_name
     source.complete_queues(topic)
@@ -358,7 +358,7 @@ def _status_rows(topic: str, call: Call) -> Iterator[tuple[str, int, OffsetRange
             yield LOGICAL_BROKER, static_id, static_queue_offsets(*parts, first[0], last[0]), last[1]
 
 
-def _topic_status(call: Call) -> ExitCode:
+def _topic_status(call: MqadminCall) -> ExitCode:
     source, printer = call.source, call.printer
     topic = call.options["topic"]
     if not source.has_topic(topic):
@@ -375,7 +375,7 @@ def _topic_status(call: Call) -> ExitCode:
     return call.finish()
 
 
-_COMMANDS: dict[str, Callable[[Call], ExitCode]] = {
+_COMMANDS: dict[str, Callable[[MqadminCall], ExitCode]] = {
     "queryMsgByKey": _by_key,
     "queryMsgById": _by_id,
     "queryMsgByUniqueKey": _by_unique_key,

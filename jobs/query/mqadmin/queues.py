@@ -15,8 +15,8 @@ from typing import NamedTuple
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import MAX_TIME, Message, reasons
-from jobs.query.mqadmin import OffsetRange, message_line, pad
-from jobs.query.mqadmin.arguments import Call
+from jobs.query.mqadmin import OffsetRange, message_line, pad_right
+from jobs.query.mqadmin.arguments import MqadminCall
 from jobs.query.mqadmin.java import hash_order, hash_set_order
 from jobs.query.source import Answer, Reason, ReasonKind
 from rmq_formats.consumequeue.layout import UNIT
@@ -40,7 +40,7 @@ _Pull = tuple[str, list[Message], int]  # messages, perhaps none although the br
 class PulledQueue(NamedTuple):
     """A queue as a client pulls it."""
 
-    call: Call
+    call: MqadminCall
     broker: str
     queue_id: int
     offsets: OffsetRange
@@ -126,7 +126,7 @@ class PulledQueue(NamedTuple):
         status = _FOUND if found else _NO_MATCHED
         return status, [one for one in found if tags is None or one.tags in tags], offset
 
-    def print(self, messages: list[Message], charset: str | None) -> None:
+    def print_messages(self, messages: list[Message], charset: str | None) -> None:
         """Print pulled messages, with bodies in a charset, or without bodies (None)."""
         printer = self.call.printer
         if printer.prints_rows:
@@ -137,19 +137,19 @@ class PulledQueue(NamedTuple):
             printer.write(message_line(shown, self.offsets, self.call.broker_name, charset))
 
 
-def _wanted_tags(call: Call) -> _Tags:
+def _wanted_tags(call: MqadminCall) -> _Tags:
     expression = call.options.get("subExpression", "*")
     if expression.strip() in ("", "*"):
         return None
     return frozenset(part.strip() for part in expression.split("||") if part.strip())
 
 
-def _charset(call: Call, prints_body: str = "true") -> str | None:
+def _charset(call: MqadminCall, prints_body: str = "true") -> str | None:
     charset = call.charset_option("charsetName", "UTF-8")
     return charset if call.is_true("printBody", prints_body) else None
 
 
-def print_topic_messages(call: Call) -> ExitCode:
+def print_topic_messages(call: MqadminCall) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
     source, printer, topic = call.source, call.printer, call.options["topic"]
     if not source.has_topic(topic):
@@ -162,7 +162,7 @@ def print_topic_messages(call: Call) -> ExitCode:
         offset = asked.minimum
         while offset < asked.maximum:
             status, messages, offset = queue.pull(offset, tags)
-            queue.print(messages, charset)
+            queue.print_messages(messages, charset)
             if status == _NO_MATCHED:
                 printer.print_mqadmin_line(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
             elif status != _FOUND:
@@ -172,7 +172,7 @@ def print_topic_messages(call: Call) -> ExitCode:
     return call.finish()
 
 
-def print_messages_of_queue(call: Call) -> ExitCode:
+def print_messages_of_queue(call: MqadminCall) -> ExitCode:
     """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
     queue = _named_queue(call)
     if not isinstance(queue, PulledQueue):
@@ -190,10 +190,10 @@ def print_messages_of_queue(call: Call) -> ExitCode:
         found += len(messages)
         counted.update(message.tags for message in messages if message.tags and not message.tags.isspace())
         if prints_messages:
-            queue.print(messages, charset)
+            queue.print_messages(messages, charset)
     if call.is_true("calculate"):
         for tag in sorted(hash_set_order(counted), key=lambda tag: -counted[tag]):
-            call.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
+            call.printer.print_mqadmin_line(f"Tag: {pad_right(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         text = (
             f"no message of queue {queue.queue_id} of {queue.topic} from offset {asked.minimum} (inclusive) to "
@@ -207,7 +207,7 @@ def print_messages_of_queue(call: Call) -> ExitCode:
     return call.finish()
 
 
-def print_consumed_messages(call: Call) -> ExitCode:
+def print_consumed_messages(call: MqadminCall) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(call)
     if refused and call.printer.prints_rows:
@@ -238,7 +238,7 @@ def print_consumed_messages(call: Call) -> ExitCode:
     return call.finish()
 
 
-def _consume_queues(left: int, charset: str | None, call: Call) -> None:
+def _consume_queues(left: int, charset: str | None, call: MqadminCall) -> None:
     for queue in _queues(call):
         if left == 0:
             return
@@ -255,7 +255,7 @@ def _consume_queues(left: int, charset: str | None, call: Call) -> None:
         _consume(queue, first, last, charset)
 
 
-def _why_not(call: Call) -> str | None:
+def _why_not(call: MqadminCall) -> str | None:
     options = call.options
     if call.integer_option("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"
@@ -278,7 +278,7 @@ def _consume(queue: PulledQueue, first: int, last: int, charset: str | None) -> 
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
         if status == _FOUND:
             printer.print_mqadmin_line("Consume ok\n")
-            queue.print(messages, charset)
+            queue.print_messages(messages, charset)
             continue
         ended = "no matched msg." if status == _NO_MATCHED else "print msg finished."
         printer.print_mqadmin_line(f"{queue.name} {ended} status={status}, offset={offset}\n")
@@ -286,7 +286,7 @@ def _consume(queue: PulledQueue, first: int, last: int, charset: str | None) -> 
             return
 
 
-def _queues(call: Call) -> Iterator[PulledQueue]:
+def _queues(call: MqadminCall) -> Iterator[PulledQueue]:
     """Yield a topic's queues in the iteration order of the client's set."""
     source, broker, topic = call.source, call.broker_name, call.options["topic"]
     source.complete_queues(topic)
@@ -298,7 +298,7 @@ def _queues(call: Call) -> Iterator[PulledQueue]:
         yield PulledQueue(call, broker, queue_id, offsets)
 
 
-def _named_queue(call: Call) -> PulledQueue | ExitCode:
+def _named_queue(call: MqadminCall) -> PulledQueue | ExitCode:
     source, named = call.source, call.options["brokerName"]
     topic, queue_id = call.options["topic"], call.integer_option("queueId")
     if source.broker not in {None, named}:

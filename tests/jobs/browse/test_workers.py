@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobs.browse import PageReply, PageRequest, Workers
+from jobs.browse import PageReply, PageRequest, PageWorkers
 from jobs.browse.rendering import Translator
 from jobs.browse.server import Application
 from jobs.query.place import Place
@@ -34,8 +34,8 @@ def work(connection: Connection, _place: Place) -> None:
 
 
 @contextmanager
-def started() -> Iterator[Workers]:
-    workers = Workers(PLACE, work)
+def started() -> Iterator[PageWorkers]:
+    workers = PageWorkers(PLACE, work)
     try:
         yield workers
     finally:
@@ -44,7 +44,7 @@ def started() -> Iterator[Workers]:
 
 
 def test_a_request_is_answered_while_others_never_end() -> None:
-    async def asked(workers: Workers) -> None:
+    async def asked(workers: PageWorkers) -> None:
         endless = [asyncio.ensure_future(workers.answer(ENDLESS, 240)) for _ in range(7)]
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
         workers.reopen_place()
@@ -58,7 +58,7 @@ def test_a_request_is_answered_while_others_never_end() -> None:
 
 
 def test_a_request_ends_at_its_deadline_or_with_its_process() -> None:
-    async def asked(workers: Workers) -> None:
+    async def asked(workers: PageWorkers) -> None:
         with pytest.raises(TimeoutError):
             await workers.answer(ENDLESS, 0.01)
         with pytest.raises(ConnectionError):
@@ -72,7 +72,7 @@ def test_a_request_ends_at_its_deadline_or_with_its_process() -> None:
 def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
     """Both before and after the head of the page is sent."""
 
-    async def left(workers: Workers, parts: int) -> list[dict[str, Any]]:
+    async def left(workers: PageWorkers, parts: int) -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
         is_time = asyncio.Event()
         if not parts:

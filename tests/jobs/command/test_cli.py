@@ -170,7 +170,7 @@ def test_the_death_of_the_jvm_is_reported(
 
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
-        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local=True))])
+        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local_master=True))])
         probe(raising(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])

@@ -231,7 +231,9 @@ def packed(tmp_path: Path) -> dict[str, ExportRequest]:
 
 
 def _exported(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
-    return export_messages(replace(source, out=out, form=form, limit=LIMIT), plan_export(source, {}), SerialWorkers())
+    return export_messages(
+        replace(source, out=out, form=form, max_body_size=LIMIT), plan_export(source, {}), SerialWorkers()
+    )
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])

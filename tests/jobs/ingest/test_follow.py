@@ -31,7 +31,7 @@ from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
-from jobs.launch.engine import AUTO, Engine
+from jobs.launch.engine import AUTO_ENGINE, Engine
 from jobs.products.index import entries
 from jobs.storage.local import ReadLimits
 from jobs.store.chain import read_chained
@@ -284,7 +284,7 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
 
     monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
     monkeypatch.setattr("jobs.verbs.ingest.why_spark_cannot_start", lambda: "")
-    workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO)
+    workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO_ENGINE)
 
     assert [1] == workers.map([1], int, sizes=[1 << 40])
     assert [engine] == made

@@ -207,13 +207,13 @@ def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inco
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
-    sizes = [PreRunCheck(one).new_size() or 0 for one in (taken.request, new)]
+    sizes = [PreRunCheck(one).estimate_new_bytes() or 0 for one in (taken.request, new)]
     assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
 
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
-    assert [None, None] == [PreRunCheck(one).new_size() for one in elsewhere]
+    assert [None, None] == [PreRunCheck(one).estimate_new_bytes() for one in elsewhere]
     monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
-    assert PreRunCheck(taken.request).new_size() is None
+    assert PreRunCheck(taken.request).estimate_new_bytes() is None
 
 
 def test_a_small_ingest_needs_no_java(taken: Taken, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
         plan_log(lake.lake, store)
     lake.take_back(refused.value)
 
-    assert plan_log(lake.lake, store).lost == {}
+    assert plan_log(lake.lake, store).lost_files == {}
     new = lake.grow(5)
     lake.run()
     optimize(str(lake.path), SerialWorkers())

@@ -81,8 +81,8 @@ def test_the_users_master_replaces_ours_and_the_users_settings_follow_ours(optio
     told = prepare_submission(options)
 
     assert "local[*,4]" not in told.arguments
-    assert told.is_local
-    assert not spark.is_local(["--conf", "spark.master=yarn"])
+    assert told.is_local_master
+    assert not spark.is_local_master(["--conf", "spark.master=yarn"])
     assert list(told.arguments).index("--properties-file") < list(told.arguments).index(options[-1])
 
 
@@ -93,7 +93,7 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
     told = prepare_submission(["--properties-file", str(own)])
 
     assert [str(own)] == values(told, "--properties-file")
-    assert not told.is_local
+    assert not told.is_local_master
     assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
 from jobs.products import PRODUCT_NAMES
-from jobs.query.mqadmin import host_port_text, pad, time_text
+from jobs.query.mqadmin import host_port_text, pad_right, time_text
 from jobs.query.mqadmin.java import decode_as_java, hash_map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
@@ -59,7 +59,7 @@ def test_values_are_printed_as_java_prints_them() -> None:
     assert "292278994-08-17 07:12:55,807" == time_text((1 << 63) - 1, UTC)
     assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(bytes.fromhex(f"20010db8{1:024x}"), 10911))
     assert hash_map_text(many, 32) == hash_map_text(many, 16)
-    assert ["ключ  ", "🔑  "] == [pad("ключ", 6), pad("🔑", 4)]
+    assert ["ключ  ", "🔑  "] == [pad_right("ключ", 6), pad_right("🔑", 4)]
 
 
 @pytest.mark.parametrize(

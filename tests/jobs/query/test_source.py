@@ -90,10 +90,10 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
         ListConditions(topic="T1", tag="TagA"),
         lambda one: one.topic == "T1" and _properties(one).get("TAGS") == "TagA",
     ),
-    "words": (ListConditions(words="body2"), lambda one: b"body2" in one.body),
-    "words of two languages": (ListConditions(words="тело-正"), lambda one: "тело-正".encode() in one.body),
+    "words": (ListConditions(body_text="body2"), lambda one: b"body2" in one.body),
+    "words of two languages": (ListConditions(body_text="тело-正"), lambda one: "тело-正".encode() in one.body),
     "words, compressed": (
-        ListConditions(words="\0" * 99),
+        ListConditions(body_text="\0" * 99),
         lambda one: bytes(99) in decode_body(one.body, one.sys_flag),
     ),
     "since": (ListConditions(begin=TIME), lambda one: one.store_timestamp >= TIME),
@@ -136,13 +136,13 @@ def test_every_message_is_on_exactly_one_page(
         assert len(page.messages) <= 7
         assert sum(message.record.total_size for message in page.messages[:-1]) < max_bytes
         found += _offsets(page.messages)
-        before = page.next
+        before = page.next_before_offset
         if before is None:
             break
 
     assert expected == found
     assert case == "quote" or expected
-    narrow = wanted._replace(key=None, tag=None, words=None)
+    narrow = wanted._replace(key=None, tag=None, body_text=None)
     everything = [message for _, message in source.by_time(narrow, MAX_TIME, 1000) if message is not None]
     assert sum(map(narrow.matches_except_topic, everything)) == source.count(narrow)
 
@@ -158,7 +158,9 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
     ):
         newest = read_page(source, ListConditions("Orders"), None, 5, 60)
         assert (expected[:5], True) == (_offsets(newest.messages), read.call_count < 200)
-        assert expected[5:] == _offsets(read_page(source, ListConditions("Orders"), newest.next, 1000, 60).messages)
+        assert expected[5:] == _offsets(
+            read_page(source, ListConditions("Orders"), newest.next_before_offset, 1000, 60).messages
+        )
         narrow = ListConditions("Orders", begin=records[300].store_timestamp, end=records[310].store_timestamp)
         assert expected[-311:-300] == _offsets(read_page(source, narrow, None, 1000, 60).messages)
 
