@@ -419,9 +419,8 @@ class _Repair:
         )  # fmt: skip
         found = diff(asked, self.workers)
         if asked.base_offsets is not None and any(one.severity is Severity.CONTRADICTION for one in found.differences):
-            found = diff(
-                replace(asked, base_offsets=None), self.workers
-            )  # the log may continue unchanged in other segments
+            # The log may continue unchanged in other segments.
+            found = diff(replace(asked, base_offsets=None), self.workers)
         self.recorded = RebuiltFileSettings.determine(known_store, request.given_settings, lake)
         self._note_messages_of_topics(lake, known_store.store_id, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
