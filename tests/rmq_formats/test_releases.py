@@ -7,6 +7,7 @@ import pytest
 
 from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
     Era,
     Mark,
@@ -161,7 +162,8 @@ MARKED = [
 ]
 FILES = {
     "lock": "4.2.0", "abort.bak": "5.0.0", f"batchconsumequeue/T/0/{0:020}": "5.0.0",
-    "compaction/position-checkpoint": "5.1.0", "rocksdbstore/CURRENT": "5.4.0", "config/topics.json": "4.0.0",
+    "compaction/position-checkpoint": "5.1.0", f"compaction/compactionLog/T/0/{0:020}": "5.1.0",
+    f"compaction/compactionCq/T/0/{0:020}": "5.1.0", "rocksdbstore/CURRENT": "5.4.0", "config/topics.json": "4.0.0",
 }  # fmt: skip
 
 
@@ -176,6 +178,14 @@ def test_records_and_files_show_the_release_of_their_broker(marks: list[Mark], l
     (era,) = detect_eras(marks)
 
     assert span(era) == (0, lowest, highest)
+
+
+@pytest.mark.parametrize("record", [record for record, *_ in MARKED])
+def test_a_mark_has_the_offset_of_its_record(record: MessageRecord) -> None:
+    """An era begins at this offset; a mark without one would count for the last era."""
+    moved = record._replace(physical_offset=4711)
+
+    assert {mark.offset for mark in record_marks(moved)} <= {4711}
 
 
 def test_damaged_records_are_no_evidence_of_a_release() -> None:
@@ -232,15 +242,18 @@ def test_the_slot_count_of_an_index_file_shows_its_counting_rule(
     mark = slot_count_mark(IndexHeader(1, 2, 100, 200, slots, count), has_shared_slot=shared)
 
     assert (mark and mark.values[0]) == expected
+    assert (mark and mark.offset) == (
+        expected and {HashSlotCount.EVERY_PUT: 100, HashSlotCount.EMPTY_SLOT: 200}[expected]
+    )
 
 
 @pytest.mark.parametrize(("hashed", "expected"), [("Orders#T#TagA", True), ("Orders#TagA", False)])
 def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, expected: bool) -> None:
     """5.4.0 and later."""
-    mark = tag_entry_mark(a_record(properties={"TAGS": "TagA"}), {index_key_hash(hashed)})
+    mark = tag_entry_mark(a_record(properties={"TAGS": "TagA"}, physical_offset=77), {index_key_hash(hashed)})
 
     assert mark
-    assert mark.values == (expected,)
+    assert (mark.values, mark.offset) == ((expected,), 77)
     assert tag_entry_mark(a_record(), {1}) is None
 
 
