@@ -187,6 +187,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
         ("ingest: done, no problems found: 1,065 messages, 56.2 KiB (1 min 13 s,", "  783 bytes/s)"),
         ("verify: healthy: 65 records, 65 queue units and 286 index keys compared,", "  56.2 KiB (3.87 s)"),
         ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
+        ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem " + "x" * 60),
     ],
 )
 def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: str, next_line: str) -> None:
