@@ -63,6 +63,8 @@ def one_line_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         place = error.filename if error.filename2 is None else error.filename2  # where it would have been moved to
         return f"{os.fsdecode(place)}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_directory_deleted():
+        return "the current directory was deleted. Change to another directory, and run the command again"
     if isinstance(error, MemoryError):
         return f"out of memory: {str(error) or 'the system refused an allocation'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -77,6 +79,14 @@ def one_line_message(error: BaseException) -> str:
         or (": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None)
         or [*lines, type(error).__name__][0]
     ).strip()
+
+
+def _is_working_directory_deleted() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - `Path.cwd` is the same
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_lost_connection(error: BaseException) -> bool:

@@ -499,3 +499,20 @@ def test_a_verb_reports_a_failed_system_call(
 
     assert result["tried"] > least
     assert result["bad"] == []
+
+
+def test_a_command_in_a_deleted_directory_says_so(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+    def body() -> None:
+        Path.cwd()
+
+    probe(body)
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+    assert "rmq-lake: the current directory was deleted. Change to another directory" in capsys.readouterr().err
