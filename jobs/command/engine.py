@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # In click's context: the choice, for the answer, and the places to read, which the broker's configuration may name.
 _CHOICE, _READ = f"{__name__}.choice", f"{__name__}.read"
+_MOST_FOLDERS = 10_000  # whose files are counted: the size only chooses the engine
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
 _BLOCK = 512  # bytes: the unit of `st_blocks`
 
@@ -125,7 +126,7 @@ def count_stored_bytes(*places: str) -> int:
 def _sizes(root: str) -> Iterator[int]:
     """Yield the bytes that each file below *root* occupies on disk: brokers create files before they fill them."""
     pending, seen = [root], set[tuple[int, int]]()
-    while pending:
+    while pending and len(seen) < _MOST_FOLDERS:
         with suppress(OSError), os.scandir(pending.pop()) as entries:  # no access, or no directory: the verb reports it
             for entry in entries:
                 try:

@@ -162,9 +162,9 @@ class LocalStorage(Storage):
 
     read_limits: ReadLimits | None = None
 
-    def list_files(self, location: str) -> list[FileInfo]:
+    def list_files(self, location: str, *, is_deep: bool = True) -> list[FileInfo]:
         """
-        Return every regular file below *location*, sorted by name; each directory is listed once.
+        Return every regular file below *location*, sorted by name; each directory is listed once, and none if not deep.
 
         A store's CommitLog may be linked to another disk; `may_follow_link` decides which links are followed. A link to
         itself is treated as an empty file.
@@ -189,7 +189,7 @@ class LocalStorage(Storage):
                             found.append(FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000))
                         elif stat.S_ISLNK(status.st_mode):
                             found.append(FileInfo(name, 0, status.st_mtime_ns // 1_000_000))
-                        elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                        elif is_deep and stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
                             seen.add((status.st_dev, status.st_ino))
                             pending.append(f"{name}/")
         return sorted(found)

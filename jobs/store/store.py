@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
-from jobs.storage.local import ReadLimits, read_small_file
-from jobs.storage.locations import join_location, normalise_location
+from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
+from jobs.storage.locations import is_local, join_location, normalise_location
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.framing import find_framing
@@ -243,7 +243,9 @@ def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
 
 def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
     for directory in map(normalise_location, directories):
-        for info in storage.list_files(directory):
+        # The files of a log are not in subdirectories, of which a wrong directory may have very many.
+        local = LocalStorage() if is_local(directory) else None
+        for info in local.list_files(directory, is_deep=False) if local else storage.list_files(directory):
             base_offset = parse_offset_name(info.name)
             if base_offset is not None:
                 about = StoreFile(info.name, FileKind.COMMITLOG, base_offset)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -17,6 +17,7 @@ from jobs.command.engine import count_stored_bytes, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import Engine, EngineChoice, choose_engine, one_process_limit
+from jobs.store.store import list_store
 from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import Run
 
@@ -219,3 +220,25 @@ def test_spark_options_of_one_command_are_not_those_of_the_next(golden: StoreOf,
     run("--conf", "spark.ui.port=1", "inspect", golden("b551-base"))
 
     assert "RMQ_LAKE_SPARK_OPTIONS" not in os.environ
+
+
+def test_subdirectories_of_a_directory_of_the_log_are_not_listed(store: Path, tmp_path: Path) -> None:
+    """A directory with 10,000 of them took more than a minute."""
+    (store / "commitlog").rename(tmp_path / "log")
+    (tmp_path / "log" / "inner").mkdir()
+    with patch("os.scandir", wraps=os.scandir) as listed:
+        found = list_store(str(store), commitlog=[str(tmp_path / "log")])
+
+    assert len(found.segments) == 4
+    assert not any("inner" in str(call.args[0]) for call in listed.call_args_list)
+
+
+def test_the_folders_whose_size_chooses_the_engine_are_bounded(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "file").write_bytes(b"x" * 5000)
+        (tmp_path / str(number) / "inner").mkdir()
+    whole = count_stored_bytes(str(tmp_path))
+
+    with patch("jobs.command.engine._MOST_FOLDERS", 3):
+        assert 0 <= count_stored_bytes(str(tmp_path)) < whole
