@@ -229,7 +229,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from (
             _about_bridges(summary)
             if summary.delivered
-            else _save_messages_lines(store, summary.found.options, has_lake=has_lake)
+            else _save_messages_lines(store, summary.found.store_options, has_lake=has_lake)
         )
         return
     if summary.asks_for_sizes:

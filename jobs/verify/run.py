@@ -90,7 +90,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         store = request.list_store(workers.options, workers.processes)
     except IsTierError:
         tier = request.list_tier(workers.options, workers.processes)
-        return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
+        return Verdict(request.store, verify_tier(tier, workers, request.range_size), store_options=request.options)
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
     check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))

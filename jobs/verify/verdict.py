@@ -51,7 +51,7 @@ class Verdict(RatedOutcome):
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
     walked_log: WalkedLog | None = None  # the places that a start may stop at
-    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+    store_options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     @property
     def findings(self) -> list[Finding]:
@@ -277,7 +277,7 @@ def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> 
     words = {
         "program": tool_command(),
         "store": store,
-        "again": " ".join(map(quote, (verdict.store, *verdict.options))),
+        "again": " ".join(map(quote, (verdict.store, *verdict.store_options))),
     }
     databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
     found: list[AdvisedStep] = []

@@ -66,7 +66,7 @@ _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 
 # The kinds of bytes at a position.
 GOOD = 0
-SHORT = 1  # the buffer ends before it is known
+INCOMPLETE = 1  # the buffer ends before it is known
 BAD = 2  # not a record
 END_OF_FILE = 3  # the broker closed the file here
 RANGE_END = 4  # the range ends here
@@ -138,9 +138,9 @@ def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
 
 @inlined_helper
 def check_record(buffer: Bytes, at: int, limit: int, physical_offset: int) -> int:
-    """Check the record at *at*, whose offset is *physical_offset*, as `decode_record` does: GOOD, SHORT or BAD."""
+    """Check the record at *at*, whose offset is *physical_offset*, as `decode_record` does: GOOD, INCOMPLETE or BAD."""
     if limit - at < _HEAD_SIZE:
-        return SHORT
+        return INCOMPLETE
     magic = read_i32(buffer, at + MAGIC_CODE_AT)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return BAD
@@ -148,7 +148,7 @@ def check_record(buffer: Bytes, at: int, limit: int, physical_offset: int) -> in
     if total_size < MIN_RECORD_SIZE or read_i64(buffer, at + PHYSICAL_OFFSET_AT) != physical_offset:
         return BAD
     if total_size > limit - at:
-        return SHORT
+        return INCOMPLETE
     # From here on everything is a size within the record: nothing overflows, nothing is read after its end.
     fixed = FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     if fixed > total_size:
@@ -175,7 +175,7 @@ def check_framed_record(buffer: Bytes, at: int, limit: int, physical_offset: int
     if header_size == 0:
         return check_record(buffer, at, limit, physical_offset)
     if limit - at < _ENTRY_SIZE:
-        return SHORT
+        return INCOMPLETE
     body_length = read_i32(buffer, at + _ENTRY_BODY_LENGTH_AT)
     if (
         read_i32(buffer, at + _ENTRY_MAGIC_AT) != DLEDGER_MAGIC
@@ -218,7 +218,7 @@ def follow_chain(
     count = 0
     while at < stop:
         if limit - at < _BLANK_SIZE:
-            return count, at, SHORT
+            return count, at, INCOMPLETE
         if is_end_of_file(buffer, at, header_size):
             return count, at, END_OF_FILE
         found = check_framed_record(buffer, at, limit, base_offset + at, header_size)

@@ -313,7 +313,7 @@ class _Log(SegmentBytes):
                 buffer, positions, sizes = window.buffer[: window.filled], self._positions, self._sizes
                 records = RawRecords(buffer, base, positions[:count].copy(), sizes[:count].copy(), self._header_size)
                 return records, window.position + int(next_at), int(found)
-            if found != kernels.SHORT:
+            if found != kernels.INCOMPLETE:
                 return None, position, int(found)
             there = window.filled - at
             left = self.size - position

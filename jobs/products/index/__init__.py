@@ -70,11 +70,11 @@ class RangeKeys(NamedTuple):
         return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
-OWN_ENTRIES = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
+ENTRIES_OF_FILE_ITSELF = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
 
 
 class KeyPart(NamedTuple):
-    """Consecutive keys of one run, or (`OWN_ENTRIES`) consecutive entries of the index file itself."""
+    """Consecutive keys of one run, or (`ENTRIES_OF_FILE_ITSELF`) consecutive entries of the index file itself."""
 
     file: str
     first_key: int

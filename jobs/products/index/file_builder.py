@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
+from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KEYS_PER_BLOCK, KeyBlock, KeyPart, read_key_blocks
 from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join_location, local_path
@@ -109,10 +109,10 @@ def build_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
 
 def add_entries(builder: FileBuilder, recipe: IndexRecipe, on_entries: OnEntries | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *on_entries*."""
-    last_entries = KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail_count + 1, recipe.tail_count)
-    parts = [KeyPart(OWN_ENTRIES, 1, recipe.head_count), *recipe.parts, last_entries]
+    last_entries = KeyPart(ENTRIES_OF_FILE_ITSELF, recipe.entry_count - recipe.tail_count + 1, recipe.tail_count)
+    parts = [KeyPart(ENTRIES_OF_FILE_ITSELF, 1, recipe.head_count), *recipe.parts, last_entries]
     for part in parts:
-        if part.file == OWN_ENTRIES:
+        if part.file == ENTRIES_OF_FILE_ITSELF:
             _adopt(builder, recipe, part, on_entries)
             continue
         for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=on_entries is not None):

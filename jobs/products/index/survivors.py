@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from jobs.products.index import OWN_ENTRIES, KeyPart, KeySequence
+from jobs.products.index import ENTRIES_OF_FILE_ITSELF, KeyPart, KeySequence
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
@@ -97,7 +97,7 @@ class Survivor:
         for run in self.runs:
             end = min(run.first_key + run.entry_count, len(keys))
             found += (
-                [KeyPart(OWN_ENTRIES, run.first_entry, run.entry_count)]
+                [KeyPart(ENTRIES_OF_FILE_ITSELF, run.first_entry, run.entry_count)]
                 if run.is_lost
                 else keys.list_parts(run.first_key, end)
             )
