@@ -7,7 +7,7 @@ So the segments in question are walked from their beginning.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -248,7 +248,7 @@ class UnmatchedUnit(NamedTuple):
 
 
 class ClassifiedUnits(NamedTuple):
-    """Consecutive units in a gap, from position *start* on."""
+    """Consecutive units, from position *start* on, of which those in gaps are classified."""
 
     start: int
     units: Units
@@ -270,23 +270,41 @@ def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
-    for start, stop in (part for gap in remainder.gaps for part in _in_files(queue, *gap)):
+    parts = (
+        (*part, gaps) for gaps in _group_gaps(remainder.gaps) for part in _in_files(queue, gaps[0][0], gaps[-1][1])
+    )
+    for start, stop, gaps in parts:
         units, places = read_stored_units(queue, start, stop), np.arange(start, stop)
+        inside = are_inside(places, gaps)
         before = places < (stop if remainder.first_live_position is None else remainder.first_live_position)
-        blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before & ~np.isin(places, wanted)
+        blanks = inside & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before
+        blanks &= ~np.isin(places, wanted)
         offsets = units["physical_offset"]
         # Units of a range that was not read follow those of records that were: `before` does not apply.
         deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
         deleted |= are_inside(offsets, log.deleted_meanwhile) & ~np.isin(offsets, remainder.units["physical_offset"])
         expired = is_written(units) & deleted & ~blanks
-        expired |= is_deleted(units)
+        expired = inside & (expired | is_deleted(units))
         newer = np.zeros(units.size, np.bool_)
         if (
             remainder.open_from_position is not None
         ):  # written since this run has settled its end: these are the next run's
             newer = (places >= remainder.open_from_position) & (offsets >= log.dispatched_offset)
-        codes = read_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
-        yield ClassifiedUnits(start, units, codes, expired, blanks, np.flatnonzero(~(expired | blanks | newer)))
+        others = inside & ~(expired | blanks)
+        codes = read_tags_codes(queue, units, others) if is_plain else units["tags_code"]
+        yield ClassifiedUnits(start, units, codes, expired, blanks, np.flatnonzero(others & ~newer))
+
+
+def _group_gaps(gaps: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield gaps that are read together: many small ones near each other, or a large one."""
+    group: list[tuple[int, int]] = []
+    for gap in gaps:
+        if group and gap[1] - group[0][0] > UNITS_PER_PORTION:
+            yield group
+            group = []
+        group.append(gap)
+    if group:
+        yield group
 
 
 def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int]]:
@@ -301,8 +319,9 @@ def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int
         *((first, stop - first) for first, stop in ends),
         *((run.position, run.unit_count) for run in remainder.missing_units),
     ]
+    held_runs = np.array(sorted(held), np.int64).reshape(-1, 2)
     for start, end in remainder.gaps:
-        yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
+        yield from gaps_between(start, end, held_runs)
 
 
 def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDArray[np.int64]:
