@@ -5,7 +5,6 @@ from typing import NamedTuple, Self
 from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
-UNDECIDED = "undecided: "  # begins the cause of a finding that does not show which of two files is wrong
 GAP = "gap"
 DAMAGED_RANGE = "damaged_range"
 UNREADABLE_RANGE = "unreadable_range"
@@ -95,6 +94,7 @@ class Finding(NamedTuple):
     log_end: int | None = None  # end of the affected part of the log, if known
     right_time: int | None = None  # the time that the file should state, ms
     follows: str = ""  # the title of the finding that it is a consequence of
+    is_undecided: bool = False  # nothing shows which of two files is wrong
 
     @property
     def title(self) -> str:
@@ -116,17 +116,23 @@ class Finding(NamedTuple):
         return Severity.CONTRADICTION
 
     @property
-    def is_undecided(self) -> bool:
-        """Whether nothing shows which of two files is wrong."""
-        return self.cause.startswith(UNDECIDED)
+    def cause_text(self) -> str:
+        """The cause, with a note if it is undecided."""
+        return f"undecided: {self.cause}" if self.is_undecided else self.cause
 
     def as_consequence_of(self, title: str) -> Self:
         """Return the finding as a consequence of the log finding with this title."""
-        return self._replace(follows=title, cause=f"caused by the log finding: {title}")
+        return self._replace(follows=title, cause=f"caused by the log finding: {title}", is_undecided=False)
+
+    def to_row(self) -> dict[str, object]:
+        """Return the fields that JSON and tables have."""
+        row = {**self._asdict(), "cause": self.cause_text}
+        del row["is_undecided"]
+        return row
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
-        return {**self._asdict(), "severity": self.severity.value}
+        return {**self.to_row(), "severity": self.severity.value}
 
     @property
     def text(self) -> str:
@@ -137,4 +143,4 @@ class Finding(NamedTuple):
         states_number = self.field == "files" or self.kind in {MISSING_INDEX_ENTRIES, NOT_INDEXED}
         noun = "units" if self.field == "unit" else "times"
         times = f" ({self.times:,} {noun})" if self.times > 1 and not states_number else ""
-        return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause}"
+        return f"{self.kind}: {subject}: {self.found}{wanted}{times} - {self.cause_text}"

@@ -30,7 +30,7 @@ def build_verification_report(verdict: Verdict, seconds: float) -> Report:
         classes = Counter(finding.kind for finding in verdict.findings)
         parts.append(Bars("Findings by class", "findings", dict(classes.most_common())))
     if verdict.facts:
-        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in verdict.facts]
+        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause_text) for fact in verdict.facts]
         parts.append(Grid("For information; no action needed", ("fact", "file", "expected", "cause"), rows_of_facts))
     for name, part in verdict.parts.items():
         notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
@@ -54,7 +54,7 @@ def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
     rows = [
         (
             *(one.severity.value, one.kind, one.file, "" if one.offset is None else one.offset, one.field, one.found),
-            *(one.expected, one.times, one.cause, one.follows),
+            *(one.expected, one.times, one.cause_text, one.follows),
         )
         for cause, consequences in groups
         for one in (cause, *consequences)

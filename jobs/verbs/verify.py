@@ -96,7 +96,7 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
         known = identify_tier(
             lake, request.list_tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False
         )
-    append_findings(lake, known, broker, [one._asdict() for one in verdict.findings])
+    append_findings(lake, known, broker, [one.to_row() for one in verdict.findings])
 
 
 @verb("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json")

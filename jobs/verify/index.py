@@ -20,7 +20,6 @@ from jobs.diagnosis.findings import (
     MISSING_INDEX_ENTRIES,
     NOT_INDEXED,
     NOT_INDEXED_ON_REPLICA,
-    UNDECIDED,
     Finding,
 )
 from jobs.diagnosis.log_check import LogCheck
@@ -44,35 +43,35 @@ from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import make_rules
 
-_KEYS_CHANGED = f"{UNDECIDED}the keys of the record, which no checksum covers, changed, or "
+_KEYS_CHANGED = "the keys of the record, which no checksum covers, changed, or "
 MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    FileVerdict.OTHER_RULE: f"{UNDECIDED}the file was written by a release other than the given one, or a segment "
+    FileVerdict.OTHER_RULE: "the file was written by a release other than the given one, or a segment "
     "belongs to another store; lookups work, but the bytes differ",
     FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
     "misreads it",
     FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
-    FileVerdict.OUT_OF_ORDER: f"{UNDECIDED}a file was renamed, or two files were swapped; the broker searches them in "
+    FileVerdict.OUT_OF_ORDER: "a file was renamed, or two files were swapped; the broker searches them in "
     "the wrong time order",
     FileVerdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
     FileVerdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
     "messages twice",
-    FileVerdict.FOREIGN: f"{UNDECIDED}either this file or the log belongs to another store",
-    FileVerdict.CONTRADICTION: f"{UNDECIDED}the file was overwritten, or a record's keys, which no checksum covers, "
-    "were changed",
+    FileVerdict.FOREIGN: "either this file or the log belongs to another store",
+    FileVerdict.CONTRADICTION: "the file was overwritten, or a record's keys, which no checksum covers, were changed",
 }
-# Causes of missing keys; `changed` is replaced if a changed record also explains them.
+_UNDECIDED_VERDICTS = frozenset(
+    {FileVerdict.OTHER_RULE, FileVerdict.OUT_OF_ORDER, FileVerdict.FOREIGN, FileVerdict.CONTRADICTION}
+)
+# Causes of missing keys.
 _SKIPPED = (
-    "{changed}messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
+    "messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
     "because --lost-only keeps this file"
 )
-_LOST = "{changed}index files were deleted or lost, or a restart did not reindex these messages"
-_IN_LATER_FILES = (
-    f"{UNDECIDED}index files may have been swapped or renamed, because files with later names have these entries"
-)
+_LOST = "index files were deleted or lost, or a restart did not reindex these messages"
+_IN_LATER_FILES = "index files may have been swapped or renamed, because files with later names have these entries"
 
 
 class IndexVerification:
@@ -173,14 +172,17 @@ def _report(explanation: Explanation) -> PartReport:
 def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.comparison, _CAUSES[explained.verdict]
     kind, file = explained.verdict.kind, f"index/{explained.name}"
+    is_undecided = explained.verdict in _UNDECIDED_VERDICTS
     if compared is None or not compared.differences:
-        return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
+        found = explained.detail or str(explained.verdict)
+        return Finding(INDEX, kind, file, None, "", found, "", cause, is_undecided=is_undecided)
     first = compared.differences[0]
     place = first.part if first.part is IndexFilePart.HEADER else f"{first.part} {first.number}"
     more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding has the first one
     cause = f"{cause} ({more})" if more else cause
     values = f"{place} {first.field}", str(first.found), str(first.expected)
-    return Finding(INDEX, kind, file, first.position, *values, cause, sum(compared.counts.values()))
+    times = sum(compared.counts.values())
+    return Finding(INDEX, kind, file, first.position, *values, cause, times, is_undecided=is_undecided)
 
 
 def _of_lost_messages(explanation: Explanation) -> Iterator[Finding]:
@@ -219,8 +221,15 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     count: int,
     cause: str,
     of_messages: str = "",
+    *,
+    is_undecided: bool = False,
+    may_be_changed: bool = False,
 ) -> Finding:
-    """Return the finding that *count* keys of the log, from number *start* on, have no entries."""
+    """
+    Return the finding that *count* keys of the log, from number *start* on, have no entries.
+
+    *may_be_changed*: if all are of one record, a change of this record also explains them.
+    """
     (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(start + count - 1, start + count)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
     if keys.is_truncated_by_promotion(first.physical_offset, last.physical_offset):
@@ -235,8 +244,9 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     found = f"no entries for {count_text(count, 'key')}{of_messages}".format(
         offsets=offsets, first=first.physical_offset
     )
-    cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
-    return Finding(INDEX, kind, *place, found, "", cause, count, first.physical_offset)
+    if may_be_changed and first.physical_offset == last.physical_offset:
+        cause, is_undecided = f"{_KEYS_CHANGED}{cause}", True
+    return Finding(INDEX, kind, *place, found, "", cause, count, first.physical_offset, is_undecided=is_undecided)
 
 
 def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
@@ -247,11 +257,15 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
             position = explanation.settings.geometry.value.entry_position(skip.first_entry)
             inside = f"index/{explained.name}", position, f"entry {skip.first_entry}"
             yield _without_entries(
-                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.key_count, _SKIPPED, " of {offsets}"
-            )
+                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.key_count, _SKIPPED,
+                " of {offsets}", may_be_changed=True,
+            )  # fmt: skip
     for name, keys, start, is_in_later_files in explanation.find_gaps():
         place, cause = (f"index/{name}", None, "before this file"), _IN_LATER_FILES if is_in_later_files else _LOST
-        yield _without_entries(explanation.key_sequence, MISSING_INDEX_ENTRIES, place, start, keys, cause)
+        yield _without_entries(
+            explanation.key_sequence, MISSING_INDEX_ENTRIES, place, start, keys, cause,
+            is_undecided=is_in_later_files, may_be_changed=not is_in_later_files,
+        )  # fmt: skip
 
 
 def _behind(explanation: Explanation) -> Iterator[Finding]:
@@ -259,12 +273,14 @@ def _behind(explanation: Explanation) -> Iterator[Finding]:
     keys, behind, last_file = explanation.key_sequence, explanation.not_indexed_count, explanation.files[-1]
     if not behind:
         return
-    doubt = f"{UNDECIDED}the last file could not be verified and may contain these entries, or "
-    doubt = "" if last_file.verdict.is_explained else doubt
+    is_undecided = not last_file.verdict.is_explained
+    doubt = "the last file could not be verified and may contain these entries, or " * is_undecided
     cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.name}", None, "after the last file"), len(keys) - behind
     from_first = ", from physical offset {first} on"
-    finding = _without_entries(keys, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
+    finding = _without_entries(
+        keys, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first, is_undecided=is_undecided
+    )
     (first,), (last,) = keys.read_keys(start, start + 1), keys.read_keys(len(keys) - 1, len(keys))
     may_come = not explanation.store.has_clean_shutdown or find_broker_process(explanation.store.root) is not None
     if (

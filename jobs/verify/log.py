@@ -23,7 +23,6 @@ from jobs.diagnosis.findings import (
     OVERLAPPING_FILE,
     QUEUES,
     SHORT_CHECKPOINT,
-    UNDECIDED,
     UNREADABLE_RANGE,
     WRONG_BODY_CRC,
     WRONG_FILE_SIZE,
@@ -270,15 +269,13 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     started = find_lost_start(store) if find_broker_process(store.root) is None else None
     if started is not None:
         file = store.path_below_root(store.segments[0].location)
-        doubt = f"{UNDECIDED}the only evidence is one file, which may be from another store, or " * (
-            started.file_count == 1
-        )
+        doubt = "the only evidence is one file, which may be from another store, or " * (started.file_count == 1)
         if not store.has_clean_shutdown:
-            doubt = f"{UNDECIDED}the broker was killed or the store was copied while retention deleted files, or "
+            doubt = "the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"from {started.start} or lower up to {started.end}", "records",
             f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
-            log_offset=started.start, log_end=started.end,
+            log_offset=started.start, log_end=started.end, is_undecided=bool(doubt),
         )  # fmt: skip
 
 

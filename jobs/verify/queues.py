@@ -24,7 +24,6 @@ from jobs.diagnosis.findings import (
     OUT_OF_SEQUENCE,
     QUEUES,
     TAIL_NOT_ZERO,
-    UNDECIDED,
     UNEXPECTED_FILE,
     WRONG_FILE_NAME,
     WRONG_FILE_SIZE,
@@ -76,7 +75,7 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 
 _CAUSES = {
-    DifferenceKind.DANGLING: f"{UNDECIDED}the unit was overwritten, or the queue or the segment that the unit points "
+    DifferenceKind.DANGLING: "the unit was overwritten, or the queue or the segment that the unit points "
     "to belongs to another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
@@ -108,14 +107,14 @@ _CAUSES = {
     DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
 }
+_UNDECIDED_KINDS = frozenset({DifferenceKind.DANGLING, DifferenceKind.DELETED_OR_LOST_QUEUE})
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
     "the folders of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker starts"
 )
-_UNDECIDED = f"{UNDECIDED}the unit was overwritten, or a field of the record that no checksum covers was changed"
+_CHANGED_RECORD = "the unit was overwritten, or a field of the record that no checksum covers was changed"
 _UNDECIDED_SIZE = (
-    f"{UNDECIDED}some files were truncated or have extra bytes, and the files do not show which size is right; "
-    "pass --broker-conf"
+    "some files were truncated or have extra bytes, and the files do not show which size is right; pass --broker-conf"
 )
 _TABLES = {
     TOPICS_FILE: "the broker would load the backup file (.bak), or start without topics if there is none; verify "
@@ -123,9 +122,7 @@ _TABLES = {
     CONSUMERS_FILE: "the broker would load the backup file (.bak), or every consumer group would start from the "
     "beginning if there is none",
 }
-_UNDECIDED_TOPIC = (
-    f"{UNDECIDED}the topic was deleted, or the queue was lost and consumers receive none of these messages"
-)
+_UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers receive none of these messages"
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
 
@@ -267,17 +264,22 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
+    is_undecided = difference.may_be_changed_record or difference.kind in _UNDECIDED_KINDS
     if difference.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
         cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(queue.name.topic)}"
     else:
-        cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
+        cause = _CHANGED_RECORD if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
-        cause = f"{UNDECIDED}the next file has the wrong name or belongs to another queue, or {cause}"
+        is_undecided = True
+        cause = f"the next file has the wrong name or belongs to another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
     path = f"{queue.name.path}/{file_name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
     values = difference.field, difference.found, difference.expected
-    return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
+    return Finding(
+        QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset,
+        is_undecided=is_undecided,
+    )  # fmt: skip
 
 
 def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
@@ -297,7 +299,10 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count_text(count, 'unit')}, the first for the record at log offset {first}"
         times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
-        yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
+        yield Finding(
+            QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset,
+            is_undecided=kind == DELETED_OR_LOST_QUEUE,
+        )  # fmt: skip
 
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
@@ -341,7 +346,8 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     for kind, sizes in undecided_queue_file_sizes(store).items():
         found = ", ".join(map(str, sizes))
         folder = QUEUE_KINDS[kind].value if kind in QUEUE_KINDS else kind.value
-        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size for all files", _UNDECIDED_SIZE)
+        values = "sizes", found, "one size for all files", _UNDECIDED_SIZE
+        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
@@ -408,7 +414,7 @@ _READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
-    f"{UNDECIDED}the topic, queue id or queue offset of this record or of an earlier one changed, or the end of the "
+    "the topic, queue id or queue offset of this record or of an earlier one changed, or the end of the "
     "queue was lost; the record has no unit yet, and the broker writes one from these values at its next start"
 )
 
@@ -474,7 +480,8 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
             ):
                 found = f"{run.first_queue_offset}, in the record at offset {run.log_offset:,}"
                 place = name.path, None, "queue_offset"
-                yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
+                values = found, str(expected), _CAUSE
+                yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, *values, log_offset=run.log_offset, is_undecided=True)
             before, expected = expected, run.first_queue_offset + run.record_count
 
 

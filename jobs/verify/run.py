@@ -29,7 +29,6 @@ from jobs.diagnosis.findings import (
     NOT_INDEXED_ON_REPLICA,
     PROMOTION,
     QUEUES,
-    UNDECIDED,
     UNEXPECTED_FILE,
     UNITS_OF_TRUNCATED_MESSAGES,
     WRONG_FILE_SIZE,
@@ -65,9 +64,7 @@ from rmq_formats.release import Release
 
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
 _ZEROS = f"{INVALID_MAGIC_PREFIX}00000000"
-_NEVER_WRITTEN = (
-    f"{UNDECIDED}these bytes were zeroed, or they were never written and the data after them belongs to another log"
-)
+_NEVER_WRITTEN = "these bytes were zeroed, or they were never written and the data after them belongs to another log"
 _OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
 _STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})  # where a start ends a queue
 _AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
@@ -206,7 +203,7 @@ def _attribute(
     tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for number, one in enumerate(log.findings):
         if one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed:
-            log.findings[number] = one._replace(cause=_NEVER_WRITTEN)
+            log.findings[number] = one._replace(cause=_NEVER_WRITTEN, is_undecided=True)
 
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
@@ -220,8 +217,8 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
     others = "other units also point to offsets at which the log has no record"
-    cause = f"{UNDECIDED}{why}, or a segment belongs to another log: {others}"
-    return finding._replace(cause=cause)
+    cause = f"{why}, or a segment belongs to another log: {others}"
+    return finding._replace(cause=cause, is_undecided=True)
 
 
 def _segment_of(offset: int, store: Store) -> int:

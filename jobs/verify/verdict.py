@@ -97,7 +97,7 @@ class Verdict(RatedOutcome):
             "severity": self.severity.value,
             "broker": None if self.start is None else self.start.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
-            "facts": [fact._asdict() for fact in self.facts],
+            "facts": [fact.to_row() for fact in self.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {
                 name: "; ".join(filter(None, (part.unverified, *part.doubts)))
@@ -120,7 +120,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     yield ""
     yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
     causes = [line for number, group in enumerate(groups[:limit], 1) for line in _group(number, group, places=places)]
-    known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause}" for fact in facts[:limit]]
+    known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
     for shown, count in ((causes, len(groups)), (known, len(facts))):
         shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
     known += [f"  {note}" for note in [*notes, *recreated_index_notes(verdict.start)]]

@@ -228,6 +228,8 @@ def _unseen(one: Planted) -> frozenset[str]:
     if _are_newest_changed(one, 0) or _is_filler_changed(one):
         unseen |= _IN_RECORDS  # after the log's end, or after the last record of a segment
     unseen |= _unseen_of_newest_index(one) if one.is_killed else set()
+    if one.is_killed and _are_newest_units_lost(one):
+        unseen |= {"older-queue"}  # as if the killed broker had not dispatched their records
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if not one.damaged.get(name)):
@@ -239,6 +241,16 @@ def _unseen(one: Planted) -> frozenset[str]:
     if any(kind == "zero-newest" for kind, _ in one.draw.faults):
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     return unseen
+
+
+def _are_newest_units_lost(one: Planted) -> bool:
+    """Return whether queues have only lost units, all of records after those of all other units."""
+    names = [name for name in {*one.pristine, *one.damaged} if name.startswith("consumequeue/")]
+    before, after = (
+        {unit for name in names for unit in units(files.get(name, b"")) if any(unit)}
+        for files in (one.pristine, one.damaged)
+    )
+    return after < before and min(unit[:8] for unit in before - after) > max((unit[:8] for unit in after), default=b"")
 
 
 def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
@@ -259,10 +271,10 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
     parts = {_part(name) for name in changed}
     for cause, _ in found.findings_by_cause:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
-        if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
+        if cause.severity.is_alarm and not cause.is_undecided and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
         is_right = cause.file in one.pristine and not one.is_changed(cause.file)
-        if cause.kind in {DAMAGED_RANGE, DifferenceKind.HOLE} and is_right and "undecided" not in cause.text:
+        if cause.kind in {DAMAGED_RANGE, DifferenceKind.HOLE} and is_right and not cause.is_undecided:
             yield Violation("a right file is called damaged", cause.text)
 
 

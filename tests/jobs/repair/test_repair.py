@@ -236,9 +236,7 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
         assert summary.undecided
         return
     decided = {
-        one.part
-        for one in summary.left.findings
-        if not one.follows and one.severity.is_alarm and not one.cause.startswith("undecided")
+        one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm and not one.is_undecided
     }
     # An index file that was begun before bytes of the log were lost cannot be compared any more: it stays as it is.
     assert (decided if fault.part is Part.LOG else left) <= ({LOG} if fault.part is Part.LOG else set())
