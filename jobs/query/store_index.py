@@ -344,10 +344,11 @@ class StoreIndex:
     def _find_uncovered(self, span: range, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = read_few_records(self._reader, span)
-        records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
-        # Places are kept, not messages of any size. The message that the next file begins with may have its first
-        # entries in a file that is lost.
-        places = [*(record.physical_offset for record in records), span.stop]
+        found = (
+            self._store.find_places_of_key(wanted.key, span) if few is None else [one.physical_offset for one in few]
+        )
+        # The message that the next file begins with may have its first entries in a file that is lost.
+        places = [*found, span.stop]
         for message in filter(None, map(self._store.by_offset, reversed(places))):
             offset = message.record.physical_offset
             if wanted.matches(message):

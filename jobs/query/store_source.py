@@ -6,6 +6,7 @@ at a record to which a queue points, or at the start of a segment. If the log is
 queues.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,6 +95,8 @@ class StoreSource(Source):
         self._lost: dict[str, list[int]] = {}  # pointer → places without a message
         self._log_queues: dict[str, Mapping[int, LogQueue]] = {}
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
+        self._searched_key: str | None = None
+        self._places: dict[range, Sequence[int]] = {}  # of messages with this key, by part of the log
         self._completed: set[str] = set()  # topics whose queues are compared with the log
         self._every_topic: frozenset[str] | None = None
 
@@ -166,13 +169,20 @@ class StoreSource(Source):
             return
         if why_not:
             self.note_once(f"{why_not}, so the log is searched")
+        for message in filter(None, map(self.by_offset, reversed(self.find_places_of_key(wanted.key)))):
+            if wanted.matches(message):
+                yield from [message] * wanted.count_index_entries(message)
+
+    def find_places_of_key(self, key: str, span: range = WHOLE_LOG) -> Sequence[int]:
+        """Search a part of the log for the messages of all topics that have a key; return their offsets, ascending."""
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
-        messages = filter(wanted.matches, self.search(wanted.key))
-        places = [(message.record.physical_offset, wanted.count_index_entries(message)) for message in messages]
-        for offset, times in reversed(places):
-            found = self.by_offset(offset)
-            if found:
-                yield from [found] * times
+        # They are kept for the next query, which may ask for the same key of another topic or kind.
+        if key != self._searched_key:
+            self._searched_key, self._places = key, {}
+        if span not in self._places:
+            found = (one for one in self.search(key, span) if any(has_key(one, kind, key) for kind in KeyKind))
+            self._places[span] = array("q", (message.record.physical_offset for message in found))
+        return self._places[span]
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None

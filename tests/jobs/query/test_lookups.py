@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.products import PRODUCT_NAMES
-from jobs.query import lookups, store_index
+from jobs.query import Message, lookups, store_index
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import MAX_OCCURRENCES, Answer, ReasonKind, do_nothing
+from jobs.query.store_index import WHOLE_LOG
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -374,3 +375,29 @@ def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path
 
     assert "BATCH" in text
     assert encode_offset_id(BROKER, 0) in text
+
+
+@pytest.mark.parametrize("index_files_left", [0, 1])
+def test_the_log_is_searched_once_for_all_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_files_left: int
+) -> None:
+    """Not once for each: a store that has lost its index may have a thousand topics."""
+    monkeypatch.setattr(store_index, "_FEW", 1)
+    store = write_store(tmp_path / "store", stored([Sent(f"T{number % 5}", (f"key{number}",)) for number in range(20)]))
+    files = sorted((store / "index").iterdir())
+    for file in files[: len(files) - index_files_left]:
+        file.unlink()
+    searched: list[str] = []
+    search = StoreSource.search
+
+    def noted(self: StoreSource, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
+        searched.append(text)
+        return search(self, text, span)
+
+    monkeypatch.setattr(StoreSource, "search", noted)
+    with opened(store) as source:
+        assert lookups.by_any_id(source, "key", None).reason is not None
+        assert [one.keys for one in lookups.by_key(source, "T2", "key7").messages] == [("key7",)]
+        assert not lookups.by_key(source, "T1", "key7").messages
+
+    assert (searched.count("key"), searched.count("key7")) == (1, 1)
