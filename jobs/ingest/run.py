@@ -329,8 +329,9 @@ class _Run(NextRun):
         summary.notes += finished.notes
         summary.contradictions += finished.contradictions
         summary.unreadable += finished.unreadable
-        for gap in finished.gaps:
-            summary.add_gap(*gap)
+        for start, end, why in finished.gaps:
+            if not (summary.bytes_left and end > summary.to_offset):  # a step ends before the log does
+                summary.add_gap(start, end, why)
 
     def _confirm_not_rewritten(self, outcomes: Sequence[RangeOutcome[Results]]) -> None:
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())

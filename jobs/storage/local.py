@@ -344,7 +344,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
         finally:
             os.close(descriptor)
     if len(data) > limit:
-        raise OSError(errno.EFBIG, f"too large for a configuration file (limit: {limit:,} bytes)", str(path))
+        raise OSError(errno.EFBIG, f"too large (limit: {limit:,} bytes)", str(path))
     return bytes(data)
 
 

@@ -28,6 +28,7 @@ from jobs.store.store import Store, StoredFile
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from tests.golden import GOLDEN, StoreOf, unpack
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.killing import (
     FAULTS,
     CutShortError,
@@ -54,7 +55,7 @@ from tests.support.lakes import (
     taken,
 )
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import log_folders, records_of, segments_of
+from tests.support.stores import log_folders, newest_segment, records_of, segments_of, stored_records
 
 _QUICK = ("b420-crash-later", "b498-multipath", "b533-expired")
 _DLEDGER = ("b498-dledger", "b498-dledger-upgraded")
@@ -129,6 +130,21 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
     for field in ("messages", "to_offset", "units", "index_entries", "exit_code"):
         assert getattr(stepped, field) == getattr(whole, field)
     assert stepped.steps > 1
+
+
+def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) -> None:
+    store = unpack("b498-base", tmp_path)
+    newest = newest_segment(store)
+    offset = [one.record.physical_offset for one in stored_records(store)][-5]
+    begin = offset - int(newest.name)
+    overwrite(newest, begin, bytes(newest.stat().st_size - begin))
+
+    whole = ingest_store(store, tmp_path / "whole", "b")
+    stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=4_000)
+
+    assert stepped.steps > 1
+    assert [gap["from"] for gap in whole.gaps] == [offset]
+    assert [(gap["from"], gap["to"]) for gap in stepped.gaps] == [(gap["from"], gap["to"]) for gap in whole.gaps]
 
 
 @pytest.mark.parametrize("name", ["b498-base", "b551-base"])

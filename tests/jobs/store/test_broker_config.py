@@ -108,7 +108,7 @@ def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").touch()
     os.truncate(tmp_path / "broker.conf", 10**12)
 
-    with pytest.raises(OSError, match="too large for a configuration file"):
+    with pytest.raises(OSError, match="too large"):
         read_broker_conf(tmp_path / "broker.conf")
 
 
