@@ -126,8 +126,8 @@ def _unescape(match: re.Match[str]) -> str:
 # megabytes. Bytes are matched, not text: a text with one emoji takes four bytes for each character.
 _NUMBER_AS_NAME = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)', re.DOTALL)
 _MAX_VALUES = 3_000_000  # 250,000 topics have 2.5 million; each takes up to 150 bytes, even if it is `[]` in the file
-# An odd number of backslashes, and the escapes of both halves of a character outside Unicode's first plane, or of one.
-_HALF_CHARACTER = re.compile(
+# An odd number of backslashes, and the escapes of a surrogate pair, or of a lone surrogate.
+_SURROGATES = re.compile(
     rb"(?<!\\)(?:\\\\)*+(\\)u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<alone>[89a-fA-F]))[0-9a-fA-F]{2}"
 )
 
@@ -136,7 +136,7 @@ def decode_json_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` for anything else."""
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise CorruptData(f"more than {_MAX_VALUES:,} values")
-    quoted = _without_half_characters(_with_quoted_names(raw))
+    quoted = _replace_lone_surrogates(_with_quoted_names(raw))
     try:
         values = json.loads(quoted.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
@@ -156,10 +156,10 @@ def _with_quoted_names(raw: bytes) -> bytes:
     return quoted.getvalue() + raw[end:] if end else raw
 
 
-def _without_half_characters(raw: bytes) -> bytes:
-    """Return JSON with a question mark for each half of a character, as a broker writes it: UTF-8 cannot encode one."""
+def _replace_lone_surrogates(raw: bytes) -> bytes:
+    """Replace each lone surrogate by a question mark, as a broker does: UTF-8 cannot encode surrogates."""
     written, end = BytesIO(), 0
-    for found in _HALF_CHARACTER.finditer(raw):
+    for found in _SURROGATES.finditer(raw):
         if found["alone"]:
             written.write(raw[end : found.start(1)] + b"?")
             end = found.end()

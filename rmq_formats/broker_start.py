@@ -54,7 +54,7 @@ class FirstRecord(NamedTuple):
 
 
 class SegmentStart(NamedTuple):
-    """A segment of the log, and its first record (None: no start begins with it)."""
+    """A segment of the log, and its first record (None: startup recovery never begins with this segment)."""
 
     base_offset: int
     first_record: FirstRecord | None
@@ -174,7 +174,7 @@ def find_walk_end(
 
 
 def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
-    """Return the first record of a segment of *size* bytes; None where a start passes over the segment."""
+    """Return the first record of a segment of *size* bytes; None if startup recovery skips the segment."""
     head = bytes(read(0, min(size, _FIXED)))
     if len(head) < _FIXED:
         return None

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 # In click's context: the choice, for the answer, and the places to read, which the broker's configuration may name.
 _CHOICE, _READ = f"{__name__}.choice", f"{__name__}.read"
-_MOST_FOLDERS = 10_000  # whose files are counted: the size only chooses the engine
+# Files are counted in at most this many folders, because the size only decides between the engines.
+_MOST_FOLDERS = 10_000
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
 _BLOCK = 512  # bytes: the unit of `st_blocks`
 

@@ -97,12 +97,13 @@ class RangeCheck:
 
     records: int = 0
     damaged_pieces: list[Piece] = field(default_factory=list)
-    wrong_records: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
+    wrong_records: list[ChangedRecord] = field(default_factory=list)  # records whose body does not match its CRC
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
     doubtful_bytes: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
     times: StoreTimes = field(default_factory=StoreTimes)
-    undecided_times: list[ChangedRecord] = field(default_factory=list)  # of a changed record, or of a clock
+    # Wrong store times: either the record was changed, or the broker's clock was wrong.
+    undecided_times: list[ChangedRecord] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
@@ -171,9 +172,8 @@ class LogCheck(LogCollector[RangeCheck]):
         """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
         for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
-            changed = {
-                one.offset for one in (*check.wrong_records, *check.doubtful_records)
-            }  # another check has found these
+            # Records whose damage another check has found.
+            changed = {one.offset for one in (*check.wrong_records, *check.doubtful_records)}
             for stray in (one for one in found if one.offset not in changed):
                 (check.doubtful_records if stray.kind else check.undecided_times).append(stray)
 

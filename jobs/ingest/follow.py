@@ -76,7 +76,8 @@ class StopRequest:
     def handle_signals(self) -> Iterator[None]:
         """Treat signals as stop requests while the block runs."""
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-        # `nohup` ignores SIGHUP. A shell's background process ignores SIGINT, but a request to stop is still one.
+        # Under `nohup`, SIGHUP stays ignored. A shell starts background processes with SIGINT ignored, but an explicit
+        # SIGINT must still stop the run.
         before = {
             number: handler
             for number, handler in handlers.items()

@@ -159,7 +159,7 @@ class PreRunCheck:
 
 @cache
 def _list_program_files() -> list[tuple[str, int]]:
-    """Return this program's files with their times: another version of the program may find more."""
+    """Return the files of this program with their times: another version may find more in the same store."""
     folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
     return [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
 

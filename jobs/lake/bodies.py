@@ -39,7 +39,11 @@ class Body(NamedTuple):
 
 
 def decode_stored_body(stored: bytes | None, sys_flag: int | None, limit: int) -> Body:
-    """Decompress a body, if the result is not larger than *limit*; a row of another engine may lack its flag."""
+    """
+    Decompress a body, if the result is not larger than *limit*.
+
+    Rows written by another engine may lack *sys_flag*, which states the compression.
+    """
     if stored is None:
         return Body(None, None)
     try:

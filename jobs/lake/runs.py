@@ -86,7 +86,7 @@ GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str}
 
 _GAPS = [{"broker": str, "from": int, "to": int, "why": str}]
 _TOPICS = {"topics?": [str], "exclude_topics?": [str]}
-# Where the products of a run continue, under the key of each: the newest form, and those of earlier versions.
+# The saved state in a manifest, by key: the current format of each product, and the formats of earlier versions.
 _STATE = {
     f"{TABLES_BEFORE_KEY}?": {str: int},
     f"{COMMAND_KEY}?": str,

@@ -55,12 +55,16 @@ class DamagedFileError(OSError):
 
 @contextmanager
 def _naming_damaged_files(location: str, what: str) -> Iterator[None]:
-    """Raise `DamagedFileError` for errors of Arrow and `deltalake` about bytes; they may not name the file."""
+    """
+    Convert errors of Arrow and `deltalake` about invalid data to `DamagedFileError`.
+
+    The original errors do not always name the file.
+    """
     try:
         with naming_file_in_errors(location):
             yield
     except (pa.ArrowException, DeltaError, OSError) as error:
-        # On a server, an error without a number may also be a failure of the server.
+        # On remote storage, an error without an errno may also be a failure of the server.
         if isinstance(error, OSError) and (error.errno is not None or not is_local(location)):
             raise
         raise DamagedFileError(f"{location}: {what} cannot be read: {str(error).partition(chr(10))[0]}") from error

@@ -72,7 +72,7 @@ class RangeMessages(NamedTuple):
 
     files: Mapping[str, AddedFile]
     was_deleted: bool  # before the bytes between its messages were read
-    matched_patterns: frozenset[str]  # the patterns that no known topic matches and that its topics match
+    matched_patterns: frozenset[str]  # patterns that match topics of this range, but no topic known before
     scratch_files: tuple[str, ...] = ()
 
 

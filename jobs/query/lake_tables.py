@@ -47,10 +47,9 @@ TABLES_EXCEPT_MESSAGES = (
 OWN_ROWS_CONDITION = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
-_ABOUT_FILES = re.compile(
-    r"Parquet|Object Store|Join Error"
-)  # errors of the engine about files; the last one: it panicked
-_SEARCHED_S = 10.0  # for the file that an error of the engine does not name
+# Errors of the engine about files; the last pattern is a panic.
+_ABOUT_FILES = re.compile(r"Parquet|Object Store|Join Error")
+_SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engine's error does not name it
 
 
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.

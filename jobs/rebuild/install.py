@@ -275,7 +275,7 @@ def _find_obstacles(directory: Path, user: int, new: Mapping[str, BuiltFile]) ->
 
 
 def _describe_links_without_target(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the links without a file: the installation could not keep them, and an undo could not restore them."""
+    """Describe the dangling links: an installation could not keep them, and an undo could not restore them."""
     for path in paths:
         if is_link_without_target(path):
             yield f"{path}: a symbolic link that leads to no file; move the link out of the store"

@@ -22,7 +22,7 @@ _SHOWN = 40  # characters of a wrong value
 
 
 def parse_json_file(data: bytes, shape: Shape, location: str) -> Any:  # noqa: ANN401 - the value of the shape
-    """Return the value of a JSON file that has this shape; `CorruptData` if it has not."""
+    """Return the value of a JSON file; raise `CorruptData` if it does not match *shape*."""
     try:
         value = json.loads(data)
     except RecursionError as error:
@@ -36,7 +36,7 @@ def parse_json_file(data: bytes, shape: Shape, location: str) -> Any:  # noqa: A
 
 
 def find_problem(value: object, shape: Shape, key: str = "") -> str | None:
-    """Return what is wrong with a value of JSON, with the *key* that has it; None if it has this shape."""
+    """Describe how a JSON value deviates from *shape* (*key* is its path); return None if it matches."""
     if isinstance(shape, tuple):
         problems = [find_problem(value, one, key) for one in shape]
         return None if None in problems else problems[0]

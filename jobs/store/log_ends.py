@@ -35,10 +35,10 @@ NO_SEGMENTS_ERROR = (
 class LostPart(NamedTuple):
     """Offsets before the first segment or after the last record that a log has lost, and the evidence as text."""
 
-    start: int  # of a lost beginning: an offset that the log certainly had
+    start: int  # for a lost beginning, an offset that the log certainly had
     end: int
     text: str
-    file_count: int = 0  # that prove a lost beginning
+    file_count: int = 0  # the number of files that prove a lost beginning
 
 
 def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:

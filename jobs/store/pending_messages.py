@@ -157,7 +157,7 @@ class RocksdbStore:
                 yield decode_transaction_row(key, value)
 
     def read_timers(self) -> Iterator[TimerRow]:
-        """Yield the pending timer messages; rows outlive their delivery."""
+        """Yield the pending timer messages, without the rows of messages that were already delivered."""
         progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
         # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
         found = next(self._database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))

@@ -132,8 +132,8 @@ class WalkedPiece(NamedTuple):
     piece: Piece
     record_count: int = 0
     topic_counts: Mapping[str, int] = {}
-    wrong_crc_offsets: Sequence[int] = ()  # physical offsets of records whose body has another CRC
-    sample_records: Sequence[MessageRecord] = ()  # the last one is the run's last
+    wrong_crc_offsets: Sequence[int] = ()  # physical offsets of records whose body does not match its CRC
+    sample_records: Sequence[MessageRecord] = ()  # the last one is the last record of the run
 
 
 def walk_pieces(

@@ -110,7 +110,8 @@ class Writers(NamedTuple):
 
     rules: Rules  # which release's rules apply from which offset on
     text: str  # for users: a range if the marks do not determine one release
-    possible_releases: tuple[Release, ...] = ()  # that may have written the end of the log, if it is not known
+    # Candidate releases for the end of the log, if its release is not known.
+    possible_releases: tuple[Release, ...] = ()
 
     def __str__(self) -> str:
         return self.text

@@ -193,8 +193,8 @@ class RocksQueues(NamedTuple):
 
     opener: DatabaseQueueOpener
     files: tuple[StoredFile, ...]
-    dispatched_end: int | None  # where the last record ends that the broker noted as dispatched
-    last_units: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
+    dispatched_end: int | None  # the end of the last record that the broker marked as dispatched
+    last_units: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as recorded in the database
 
 
 def find_rocksdb_queues(store: Store) -> RocksQueues | None:

@@ -243,7 +243,7 @@ def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
 
 def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
     for directory in map(normalise_location, directories):
-        # The files of a log are not in subdirectories, of which a wrong directory may have very many.
+        # Segments are never in subdirectories. These are skipped, because a wrong directory may contain very many.
         local = LocalStorage() if is_local(directory) else None
         for info in local.list_files(directory, is_deep=False) if local else storage.list_files(directory):
             base_offset = parse_offset_name(info.name)

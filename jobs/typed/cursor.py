@@ -80,7 +80,7 @@ class Cursor:
         return form.unpack(self.read_bytes(form.size))[0]
 
 
-ReadValue = Callable[[Cursor], object]  # reads a value, and moves the cursor behind it
+ReadValue = Callable[[Cursor], object]  # reads a value, and moves the cursor past it
 
 
 def converting_reader(read: ReadValue, convert: Callable[[Any], object]) -> ReadValue:

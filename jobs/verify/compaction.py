@@ -157,9 +157,8 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
         expected = f"a file of the same name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
-    units = read_stored_units(
-        queue, 0, min(queue.end_unit_number, most)
-    )  # before the log: records without a unit are behind
+    # The units are read before the log, so that records without a unit count as lag.
+    units = read_stored_units(queue, 0, min(queue.end_unit_number, most))
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
     log = check_log_of_queue(file.store(store), rules, (file.topic, file.queue_id))
     made = log.units

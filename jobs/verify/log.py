@@ -221,7 +221,7 @@ def check_log_of_queue(
     range_size: int = DEFAULT_RANGE_SIZE,
     other_collectors: Sequence[NewCollector[Any]] = (),
 ) -> QueueLog:
-    """Read and check the log of a queue, here; *other_collectors* collect more from it."""
+    """Read and check the log of a queue in this process; *other_collectors* collect more from it."""
     check, rules = LogCheck(), replace(rules, multi_dispatch=False)
     ranges = plan_ranges(log, log.start_offset, range_size)
     collectors: list[NewCollector[Any]] = [partial(new_range_unit_collector, rules, 1, None), *other_collectors]

@@ -251,7 +251,7 @@ class _Checked:
     """The rows of pending messages of one kind, once they are compared with the log."""
 
     count: int = 0
-    wrong: int = 0  # rows that lead to no such record
+    wrong: int = 0  # rows that do not point to a matching record
     first_wrong: int = MAX_LONG  # log offset
 
 

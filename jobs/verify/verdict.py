@@ -50,7 +50,7 @@ class Verdict(RatedOutcome):
     store: str
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
-    walked_log: WalkedLog | None = None  # the places that a start may stop at
+    walked_log: WalkedLog | None = None  # a walk over the log, which shows where startup recovery may stop
     store_options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     @property

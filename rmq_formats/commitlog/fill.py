@@ -106,8 +106,8 @@ class RecordColumns(NamedTuple):
     good_positions: Integers  # positions of the records that became rows
     bad_positions: Integers  # of those whose body has changed
     body: Column
-    int32_columns: NDArray[np.int32]  # a line for each of INT32_COLUMNS
-    int64_columns: Integers  # a line for each of INT64_COLUMNS
+    int32_columns: NDArray[np.int32]  # one row for each name in INT32_COLUMNS
+    int64_columns: Integers  # one row for each name in INT64_COLUMNS
     topic_numbers: Sizes  # number of each row's topic
     topic_raw: Column
     born_host_numbers: Sizes

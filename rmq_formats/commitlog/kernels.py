@@ -66,7 +66,7 @@ _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 
 # The kinds of bytes at a position.
 GOOD = 0
-INCOMPLETE = 1  # the buffer ends before it is known
+INCOMPLETE = 1  # the buffer ends before the record can be checked
 BAD = 2  # not a record
 END_OF_FILE = 3  # the broker closed the file here
 RANGE_END = 4  # the range ends here

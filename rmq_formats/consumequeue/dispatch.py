@@ -169,13 +169,13 @@ class ExpectedUnit(NamedTuple):
     """A unit that the dispatcher creates for a record."""
 
     queue: QueueName
-    queue_offset: int  # of a batch unit: of its first message
+    queue_offset: int  # for a batch unit, the queue offset of its first message
     physical_offset: int
     size: int
     tags_code: int
     store_timestamp: int
-    batch_count: int = 0  # of a batch unit only
-    is_multi_dispatched: bool = False  # by multi-dispatch: such a unit has none in the extension file
+    batch_count: int = 0  # only for batch units
+    is_multi_dispatched: bool = False  # written by multi-dispatch; these units have no extension unit
 
     @property
     def unit(self) -> Unit | BatchUnit:

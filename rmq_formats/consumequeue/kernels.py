@@ -77,8 +77,8 @@ class DispatchSettings(NamedTuple):
     parser: int
     multi_dispatch: bool
     lmq: bool
-    multi_dispatch_excludes_topics: bool  # of multi-dispatch: some topics
-    delays_ms: Integers  # of each level
+    multi_dispatch_excludes_topics: bool  # whether multi-dispatch skips some topics
+    delays_ms: Integers  # the delay of each delay level
     default_delay_ms: int
 
 

@@ -64,7 +64,8 @@ def _scan(
             kind = byte_at(data, start) if start < end else REFUSED
             if kind == NULL:
                 kind = as_int64(MISSING)
-            elif kind != wanted or not is_valid_utf8(data, start, end):  # the keys of an array would be no places
+            # Array elements have no names that could serve as keys.
+            elif kind != wanted or not is_valid_utf8(data, start, end):
                 kind = as_int64(REFUSED)
             else:
                 after = _document(data, start, end, count, keys, firsts, tape)

@@ -115,7 +115,11 @@ def java_text_size(buffer: Bytes, start: int, end: int) -> int:
 
 @compiled_helper
 def copy_as_java_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
-    """Write the UTF-8 of the text that Java reads; *target* has room for `java_text_size`. Return the place after."""
+    """
+    Write the UTF-8 of the text that Java reads, and return the position after the last byte written.
+
+    *target* has room for `java_text_size` bytes.
+    """
     if is_ascii(source, start, end):
         return copy_bytes(source, start, end, target, to)
     at = start
@@ -294,9 +298,9 @@ _MULTIPLIER = 0x5BD1E995
 class TextTable(NamedTuple):
     """A hash table that gives each distinct text a number. Arrays only, because compiled code fills them."""
 
-    count_and_seed: Integers  # how many there are, and what the hash begins with
+    count_and_seed: Integers  # the number of texts, and the seed of the hash
     slots: Sizes  # number + 1 of the text whose hash leads here, 0 for none; a power of two
-    ends: Sizes  # where each text begins in the heap, and the last one ends
+    ends: Sizes  # the start of each text in the heap, and the end of the last one
     heap: Bytes
 
     @property

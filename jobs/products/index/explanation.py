@@ -243,7 +243,8 @@ def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Expl
         if one.verdict is FileVerdict.OUT_OF_ORDER:
             header = one.broker_file.header
             recorded[one.name] = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp))
-            if header.entry_count >= explanation.settings.geometry.value.capacity:  # others may begin in its message
+            # Other files may begin with keys of the same message.
+            if header.entry_count >= explanation.settings.geometry.value.capacity:
                 with explanation.store.open(one.broker_file) as file:
                     recorded[one.name] = names.by_hash.get(hash_file(file.read))
     if recorded.keys() != {*recorded.values()}:

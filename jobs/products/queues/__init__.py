@@ -75,7 +75,8 @@ KINDS_OF_EARLIER_QUEUES = {
     TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
     TopicFate.UNDECIDED: DifferenceKind.DELETED_OR_LOST_QUEUE,
 }
-FEW_DIFFERENCES = 2  # of single units that follow one another, which are not merged: one record may explain each
+# Up to this many consecutive differences are not merged, because each may be explained by its own record.
+FEW_DIFFERENCES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class QueueDifference:
 
     @property
     def run_key(self) -> tuple[DifferenceKind, QueueName, str, int]:
-        """What consecutive differences have in common if they are reported as one."""
+        """The key by which consecutive differences are merged."""
         return self.kind, self.queue, self.field, self.shift
 
 
@@ -155,8 +156,8 @@ class JoinResult:
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
     waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
-    wrong_fields: list[QueueDifference] = field(default_factory=list)  # of units at their place
-    differences: list[QueueDifference] = field(default_factory=list)  # from `finish` on all of them
+    wrong_fields: list[QueueDifference] = field(default_factory=list)  # wrong fields of units at the expected position
+    differences: list[QueueDifference] = field(default_factory=list)  # complete only after `finish`
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # of each queue, in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
@@ -164,7 +165,8 @@ class JoinResult:
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
     undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in the log's order
     damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
-    # By topic, from `finish` on: where its queues restarted at 0, and the newest record of its queues without files.
+    # Set by `finish`, by topic: the log offset at which its queues restarted at 0, and the store time of the newest
+    # record of its queues without files.
     restarts: dict[str, int] = field(default_factory=dict)
     newest_ms: dict[str, int] = field(default_factory=dict)
     queues: tuple[StoredQueue, ...] = ()  # as they were when they were read

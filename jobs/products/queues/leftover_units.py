@@ -75,7 +75,7 @@ class _Settling:
             if self._with_rows:
                 self._expire(part.start, part.units, part.expired, is_blank=False)
                 self._expire(part.start, part.units, part.blanks, is_blank=True)
-            for unit in part.list_odd():
+            for unit in part.list_unexplained():
                 self._explain(unit)
         for start, stop in find_gaps_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
@@ -267,7 +267,7 @@ class _Settling:
             return self._kind_of_earlier
         if self._queue.file_at(position) is None:
             return DifferenceKind.MISSING_FILE
-        # The unit's place is free where no record claims it, or zeros are stored.
+        # The unit's position is free if no record claims it or if the file has zeros there.
         if (
             self._remainder.has_gap_at(position)
             or not read_stored_units(self._queue, position, position + 1)["size"][0]

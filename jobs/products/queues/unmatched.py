@@ -97,7 +97,7 @@ class QueueRemainder:
     tags: list[str | None] = field(default_factory=list)
     missing_units: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
-    first_live_position: int | None = None  # the first position that a record claims that the log still has
+    first_live_position: int | None = None  # the first position claimed by a record that is still in the log
     open_from_position: int | None = None  # after this position a broker may be writing
     units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, not at their address
     _left: list[Units] = field(default_factory=list)
@@ -255,11 +255,11 @@ class ClassifiedUnits(NamedTuple):
     tags_codes: NDArray[np.int64]
     expired: NDArray[np.bool_]
     blanks: NDArray[np.bool_]
-    odd: NDArray[np.int64]  # indices of the others
+    unexplained: NDArray[np.int64]  # indices of units in gaps that are not expired, blank or newer than the log's end
 
-    def list_odd(self) -> Iterator[UnmatchedUnit]:
-        """Yield the odd units."""
-        for at in self.odd.tolist():
+    def list_unexplained(self) -> Iterator[UnmatchedUnit]:
+        """Yield the unexplained units."""
+        for at in self.unexplained.tolist():
             stored = self.units[at : at + 1].copy()  # a copy: a slice would keep all units in memory
             offset, size = int(stored["physical_offset"][0]), int(stored["size"][0])
             yield UnmatchedUnit(self.start + at, offset, size, int(self.tags_codes[at]), stored)
@@ -286,9 +286,8 @@ def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator
         expired = is_written(units) & deleted & ~blanks
         expired = inside & (expired | is_deleted(units))
         newer = np.zeros(units.size, np.bool_)
-        if (
-            remainder.open_from_position is not None
-        ):  # written since this run has settled its end: these are the next run's
+        if remainder.open_from_position is not None:
+            # Units written after this run fixed its end offset: the next run reads them.
             newer = (places >= remainder.open_from_position) & (offsets >= log.dispatched_offset)
         others = inside & ~(expired | blanks)
         codes = read_tags_codes(queue, units, others) if is_plain else units["tags_code"]
@@ -328,7 +327,7 @@ def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDA
     """Return the physical offsets that only the log can explain."""
     found = [np.empty(0, np.int64)]
     for part in classify_gap_units(remainder, log):
-        odd = part.units[part.odd]
+        odd = part.units[part.unexplained]
         offsets, sizes = odd["physical_offset"], odd["size"]
         is_in_log = (offsets >= log.start) & (offsets < log.end) & (sizes > 0) & (sizes < PRE_BLANK_SIZE)
         found.append(offsets[is_in_log & ~np.isin(offsets, remainder.units["physical_offset"])])
