@@ -69,7 +69,7 @@ _LOG = """\
 
 With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info`, `warning` or
 `error`), `verb`, `message`. Progress lines also have `done`, `total`, `unit`, `messages` and `seconds`; lines from the
-JVM also have `source`. The last line has the message `ended`, `exit_code` and `seconds`.
+JVM also have `source`. The last line (message `ended`) also has `exit_code` and `seconds`.
 """
 
 _METRICS = """\
@@ -93,8 +93,8 @@ the description of a recommended action.
 _ENGINES = """\
 The limits refer to the size of the log, or of the lake files that the command reads. Up to its limit, the command runs
 in its own process, which takes less time than starting Spark and needs no Java. Above it, the command runs on Spark if
-Spark is installed. If a Spark option is given, the command always runs on Spark. `--engine here` and `--engine spark`
-override this. `--show-config` prints the limit for the number of cores of this machine.
+Spark is installed. If a Spark option is given, the command runs on Spark. `--engine here` and `--engine spark` override
+these rules. `--show-config` prints the limit for the number of cores of this machine.
 For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
 `ingest` uses Spark for any size if it is installed.
 """
