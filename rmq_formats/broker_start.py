@@ -60,8 +60,8 @@ class SegmentStart(NamedTuple):
     first_record: FirstRecord | None
 
 
-class WrongLengthFile(NamedTuple):
-    """A file of the log or of a queue whose length differs from that of the broker's files."""
+class UnloadableFile(NamedTuple):
+    """A file of the log or of a queue with a length or a name that the broker's files do not have."""
 
     file: str
     length: int
@@ -89,8 +89,8 @@ class StartOutcome:
 
     release: str
     starts: bool | None
-    refuses: WrongLengthFile | None = None
-    ignores_from: WrongLengthFile | None = None  # and all later files, in releases that do not refuse it
+    refuses: UnloadableFile | None = None
+    ignores_from: UnloadableFile | None = None  # and all later files, in releases that do not refuse it
     cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
@@ -234,9 +234,9 @@ def _may_begin(
     return store_timestamp <= checkpoint.logic_timestamp
 
 
-def find_refused_file(wrong_length_files: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
+def find_refused_file(unloadable_files: Sequence[UnloadableFile], release: Release) -> UnloadableFile | None:
     """Return the first file for whose length the broker does not start."""
     if not release.start_refuses_other_length:
         return None
     deletes_empty = release.start_deletes_empty_last_file
-    return next((one for one in wrong_length_files if not (deletes_empty and one.is_last and one.length == 0)), None)
+    return next((one for one in unloadable_files if not (deletes_empty and one.is_last and one.length == 0)), None)

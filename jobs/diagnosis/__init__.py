@@ -38,8 +38,8 @@ from rmq_formats.broker_start import (
     LostKeyRange,
     SegmentStart,
     StartOutcome,
+    UnloadableFile,
     WalkEnd,
-    WrongLengthFile,
     find_refused_file,
     find_start_segment,
     find_walk_end,
@@ -100,7 +100,7 @@ class StartFacts:
 
     store: Store
     release: Release
-    wrong_length_files: tuple[WrongLengthFile, ...]
+    unloadable_files: tuple[UnloadableFile, ...]
     checkpoint: Checkpoint
     walk_start_offset: int | None
     unknown_reason: str
@@ -176,10 +176,10 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
 def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
     """Predict the start after a repair that gives the files *mended* the right length."""
     release = facts.release
-    lengths = [one for one in facts.wrong_length_files if one.file not in mended]
+    lengths = [one for one in facts.unloadable_files if one.file not in mended]
     refused = find_refused_file(lengths, release)
     if refused is not None:
-        after_repair = predict_start(facts, log, mended=[one.file for one in facts.wrong_length_files])
+        after_repair = predict_start(facts, log, mended=[one.file for one in facts.unloadable_files])
         return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
     if facts.unknown_reason:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
@@ -311,7 +311,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
                 break
 
 
-def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
+def _reason_unknown(store: Store, release: Release, lengths: Sequence[UnloadableFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return (
             f"RocketMQ {release} ignores {lengths[0].file} and all files after it; startup in this state has not been "
@@ -347,7 +347,7 @@ def why_segment_size_is_doubtful(store: Store, conf: BrokerConf) -> str:
     )
 
 
-def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
+def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
     """
     Yield the files whose length differs from most of their kind, or from *conf*; the log's files come first.
 
@@ -359,7 +359,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     for segment in every:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
-            yield WrongLengthFile(store.path_below_root(segment.location), segment.size, size, is_last)
+            yield UnloadableFile(store.path_below_root(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
@@ -368,15 +368,15 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     for file in store.queue_files:
         expected = sizes.get(file.facts.kind, file.size)
         if file.size != expected:
-            yield WrongLengthFile(file.facts.path, file.size, expected, file is last[_queue_of(file)])
+            yield UnloadableFile(file.facts.path, file.size, expected, file is last[_queue_of(file)])
     yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
 
 
-def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[WrongLengthFile]:
+def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
     for file in store.files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.facts.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
-            yield WrongLengthFile(file.facts.path, file.size, expected, is_last=True)  # letters sort after digits
+            yield UnloadableFile(file.facts.path, file.size, expected, is_last=True)  # letters sort after digits
 
 
 def _queue_of(file: StoredFile) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
+from rmq_formats.broker_start import FirstRecord, SegmentStart, UnloadableFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -344,9 +344,9 @@ def test_some_releases_refuse_wrong_file_sizes(
     release: str, longer: bool, empty_last: bool, empty_middle: bool
 ) -> None:
     files = (
-        WrongLengthFile("longer", 112, 100, is_last=False),
-        WrongLengthFile("empty", 0, 100, is_last=True),
-        WrongLengthFile("empty", 0, 100, is_last=False),
+        UnloadableFile("longer", 112, 100, is_last=False),
+        UnloadableFile("empty", 0, 100, is_last=True),
+        UnloadableFile("empty", 0, 100, is_last=False),
     )
     refused = [find_refused_file([one], Release.from_version(release)) is not None for one in files]
 
