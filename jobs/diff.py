@@ -74,8 +74,8 @@ _OTHERS = (
     "this is the store of another replica"
 )
 _LEAST_PART = MIN_RECORD_SIZE - 1  # bytes: too few for a record
-_MOST_PARTS = 64  # of a segment that are read one by one
-_MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not selected
+_MOST_PARTS = 64  # parts of a segment that are read one by one
+_MOST_RUNS = 64  # differences of one kind in a segment; every second record may belong to a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
 
 
@@ -85,7 +85,7 @@ class DiffRequest(StoreRequest):
 
     lake: Lake
     broker: str | None = None
-    base_offsets: frozenset[int] | None = None  # of the store's segments that are read; None: of all
+    base_offsets: frozenset[int] | None = None  # base offsets of the store's segments to read; None: all segments
     known_store: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
@@ -113,7 +113,7 @@ class DiffSummary(RatedOutcome):
     to_offset: int
     equal: int = 0
     incomplete: int = 0
-    unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
+    unchecked: list[Interval] = field(default_factory=list)  # ranges of rows that have no CRC of their record
     differences: list[LogDifference] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
 
@@ -157,7 +157,7 @@ class SegmentDiff:
     lake: PlannedSegment | None
     store: Range | None
     lake_end: int  # the lake's rows end here
-    choices: TopicChoices  # of the runs that wrote the lake's rows
+    choices: TopicChoices  # the topics selected by the runs that wrote the lake's rows
     runs: list[LogDifference] = field(default_factory=list)
     equal: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
@@ -224,7 +224,7 @@ def _differences(
     """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
     lost = find_lost_start(store) if find_broker_process(store.root) is None else None
-    is_rewritten = False  # from the first record on that is another
+    is_rewritten = False  # whether an earlier range contradicts the lake's rows
     for result in results:
         # Retention deletes whole segments, and never one that has messages after the oldest that it left.
         is_lost = lost is not None and plan is not None and lost.start < result.base_offset + plan.size.value

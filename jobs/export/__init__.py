@@ -35,7 +35,7 @@ BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.schema_without_dictionaries.append(pa.field(BODY_TEXT, pa.string())).append(
     pa.field(BODY_ERROR, pa.string())
 )
-SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
+SLICE_BYTES = 4 << 20  # a slice is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
 
 
 def iterate_decoded_slices(
@@ -72,7 +72,7 @@ class ExportDefect(NamedTuple):
 
     broker: str | None
     offset: int
-    size: int  # as it is stored
+    size: int  # the stored size
     reason: str
 
 
@@ -171,7 +171,7 @@ def _flags(column: pa.Array) -> RowMask:
     return np.array(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
-TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
+TimeRange = tuple[int, int]  # first and last store time in milliseconds, both inclusive
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 StoreTimeBounds = tuple[int | None, int | None]  # the minimum and maximum store time, if known
 STORE_TIME_COLUMN = "store_timestamp"
@@ -246,7 +246,8 @@ class LakeItem:
     file: SnapshotFile
     broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
-    dropped_columns: frozenset[str] | None = None  # of the table, where rows are to be verified
+    # Columns that another engine dropped from the table; None: rows are not verified.
+    dropped_columns: frozenset[str] | None = None
     stores: pa.Table | None = None  # all of the lake, where rows are to be verified
     time_range: TimeRange = ANY_TIME
 

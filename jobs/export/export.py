@@ -67,7 +67,7 @@ _NAMED = 20  # undecoded bodies, and damaged places of a part, that are named; a
 _LONG = 1 << 20
 _CHUNK = 4 << 20
 
-_Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # of rows, with their bodies
+_Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # slices of rows, with their bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class ExportSummary:
 
     messages: int = 0
     bytes: int = 0  # 0 for a part
-    undecoded_bodies: int = 0  # that stay as they are stored
+    undecoded_bodies: int = 0  # bodies that are exported as they are stored
     undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
-    damaged_bytes: int = 0  # of the log, which are left out
-    damaged: list[ExportDefect] = field(default_factory=list)  # of a part, the first of them
+    damaged_bytes: int = 0  # damaged bytes of the log, which are left out
+    damaged: list[ExportDefect] = field(default_factory=list)  # only the first ones of a part
     gaps: list[ExportDefect] = field(default_factory=list)
-    file: str = ""  # of a part; not written if there are no messages
+    file: str = ""  # the file of a part; not written if there are no messages
 
 
 def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
@@ -130,7 +130,7 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
 
 
 def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
-    from jobs.query.lake_source import open_lake_stores  # with SQL's engine
+    from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
     known, broker = list_known_broker_stores(lake), asked.place.broker
     snapshot = open_table(lake, MESSAGES.name)
@@ -158,7 +158,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(asked.topics))]
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
-    with suppress(OtherBrokerError):  # which an empty export explains
+    with suppress(OtherBrokerError):  # an export without messages reports this error
         gaps += [
             ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
@@ -339,7 +339,7 @@ def _write_lines(path: Path, rows: _Slices, asked: ExportRequest) -> None:
 
 
 def _write_parquet(path: Path, rows: _Slices) -> None:
-    held: list[pa.RecordBatch] = []  # of the next row group
+    held: list[pa.RecordBatch] = []  # batches that are collected for the next row group
     with ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
 

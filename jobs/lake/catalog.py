@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 METADATA_FOLDER = "_iceberg"  # below the lake
 _NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
-_TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
-_ATTEMPTS = 20  # to commit, because other registrations may commit first
+# Properties of a snapshot: the id and version of the Delta table that it shows.
+_TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"
+_ATTEMPTS = 20  # attempts to commit, because other registrations may commit first
 _KEPT = 50  # snapshots that older readers may still request
 _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
@@ -144,7 +145,7 @@ def parse_iceberg_target(text: str) -> str:
         from pyiceberg.utils.config import Config
 
         known = Config().get_known_catalogs()
-    except Exception as error:  # of a YAML file that users write
+    except Exception as error:  # the errors of a YAML parser, for a file that users write
         reason = " ".join(str(error).split())
         raise ValueError(f"pyiceberg cannot read its configuration, .pyiceberg.yaml: {reason}") from error
     if catalog not in known:
@@ -159,7 +160,7 @@ class Registration(NamedTuple):
     """The effect of a registration on one table."""
 
     table: str
-    version: int  # of the Delta table
+    version: int  # the version of the Delta table
     added: int = 0  # files
     removed: int = 0
 
@@ -185,7 +186,7 @@ class Registrar:
         self._name, *namespace = target.split(".")
         self._namespace = tuple(namespace)
         self._catalog: Catalog | None = None
-        self._shown: dict[str, _Shown] = {}  # by table, what the catalog showed last
+        self._shown: dict[str, _Shown] = {}  # the state that the catalog showed last, by table
 
     def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
         """Register the newest version of each table, including *typed* ones; raise `OSError` if one failed."""

@@ -93,12 +93,12 @@ class Commit(NamedTuple):
     """The content of a commit."""
 
     table: Table
-    transactions: Mapping[str, int]  # by application
+    transactions: Mapping[str, int]  # the version of each application
     metadata: Mapping[str, str]
     data_change: bool
     added: tuple[AddedFile, ...] = ()
     removed: tuple[SnapshotFile, ...] = ()
-    mode: Literal["append", "overwrite"] = "append"  # for `deltalake`
+    mode: Literal["append", "overwrite"] = "append"  # the write mode of `deltalake`
 
     def additions(self) -> list[LogAction]:
         """Return the transactions and the new files as log lines."""
@@ -116,8 +116,8 @@ class Savings(NamedTuple):
     """The effect of compaction and vacuum on one table."""
 
     table: str
-    merged: int = 0  # files that were replaced
-    written: int = 0  # by how many
+    merged: int = 0  # the number of replaced files
+    written: int = 0  # the number of files that replaced them
     bytes_before: int = 0
     bytes_after: int | None = 0  # None: estimated; only the merge can determine it
     vacuumed: int = 0  # files deleted

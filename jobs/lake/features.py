@@ -42,12 +42,12 @@ SPARK_ONLY_FEATURES = frozenset(
         "domainMetadata",
         "inCommitTimestamp",
         "rowTracking",
-        "typeWidening",  # of columns of others: a column of ours with another type is refused
+        "typeWidening",  # only for columns that others added: a changed type of our own columns is refused
         "typeWidening-preview",
         "vacuumProtocolCheck",
     }
 )
-_DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
+_DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # the features that can be dropped, in this order
 _CONSTRAINT = "delta.constraints."
 _FORGOTTEN_RUNS = "delta.setTransactionRetentionDuration"  # Delta's log forgets which runs a table has
 _EXPRESSIONS = {

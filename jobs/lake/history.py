@@ -50,9 +50,9 @@ _COMPARED = (
 
 
 class _Group(NamedTuple):
-    start: int  # where the piece of the first one begins
+    start: int  # the start of the piece with the first record
     end: int
-    records: pa.RecordBatch  # those whose bodies are right
+    records: pa.RecordBatch  # records whose bodies match their CRCs
     damaged: frozenset[int]  # physical offsets of the others
     header_size: int
 

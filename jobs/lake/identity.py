@@ -33,8 +33,8 @@ from rmq_formats.errors import skip_lost_file
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
 _WINDOW = 256 << 10  # bytes that are read of a segment to find its first record
-_SAMPLED_QUEUES = 64  # of a new tier
-_STATE = "tier"  # in a manifest's state
+_SAMPLED_QUEUES = 64  # queues of a new tier whose first records are sampled
+_STATE = "tier"  # key in a manifest's state
 _IDENTITY = (  # together unique in a store
     "physical_offset", "total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp",
 )  # fmt: skip
@@ -188,8 +188,8 @@ class TierQueueState(NamedTuple):
     topic: str
     queue_id: int
     generation: int
-    to_offset: int  # where the next run continues
-    store_timestamp: int | None  # of the last record before that
+    to_offset: int  # the offset at which the next run continues
+    store_timestamp: int | None  # the store time of the last record before *to_offset*
     first: Fingerprint | None
     newest: Fingerprint | None
 

@@ -170,7 +170,7 @@ def append_findings(
             commit_rows(lake, FINDINGS, name, whose, rows, (app, number))
         except TransactionTakenError:
             continue  # another verification had this number
-        except OSError as error:  # after the commit: of a flush, or of the upkeep of the log
+        except OSError as error:  # if the rows are committed, only a flush or the upkeep of the log failed
             table = open_table(lake, FINDINGS.name)
             if table is None or name not in file_paths(table):
                 raise
@@ -197,7 +197,7 @@ class LostTransaction(NamedTuple):
 
 def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     """Return the transactions that tables have lost, in the order in which to restore them: `runs` last."""
-    prepared: dict[str, tuple[int, str]] = {}  # by store: its newest run, and the manifest of that
+    prepared: dict[str, tuple[int, str]] = {}  # by store, its newest run and the manifest of that run
     done: dict[str, int] = {}
     registered = 0
     names = ("store_id", "run", "state", "manifest", "detail")

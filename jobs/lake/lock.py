@@ -103,7 +103,7 @@ def _hold_note(lake: Lake, store_id: str) -> Iterator[bool]:
     was_cut_off = any(info.name == store_id for info in lake.list_files(_LOCKS))
     if was_cut_off:
         lake.delete(path)  # storages do not overwrite files
-    with suppress(FileExistsError):  # of a run that began at the same moment: the commit decides between the two
+    with suppress(FileExistsError):  # another run began at the same moment: the commit decides between the two
         lake.create(path, _encode_note())
     yield was_cut_off
     lake.delete(path)

@@ -72,8 +72,8 @@ MANIFEST_FOLDER = "_manifests"
 REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
-COMMAND_KEY = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
-TABLES_BEFORE_KEY = "tables"  # in a manifest's state: the newest run of each table before this one
+COMMAND_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
+TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
 _NEWEST_KEPT = 32
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
@@ -157,7 +157,7 @@ class Manifest:
     fingerprints: tuple[Fingerprint, ...]
     tables: Mapping[str, tuple[AddedFile, ...]]  # in commit order; a table without files only gets the run's number
     selection: Mapping[str, object] = field(default_factory=dict)
-    state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
+    state: Mapping[str, object] = field(default_factory=dict)  # the saved state of each product, under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
     superseded: SupersededRows | None = None  # rows of earlier runs that are no longer in the log
@@ -196,7 +196,7 @@ class KnownStore:
     broker: str
     registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
-    tier: Sequence[Any] | None = None  # of a tier: first records of some queues; its manifests list all queues
+    tier: Sequence[Any] | None = None  # for a tier, the first records of some queues; its manifests list all queues
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -556,7 +556,7 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     naming = FileNaming(manifest.store_id, manifest.run)
     dead_before = time.time() * 1000 - _DEAD_AFTER_MS
     for table in WRITTEN_BY_RUNS:
-        merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # of files that the run merged after it was done
+        merged_prefix = f"{naming.prefix}{MERGED_MARK}-"  # the prefix of files that the run merged after it was done
         if any(name.startswith(merged_prefix) for name in _file_names(lake, table.name)):
             abort_file_replacements(lake, table)  # otherwise a slow process may still commit it
         log = f"{table.name}/_delta_log"

@@ -78,7 +78,7 @@ class SnapshotFile(NamedTuple):
     rows: int
     lowest: Mapping[str, object]
     highest: Mapping[str, object]
-    kept_row_mask: npt.NDArray[np.bool_] | None = None  # which rows no engine has deleted, in file order
+    kept_row_mask: npt.NDArray[np.bool_] | None = None  # True for rows that no engine has deleted, in file order
 
     @property
     def identity(self) -> tuple[str, bytes]:

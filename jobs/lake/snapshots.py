@@ -18,7 +18,7 @@ from jobs.storage.s3 import delta_location, delta_options
 
 _Mark: TypeAlias = tuple[int, int]
 _LOG = "_delta_log"
-_MANAGED = "catalog-managed table"  # in errors of `deltalake`
+_MANAGED = "catalog-managed table"  # part of an error message of `deltalake`
 _LAST_CHECKPOINT, _LARGEST_HINT = "_last_checkpoint", 64 << 20
 
 

@@ -30,14 +30,14 @@ CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _ROWS_AT_ONCE = 1 << 14
-_WORTH_IT = 0.95  # of their size: bodies that compress worse are stored uncompressed
+_WORTH_IT = 0.95  # bodies that compress to more than this part of their size are stored uncompressed
 ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
 _ASCENDING_TEXT = ("offset_msg_id",)  # their minima and maxima find a value: no filter is needed
 _HIGHEST = "\U0010ffff"
-_FALSE_POSITIVES = 0.01  # of a bloom filter
+_FALSE_POSITIVES = 0.01  # the false positive rate of bloom filters
 
 
 class AddedFile(NamedTuple):
@@ -98,7 +98,7 @@ class TableFile:
         self._sink: pa.NativeFile  # once there are rows
         self._flushing = 0  # bytes whose flush has started
         self._writer: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []  # of the next row group
+        self._held: list[pa.RecordBatch] = []  # batches that are collected for the next row group
         self._held_size = 0
 
     def write(self, batch: pa.RecordBatch) -> None:

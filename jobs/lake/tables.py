@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from deltalake import Schema
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a column, without backquotes
-SQL_TYPES = {  # by their names in Spark
+PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # a column name that needs no backquotes
+SQL_TYPES = {  # Arrow types, by their names in Spark SQL
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
     "smallint": pa.int16(),

@@ -73,16 +73,16 @@ MERGED_FILE_BYTES = 128 << 20  # bytes that a merged file is filled up to
 MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are this many
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
-_SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
+_SORTED_ROWS = 2 << 20  # rows that are sorted in memory; a larger file is sorted piece by piece
 _CLUSTERED = "clustered-"
-_VECTOR_FILE = "deletion_vector_"  # in the name of a file
-_ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
+_VECTOR_FILE = "deletion_vector_"  # part of the names of deletion vector files
+_ID_LENGTH = 36  # length of a store's id, with which the name of a run's file begins
 _MERGED_GROUP = 64 << 20  # bytes of rows of a row group
 CROWDED_NODE_FILES = 4  # a node with this many files is merged
 _TOGETHER = 8  # files of a node that are read together
-_MOST_ROWS = 2 << 20  # of a file of a node, which is sorted in memory
+_MOST_ROWS = 2 << 20  # rows in a file of a node, which is sorted in memory
 _STEP = 3  # halvings per level
-_BITS = 31  # of a hash, which is never negative
+_BITS = 31  # bits of a hash, which is never negative
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
 _MOST_TURNS = 4  # runs from one turn of a large table to the next
@@ -90,9 +90,9 @@ _HOURS = 24
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _NEWEST_CHECKPOINTS_KEPT = 4
-_OLDER_CHECKPOINTS_STEP = 4  # of the checkpoints before them, each fourth is kept
+_OLDER_CHECKPOINTS_STEP = 4  # every fourth of the older checkpoints is kept
 
-HashRange = range  # of hashes
+HashRange = range  # a range of hashes
 _TOP = HashRange(1 << _BITS)
 
 MergeFiles = Callable[[Sequence["MergeGroup"]], list[AddedFile | None]]
@@ -106,7 +106,8 @@ class MergeGroup(NamedTuple):
     table: Table
     files: tuple[SnapshotFile, ...]
     name: str
-    hash_range: HashRange | None = None  # of the column by which the table is sorted: other rows go into other files
+    # The hashes of the sort column that this file gets; rows with other hashes go into other files.
+    hash_range: HashRange | None = None
 
 
 def merge_small_files(

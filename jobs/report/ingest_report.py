@@ -22,7 +22,7 @@ from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
-_SLOTS = 60  # of a timeline
+_SLOTS = 60  # slots of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up
 _CHAINS = 9  # lengths of chains by number; longer ones are summed up
 _SIZES = (256, 1024, 4096, 16384, 65536, 1 << 20)

@@ -31,21 +31,21 @@ class ReadOptions:
     commitlog: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
     from_offset: int = NO_READ_BOUNDS[0]
-    to_offset: int = NO_READ_BOUNDS[1]  # not included
+    to_offset: int = NO_READ_BOUNDS[1]  # exclusive
     from_time: int = NO_READ_BOUNDS[2]  # ms, store time
-    to_time: int = NO_READ_BOUNDS[3]  # not included
+    to_time: int = NO_READ_BOUNDS[3]  # exclusive
     partition_size: int = 0  # 0: the default of a batch or of a stream
     release: str | None = None
     broker: str | None = None
     fails_on_damage: bool = False  # whether damaged bytes stop the read
     after_lake: str | None = None  # a lake, whose messages are left out
-    after_version: int | None = None  # of its table of messages
+    after_version: int | None = None  # a version of the lake's table of messages
     fails_on_data_loss: bool = True
-    starts_at_end: bool = False  # of the log
+    starts_at_end: bool = False  # whether reading starts at the end of the log
     batch_size: int = _BATCH_SIZE
     poll_ms: int = 500
     file_system: Mapping[str, str] | None = None
-    columns: tuple[str, ...] | None = None  # of a schema that the user has given: Spark passes no other ones
+    columns: tuple[str, ...] | None = None  # the columns of a schema that the user gave: Spark passes no other columns
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:

@@ -64,7 +64,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
-_LONGEST_WAIT_S = 1.0  # of one call: stopping a query takes as long
+_LONGEST_WAIT_S = 1.0  # the longest wait of one call: stopping a query takes as long
 _SHARE = 10  # a check that finds nothing is followed by a pause this many times as long
 _PART = 256 << 20  # approximate number of bytes of the log that one task reads
 _UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
@@ -174,7 +174,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
         self._start: tuple[LogPosition, LogOrigin] | None = None
-        self._folders: tuple[str, ...] = ()  # of the log
+        self._folders: tuple[str, ...] = ()  # the directories of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._walk: tuple[LogPosition, LogPosition, Sequence[Range]] | None = None  # the newest: start, end, ranges
         self._next_check = 0.0
@@ -222,7 +222,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         store = self._listed()
         if self._walk is None or self._walk[:2] != (first, last):
-            self._check(last, store)  # of the batch that a checkpoint began
+            self._check(last, store)  # the batch comes from a checkpoint, so its end was not checked in this process
             walked = retry_if_expired(store, lambda now: self._walk_from(first, now, MAX_LONG, last.offset))
             self._walk = first, *walked
         ranges = self._walk[2]

@@ -4,7 +4,8 @@ from importlib.util import find_spec
 
 from rmq_formats.errors import UnsupportedFormat
 
-_LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; a package before its subpackages
+# The libraries of the extra `types`; each package precedes its subpackages.
+_LIBRARIES = ("fastavro", "google", "google.protobuf")
 
 
 def are_body_libraries_installed() -> bool:

@@ -86,7 +86,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: TimeDefaults) 
     return columns_reader(values_of, columns)
 
 
-_Schema = Mapping[str, Any]  # of one type, as parsed JSON
+_Schema = Mapping[str, Any]  # the schema of one type, as parsed JSON
 
 
 class _Reading(NamedTuple):
@@ -241,7 +241,7 @@ def _starts_of_items(cursor: Cursor) -> Iterator[int]:
         if not count:
             return
         if count < 0:
-            size = cursor.read_zigzag()  # in bytes, so that a reader may skip the block
+            size = cursor.read_zigzag()  # the size of the block in bytes, so that a reader may skip it
         if abs(count) > len(cursor.body) - cursor.at:  # no item is shorter than a byte
             raise refused_at_byte("a block declares more items than the body has bytes", begin)
         first = cursor.at

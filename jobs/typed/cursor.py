@@ -13,12 +13,12 @@ from jobs.typed.values import EPOCH, RefusedBodyError, TimeDefaults, Value, plac
 CUT_OFF_REASON = "truncated"
 DUPLICATE_KEY_REASON = "a key occurs twice in one object"
 FLOAT, DOUBLE = Struct("<f"), Struct("<d")
-_SHIFT_OF_LAST = 63  # of the tenth byte of a number
+_SHIFT_OF_LAST = 63  # the shift of the tenth byte of a number
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _DAY = EPOCH.toordinal()
 _EARLIEST_DAY, _LATEST_DAY = date.min.toordinal() - _DAY, date.max.toordinal() - _DAY
-_NANOSECONDS = 1000  # in a microsecond
+_NANOSECONDS = 1000  # nanoseconds in a microsecond
 
 
 def refused_at_byte(reason: str, at: int) -> RefusedBodyError:

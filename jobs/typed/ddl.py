@@ -14,14 +14,15 @@ from jobs.lake.tables import PROVENANCE_COLUMNS, SQL_TYPES, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
-TYPING_APPLICATION = "typing"  # of Delta's transactions; in file names it replaces the store id
+TYPING_APPLICATION = "typing"  # the application of Delta transactions; in file names it replaces the store id
 MAX_FOLDER_LENGTH = 200  # bytes: file systems allow 255
 RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
 MAX_DECIMAL_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 _NAME = re.compile(r"\s*(?:([A-Za-z_]\w*)|`((?:[^`]|``)+)`)", re.ASCII)
 _WORD = re.compile(r"\s*([A-Za-z_]\w*|[<>(),:])", re.ASCII)
-_DIGITS = re.compile(r"\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)|(?!\s*\()", re.ASCII)  # of a decimal, if it states any
+# The precision and scale of a decimal, if it states them.
+_DIGITS = re.compile(r"\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)|(?!\s*\()", re.ASCII)
 _COMMENT = re.compile(r"\s*'(?:[^'\\]|\\.)*'")
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
@@ -35,7 +36,7 @@ _WIDER = (
 )
 
 
-MAX_FIELDS = 10_000  # of a schema in which each use of a named type counts: thirty types can stand for a billion fields
+MAX_FIELDS = 10_000  # each use of a named type counts, because thirty types can stand for a billion fields
 MANY_FIELDS_REASON = f"more than {MAX_FIELDS:,} fields, including those of nested types"
 
 

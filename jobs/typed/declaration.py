@@ -60,12 +60,14 @@ class TopicType:
 
     topic: str
     format: BodyFormat
-    columns: tuple[pa.Field, ...]  # of the body, by their names in the table
-    sources: Mapping[str, str] = field(default_factory=dict)  # by column: the field of the body, if its name differs
-    properties: Mapping[str, str] = field(default_factory=dict)  # by column: the property of the message
+    columns: tuple[pa.Field, ...]  # the columns of the body, with their names in the table
+    # The name of the body's field, by column, if it differs from the column's name.
+    sources: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)  # the name of the message property, by column
     times: TimeDefaults = field(default_factory=TimeDefaults)
-    name: str | None = None  # of the type, if the topic has several
-    by: str | None = None  # if it has several, the part of a message with its type: tag, property NAME, field NAME
+    name: str | None = None  # the name of the type, if the topic has several types
+    # With several types, the part of a message that states its type: tag, property NAME or field NAME.
+    by: str | None = None
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
 
     @property

@@ -33,7 +33,7 @@ from rmq_formats.properties import MAX_LONG
 _QUOTE = ord('"')
 _EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # floats of this many bits hold every integer below the limit
 _FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: up to here every time is valid
-_HEADS = np.zeros(256, np.bool_)  # of numbers
+_HEADS = np.zeros(256, np.bool_)  # the first characters of numbers
 _HEADS[list(b"-0123456789")] = True
 
 

@@ -52,18 +52,19 @@ class TypedRows(NamedTuple):
     """The rows of the bodies that fit, in order, and the refusals of the others."""
 
     columns: Sequence[pa.Array]
-    refusals: Mapping[int, Refusal]  # by the number of the body
+    refusals: Mapping[int, Refusal]  # by the index of the body
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # by the path of the field
 
 
-BodyReader = Callable[[pa.Array], TypedRows]  # of bodies of one type, none of which is NULL
+BodyReader = Callable[[pa.Array], TypedRows]  # reads bodies of one type, none of which is NULL
 
 
 class BodyFormat(NamedTuple):
     """An encoding of bodies."""
 
-    name: str  # in types.toml
-    reader: Callable[[Sequence[pa.Field], TimeDefaults], BodyReader]  # of columns with the names of the body
+    name: str  # the name in types.toml
+    # Returns the reader of these columns, which have the names of the body's fields.
+    reader: Callable[[Sequence[pa.Field], TimeDefaults], BodyReader]
     described: Mapping[str, object] = MappingProxyType({})  # other settings that affect the row of a body
 
 

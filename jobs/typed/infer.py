@@ -27,7 +27,7 @@ from jobs.typed.run import explain_absent_topics
 from jobs.typed.task import read_refusals
 from jobs.typed.values import Number, Refusal, RefusedBodyError, TimeDefaults, Value, convert_day, convert_instant
 
-_MOST_MEMBERS = 64  # of a struct: an object with more names is a map
+_MOST_MEMBERS = 64  # members of a struct; an object with more names becomes a map
 _MOST_COLUMNS = 500
 _MOST_NAMES = 5_000  # per shape
 _EXACT = 1 << 53
@@ -43,7 +43,7 @@ class Shape:
     """The kinds of values at one path in many bodies."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    digits: int = 0  # before the point
+    digits: int = 0  # digits before the decimal point
     scale: int = 0  # digits after it
     is_inexact: bool = False  # has an integer that a double cannot represent
     items: "Shape | None" = None

@@ -162,7 +162,7 @@ class _Field(NamedTuple):
             found[self.name] = value
 
 
-_Fields = Mapping[int, _Field]  # by their numbers
+_Fields = Mapping[int, _Field]  # the fields of a message, by number
 _ReadMessage = Callable[[Cursor, int], dict[str, Any]]  # up to an end
 
 

@@ -98,9 +98,9 @@ class TypingSummary:
 class _Topic(NamedTuple):
     type: TopicType
     state: TopicState
-    removed: tuple[ObsoleteRows, ...]  # from its own table, and of the topic from `dead_letters`
+    removed: tuple[ObsoleteRows, ...]  # removed rows of its own table, and the topic's rows in `dead_letters`
     replaces: bool
-    replaced: Mapping[str, int] = MappingProxyType({})  # by store: rows of messages before this offset are replaced
+    replaced: Mapping[str, int] = MappingProxyType({})  # by store, the offset up to which rows of messages are replaced
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -322,7 +322,7 @@ def _changes(
             added = tuple(done.actions.get(table, ()))
             if added or topic.removed or known.get(table) != columns:
                 yield TableChange(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
-        for table in known.keys() - topic.state.tables.keys():  # of a removed type: no row is left
+        for table in known.keys() - topic.state.tables.keys():  # tables of removed types are emptied
             yield TableChange(table, known[table], replaces=True)
     dead = tuple(done.actions.get(DEAD_LETTERS.name, ()))
     if dead or dead_removed or not before.number:

@@ -27,7 +27,7 @@ from jobs.typed.values import Refusal, TimeDefaults
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
-_LONGEST_NAME = 60  # of a type, in the place of a refusal
+_LONGEST_NAME = 60  # characters of an undeclared type name that a refusal shows
 _SLICE = 16_384  # rows whose values are Python objects at a time
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
@@ -51,11 +51,12 @@ class TypingResult:
     """The result of typing files of messages: the new files by table, and counts."""
 
     actions: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
-    rows: Counter[str] = field(default_factory=Counter)  # by topic
-    reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))  # of dead letters, by topic
+    rows: Counter[str] = field(default_factory=Counter)  # the number of rows, by topic
+    # The reasons of dead letters, by topic.
+    reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
     # Fields of typed bodies without a column, by topic.
     unknown: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
-    ends: Counter[str] = field(default_factory=Counter)  # by store: where its messages in the file end
+    ends: Counter[str] = field(default_factory=Counter)  # the end offset of the messages in the file, by store
 
     @classmethod
     def sum_of(cls, files: Iterable["TypingResult"]) -> "TypingResult":
@@ -69,7 +70,7 @@ class TypingResult:
                 found.reasons[topic].update(reasons)
             for topic, unknown in file.unknown.items():
                 merge_unknown(found.unknown[topic], unknown)
-            found.ends |= file.ends  # of two ends of a store the later one
+            found.ends |= file.ends  # keeps the later end of each store
         return found
 
 

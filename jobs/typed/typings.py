@@ -57,9 +57,9 @@ class StoreProgress:
 class TopicState:
     """How a topic is typed, and how far."""
 
-    declared: Mapping[str, object]  # by `TopicType.to_dict`
+    declared: Mapping[str, object]  # the result of `TopicType.to_dict`
     stores: Mapping[str, StoreProgress]
-    tables: Mapping[str, pa.Schema]  # by table: the columns of the bodies
+    tables: Mapping[str, pa.Schema]  # the columns of the bodies, by table
 
 
 NEVER_TYPED = TopicState({}, {}, {})
@@ -70,7 +70,7 @@ class TableChange:
     """One commit of a typing."""
 
     table: str
-    columns: pa.Schema | None  # of the bodies; None for `dead_letters`
+    columns: pa.Schema | None  # the columns of the bodies; None for `dead_letters`
     added: tuple[AddedFile, ...] = ()
     removed: tuple[ObsoleteRows, ...] = ()
     replaces: bool = False  # whether all rows of the table are replaced

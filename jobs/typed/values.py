@@ -34,7 +34,7 @@ _MICROSECONDS = 6
 _LONGEST_NAME = 60
 DAY, BYTES = pa.date32(), pa.binary()
 
-Value = object  # of JSON: None, bool, Number, str, list, dict
+Value = object  # a JSON value: None, bool, Number, str, list, dict
 
 
 class Refusal(NamedTuple):
@@ -72,8 +72,8 @@ class Number(str):
 class TimeDefaults:
     """How to interpret a topic's times that state no unit or no zone."""
 
-    unit: str | None = None  # of numbers: s, ms or us since 1970
-    zone: tzinfo | None = None  # of times without a zone
+    unit: str | None = None  # the unit of numbers: s, ms or us since 1970
+    zone: tzinfo | None = None  # the zone of times that state none
 
 
 def convert_value(value: Value, type_: pa.DataType, times: TimeDefaults, path: str) -> object:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
-_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it is loaded
+_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # Arrow reads this variable once, when it is loaded
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -230,7 +230,7 @@ def _load_arrow() -> None:
     try:
         import pyarrow as pa
 
-        pa.default_memory_pool()  # from now on the choice is made
+        pa.default_memory_pool()  # fixes the choice of the allocator
     finally:
         del os.environ[_ALLOCATOR]  # Spark's workers end with their work: theirs is the faster one
 

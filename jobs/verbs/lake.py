@@ -46,8 +46,8 @@ _NO_TOPICS = (
 )
 _NAME = re.compile(r"\w+(\.\w+)*")
 _CATALOG = re.compile(r"[\w-]+(\.\w+)*")
-_PAUSE_S = 60.0  # after a failure, with --follow
-_LAST_S = 60.0  # to wait for a registration in progress at the end of a run
+_PAUSE_S = 60.0  # the pause after a failure, with --follow
+_LAST_S = 60.0  # the longest wait for a registration in progress at the end of a run
 
 
 def _target(text: str) -> str:

@@ -40,7 +40,7 @@ from rmq_formats.store import FileKind
 if TYPE_CHECKING:
     from rmq_formats.release import Release
 
-_NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
+_NEEDED = ("jinja2", "starlette", "uvicorn")  # modules that the pages need
 
 
 @verb(
