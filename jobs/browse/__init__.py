@@ -31,7 +31,7 @@ class PageRequest(NamedTuple):
     path: str
     query: Mapping[str, str]
     language: str
-    before: int | None = None  # of a download: the position where the previous part ended
+    before: int | None = None  # for a download, the position at which the previous part ended
 
 
 class PageReply(NamedTuple):
@@ -39,8 +39,8 @@ class PageReply(NamedTuple):
 
     content: bytes
     status: int = HTTPStatus.OK
-    location: str = ""  # of a redirect
-    next_position: int | None = None  # of a download: where its next part begins
+    location: str = ""  # the target of a redirect
+    next_position: int | None = None  # for a download, the position at which its next part begins
 
 
 class PageWorkers:

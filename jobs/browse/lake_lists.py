@@ -227,7 +227,7 @@ class LakeLists:
         """List the lake's tables except messages, the views over them, and the typed tables."""
         try:
             listed = self._tables.tables_and_views
-        except (DeltaError, OSError):  # of a typed table: `query sql` says why it cannot be read
+        except (DeltaError, OSError):  # a typed table cannot be read; `query sql` reports the reason
             listed = self._tables.tables_and_views_of_runs
         return [name for name in listed if name != MESSAGES]
 

@@ -37,7 +37,7 @@ from rmq_formats.errors import UnsupportedFormat
 _PAGE = 100  # messages or rows
 _DOWNLOADED = 500  # messages that are read in one batch for a download
 _ROOM = 1 << 24  # bytes of records in a batch or on a page; the last record may exceed this
-_SECONDS = 4.0  # for the search of a page of messages
+_SECONDS = 4.0  # time limit of the search for a page of messages
 _SLOTS = 60
 _LARGEST_DOWNLOAD = 64 << 20  # bytes of an inflated body
 _RAW = 1 << 12  # bytes of a field that are shown

@@ -130,7 +130,7 @@ class IndexChain(NamedTuple):
     key_hash: int
     file: str
     slot: int
-    entries: Sequence[tuple[int, int, int]]  # of each: number, physical offset, and the hash of its key
+    entries: Sequence[tuple[int, int, int]]  # number, physical offset and key hash of each entry
 
 
 def message_rate(count: int, first: int | None, last: int | None) -> float | None:

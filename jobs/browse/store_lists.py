@@ -29,13 +29,13 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
 _SPAN_OF_HALVES = 16 << 20  # half messages of a span of the log
-_MOST_QUEUES = 64  # whose messages a histogram of all topics counts
+_MOST_QUEUES = 64  # a histogram of all topics counts the messages of at most this many queues
 _MOST_LISTED = 200  # delayed messages that are shown one by one
 _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
 _INHERIT, _REPLY_SUFFIX = 1, "_REPLY_TOPIC"  # a permission that topics of users never have; a cluster's second topic
 _LONGEST_CHAIN = 4096  # entries that are followed
-_SECONDS_OF_HALVES = 2  # that a log is searched for half messages
+_SECONDS_OF_HALVES = 2  # time limit of the search of a log for half messages
 
 
 class StoreLists:

@@ -16,7 +16,7 @@ class Verb(NamedTuple):
 
     name: str
     entry_point: str  # module and function
-    uses_spark: bool  # for large work, or if the user selects it
+    uses_spark: bool  # Spark is used for large work, or if the user selects it
     help: str  # one line in the list of verbs
     after_interrupt: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
 

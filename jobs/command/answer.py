@@ -24,7 +24,7 @@ from jobs.console.progress import reset_one_time_work
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
-COMMAND_LINE_META_KEY = "rmq-lake.typed"  # in a context's meta: the words after the program
+COMMAND_LINE_META_KEY = "rmq-lake.typed"  # key in a context's meta: the arguments after the program name
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 # `Known.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")

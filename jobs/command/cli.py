@@ -58,7 +58,7 @@ _SPARK_OPTIONS = "RMQ_LAKE_SPARK_OPTIONS"
 _TRACEBACK = "RMQ_LAKE_TRACEBACK"
 _NOT_SET = frozenset(("", "0", "false", "no", "off"))
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
-_REPEAT_SECONDS = 0.05  # after which a dropped interrupt is repeated
+_REPEAT_SECONDS = 0.05  # the wait before a dropped interrupt is repeated
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
 

@@ -233,7 +233,7 @@ class IntegerRange(click.IntRange):
 
 POSITIVE_INTEGER = IntegerRange(min=1)
 NOT_NEGATIVE_INTEGER = IntegerRange(min=0)
-_MOST = (1 << 31) - 1  # of a broker's setting, a Java int
+_MOST = (1 << 31) - 1  # the largest value of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release, if detection fails."
 
 json_option = flag("Print only JSON on standard output.", names="--json")

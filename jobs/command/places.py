@@ -221,7 +221,7 @@ class PlaceType(click.ParamType[Any]):
     local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
     makes_store: bool = False  # the command writes a store there
     takes_many: bool = False  # separated by commas, as in a broker's configuration
-    name: str = "location"  # in messages
+    name: str = "location"  # the name in messages
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - a path, or text
         """Refuse an unsupported location, and return the others unchanged."""

@@ -208,7 +208,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
     files = [store.path_below_root(one.location) for one in segments]
-    for queue in queues_in_files(store):  # from the last file back, those whose first unit is after the cut
+    for queue in queues_in_files(store):  # the last files of each queue, as long as their first unit is after the cut
         for file in reversed(queue.files):
             unit = queue.read_unit(file.base_offset // queue.unit_size)
             if unit is None or unit.physical_offset < cut.offset:

@@ -42,7 +42,7 @@ class ChangedRecord(NamedTuple):
 
     offset: int
     size: int
-    kind: str  # of the finding
+    kind: str  # the kind of the finding
 
 
 _RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)])

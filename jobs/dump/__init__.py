@@ -129,7 +129,7 @@ class DumpFile:
         """Return the end of a series of equal units at *position*: at most *end*, even inside a unit."""
         while position < end:
             size = min(_AT_ONCE // len(unit) * len(unit), end - position)
-            data = self.read(position, size).ljust(size, b"\0")  # after the end of a file that was cut off
+            data = self.read(position, size).ljust(size, b"\0")  # zeros after the end of a truncated file
             if data != (unit * (size // len(unit) + 1))[:size]:
                 units = range(0, size, len(unit))
                 return position + next(at for at in units if data[at : at + len(unit)] != unit)

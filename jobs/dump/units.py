@@ -373,7 +373,7 @@ def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Ite
 
 
 def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[DumpItem]:
-    start, reason = position, ""  # of damage before the next unit
+    start, reason = position, ""  # start and reason of damage before the next unit
     while position < file.size:
         unit = None
         try:
@@ -401,7 +401,7 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
 # the kind of a file, by its place in a store or by its first bytes
 
 
-_DEPTH = 6  # of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
+_DEPTH = 6  # parts of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
 _LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG, FileKind.TIERED_LOG)
 _QUEUES = (
     *(FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobs.products.index.settings import GivenSettings
 
 _INDEX = "index"  # one of `PRODUCT_NAMES`
-OPEN_DAMAGE_KEY = "open"  # in a manifest's state
+OPEN_DAMAGE_KEY = "open"  # key in a manifest's state
 _GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
 Number = TypeVar("Number", int, float)
 
@@ -29,14 +29,15 @@ class IngestRequest(StoreRequest):
 
     lake: str
     broker: str | None = None
-    selection: Selection = field(default_factory=Selection)  # of topics: without any, that of earlier runs
+    # The selection of topics; if it is empty, that of earlier runs applies.
+    selection: Selection = field(default_factory=Selection)
     change_topics: bool = False  # the user changes the topics of earlier runs
     release: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
     tables: frozenset[str] = PRODUCT_NAMES  # the products to write
-    step_bytes: int | None = None  # of the log that one run reads at most; the next run continues
+    step_bytes: int | None = None  # bytes of the log that one run reads at most; the next run continues
     settle_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
@@ -153,7 +154,7 @@ class Summary(RatedOutcome):
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # bytes of the log that are left for the next step
-    tier_queues: int | None = None  # of a tier: the number of its queues
+    tier_queues: int | None = None  # for a tier, the number of its queues
     newest_ms: int | None = None  # store time of the store's newest message in the lake
 
     def plus_next_run(self, step: "Summary") -> "Summary":

@@ -35,8 +35,8 @@ from rmq_formats.store import parse_offset_name
 
 _LOOK_AT_ALL_S = 60.0  # a run begins at least this often: queues, topics or the lake may change without the log
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
-_FAILURES = 5  # consecutive ones that end following
-_PAUSE_S = 5.0  # after a failure
+_FAILURES = 5  # consecutive failures that end following
+_PAUSE_S = 5.0  # the pause after a failure
 _SAME_REQUEST_S = 1.0
 _LOOKS = 8  # probes of the log during the longest wait of a message
 
@@ -51,7 +51,7 @@ class Pace:
     """
 
     every_s: float
-    max_seconds: float | None = None  # until following ends by itself
+    max_seconds: float | None = None  # time limit of following
     probe_interval_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
@@ -166,7 +166,7 @@ class Follower:
         """Start a run whenever there may be new data; hold the store's lock from the first run on."""
         place: _Place | None = None
         is_kept = False
-        tables = set[str]()  # to which this process has committed
+        tables = set[str]()  # tables to which this process has committed
         looked = before = 0.0
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.
@@ -206,7 +206,7 @@ class _Place:
     """The end of the log, and the bytes around it."""
 
     storage: AnyStorage
-    folders: tuple[str, ...]  # of the log
+    folders: tuple[str, ...]  # the directories of the log
     files: Mapping[str, int]  # their sizes, by location
     to_offset: int
     before: bytes

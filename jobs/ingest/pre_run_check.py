@@ -31,7 +31,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
-_ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
+_ID_LENGTH = 36  # length of a store's id, with which the name of a manifest begins
 _ZEROS = 4096  # bytes after the last record that must be unwritten
 _MOST_QUEUE_FILES = 10_000  # with more, tasks probe the queues in parallel
 # Errors from a damaged store, or from an edited note or manifest.
@@ -45,8 +45,8 @@ class PreRunCheck:
         self._request = request
         places = (request.store, request.lake, *request.commitlog)
         self._is_local = all(is_local(normalise_location(place)) for place in places)
-        self._seen: str | None = None  # of the store, before the run
-        self._runs: list[str] = []  # in the lake, before the run
+        self._seen: str | None = None  # digest of the store, before the run
+        self._runs: list[str] = []  # runs in the lake, before this run
 
     @cached_property
     def _store(self) -> Store:

@@ -75,7 +75,7 @@ from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE
 
-_ATTEMPTS = 3  # of a run whose log a broker truncates meanwhile
+_ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
@@ -142,9 +142,9 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
 class _Run(NextRun):
     store: Store
     is_registered: bool
-    newest: NewestSegment | None = None  # as it was when the run was planned
-    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # of this run, by table
-    state: dict[str, Any] = field(default_factory=dict)  # for later runs
+    newest: NewestSegment | None = None  # the state of the newest segment when the run was planned
+    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # the files of this run, by table
+    state: dict[str, Any] = field(default_factory=dict)  # the state saved for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:

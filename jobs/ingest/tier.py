@@ -58,7 +58,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import skip_lost_file
 from rmq_formats.release import NEWEST, Rules, make_rules
 
-_MOST_PARTS = 4096  # of a bundle
+_MOST_PARTS = 4096  # parts of a bundle
 _CHUNKS_A_WORKER = 4
 _Item = TypeVar("_Item")
 _SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUARANTINE.name}
@@ -72,11 +72,10 @@ class QueueRange(NamedTuple):
     range: Range
 
 
-Bundle = list[QueueRange]  # that one task reads
+Bundle = list[QueueRange]  # ranges that one task reads
 BundleRead = tuple[list[RangeOutcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
-_QueuePlan = tuple[
-    TierQueueState, list[QueueRange], list[Gap]
-]  # where reading begins, the ranges, and the missing parts
+# The state at which reading begins, the ranges, and the missing parts.
+_QueuePlan = tuple[TierQueueState, list[QueueRange], list[Gap]]
 
 
 def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:

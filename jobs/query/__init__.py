@@ -128,7 +128,7 @@ class ListConditions(NamedTuple):
     body_text: str | None = None  # text that the body contains, byte by byte
     begin: int = MIN_TIME  # ms, both included
     end: int = MAX_TIME
-    queue_id: int | None = None  # of the topic
+    queue_id: int | None = None  # a queue of the topic
 
     @property
     def is_search(self) -> bool:

@@ -408,7 +408,7 @@ class LakeSource(Source):
         first, last = (self._first(f"topic = {quote_literal(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
-    # to explain an empty answer
+    # Methods that explain an empty answer.
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
         quoted = quote_literal(text_)

@@ -91,7 +91,7 @@ class LakeTables:
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
-        self._folders: dict[str, str] = {}  # of these tables, below the lake
+        self._folders: dict[str, str] = {}  # the folders of the opened tables, below the lake
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has_table(MESSAGES):
@@ -112,7 +112,7 @@ class LakeTables:
                 pa.schema([field.with_type(type_without_dictionary(field.type)) for field in MESSAGE_SCHEMA])
             )
             types = {field.name: field.type for field in ours.fields}
-            for field in table.schema().fields:  # of another type, SQL would compare other values
+            for field in table.schema().fields:  # with another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
                     reason = f"has a different type for the column {field.name}: another engine has rewritten the table"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")

@@ -34,7 +34,7 @@ class Printer:
     form: RowFormat = RowFormat.TEXT
     quiet: bool = False
     body_folder: Path | None = None  # the folder that body files are written to
-    charset: str | None = None  # that the body is printed in
+    charset: str | None = None  # the character set in which the body is printed
     has_damage: bool = False  # whether the body of a printed message is damaged
     _rows: RowPrinter = field(init=False)
     _said: set[str] = field(default_factory=set)

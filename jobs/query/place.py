@@ -31,7 +31,7 @@ class Place:
     broker_conf: Path | None = None
     broker: str | None = None  # its name; in a lake also its store's id
     release: Release | None = None
-    geometry: Geometry | None = None  # of index files
+    geometry: Geometry | None = None  # the geometry of index files
     through_log: bool = False  # read the log, or the messages, even where there is an index
 
     @property
@@ -72,7 +72,7 @@ def open_place(place: Place) -> Iterator[Source]:
 def open_stores(place: Place, search_progress: Progress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
-        from jobs.query.lake_source import open_lake_stores  # with SQL's engine
+        from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
         yield open_lake_stores(place.lake, place.broker, place.release, through_log=place.through_log)
         return

@@ -304,7 +304,7 @@ def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], 
     for topic, op_topic in ((HALF_TOPIC, OP_TOPIC), (rocksdb_rows.HALF_TOPIC, rocksdb_rows.OP_TOPIC)):
         if topic not in known:
             continue
-        ended: dict[int, set[str]] = {}  # by queue
+        ended: dict[int, set[str]] = {}  # numbers of ended half messages, by queue
         for queue_id in source.queue_ids(op_topic):
             ops, is_part = _newest(source, op_topic, queue_id, _OPS_READ)
             was_cut_short |= is_part

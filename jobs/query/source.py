@@ -101,7 +101,7 @@ class Occurrence(NamedTuple):
     message: Message
     kind: KeyKind
     is_indexed: bool
-    is_hidden_by_batch_id: bool = False  # by a second UNIQ_KEY after it: a batch's own, which wins
+    is_hidden_by_batch_id: bool = False  # a second UNIQ_KEY, that of the batch, follows and takes precedence
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class Answer:
     messages: list[Message] = field(default_factory=list)
     reason: Reason | None = None
     notes: list[str] = field(default_factory=list)
-    offsets: OffsetRange | None = None  # of a pull
+    offsets: OffsetRange | None = None  # the offsets of a pull
 
 
 class Sentence(str):
@@ -132,8 +132,8 @@ class FactOrigin(NamedTuple):
     """The origin of a fact: a file of the store and an offset in it, or a table of the lake and its version."""
 
     name: str
-    position: int | None = None  # in the file; None of a table
-    version: int | None = None  # of the table; None of a file
+    position: int | None = None  # the offset in the file; None for a table
+    version: int | None = None  # the version of the table; None for a file
 
     def __str__(self) -> str:
         if self.version is not None:
@@ -159,7 +159,7 @@ class QueueFact(NamedTuple):
     queue_offset: int
     check: PointerCheck
     place: FactOrigin
-    tags_code: int | None = None  # as the unit has it; of a delayed message its time of delivery
+    tags_code: int | None = None  # the tags code in the unit; for a delayed message, its delivery time
 
 
 class KeyFact(NamedTuple):
@@ -179,13 +179,14 @@ class Source(Protocol):
     may lack.
     """
 
-    name: str  # by which a user chooses the store
+    name: str  # the name by which a user selects the store
     broker: str | None  # the broker's name, if known
     damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
-    config: BrokerConfig | None = None  # the broker's settings of topics and groups; of a lake, tables have them
-    possible_releases: tuple[Release, ...]  # that may have written the store, the newest last
+    # The broker's settings of topics and groups; None for a lake, which has them in tables.
+    config: BrokerConfig | None = None
+    possible_releases: tuple[Release, ...]  # releases that may have written the store, the newest last
 
     notes: list[str]  # remarks on the answers
     _reasons: list[str]  # why messages may be missing
@@ -302,7 +303,7 @@ class Source(Protocol):
         del name
         return {}
 
-    # to explain an empty answer
+    # Methods that explain an empty answer.
 
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, in any topic; to explain an empty answer."""

@@ -35,9 +35,9 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 
-_OPEN_FILES = 64  # at most; then all are closed
+_OPEN_FILES = 64  # more open files than this are all closed
 _PHYSICAL_OFFSET = HEAD.index("physical_offset")
-CLOCK_SLACK_MS = 3_600_000  # of a broker's clock that was reset while it wrote a segment
+CLOCK_SLACK_MS = 3_600_000  # how far a broker's clock may be reset while it writes a segment
 _SMALL_READ = 4096  # most records are read with one call
 
 

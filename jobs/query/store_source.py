@@ -96,7 +96,7 @@ class StoreSource(Source):
         self._log_queues: dict[str, Mapping[int, LogQueue]] = {}
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
         self._searched_key: str | None = None
-        self._places: dict[range, Sequence[int]] = {}  # of messages with this key, by part of the log
+        self._places: dict[range, Sequence[int]] = {}  # offsets of messages with the searched key, by part of the log
         self._completed: set[str] = set()  # topics whose queues are compared with the log
         self._every_topic: frozenset[str] | None = None
 

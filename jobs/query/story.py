@@ -127,7 +127,7 @@ class Copy:
     keys: list[KeyFact] = field(default_factory=list)
     groups: list[GroupFact] = field(default_factory=list)
     due: int | None = None  # ms: when a waiting copy is delivered
-    ended_by: Message | None = None  # of a half message: the op message that ends it
+    ended_by: Message | None = None  # for a half message, the op message that ends it
     removal: Sentence | None = None
 
     @property
@@ -418,7 +418,7 @@ class TimelineLine(NamedTuple):
     text: Sentence
     place: FactOrigin
     below: Sequence[Sentence]
-    physical_offset: int | None = None  # of a copy; None of a client's report
+    physical_offset: int | None = None  # the offset of a copy of the message; None for a client's report
 
 
 def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:

@@ -55,14 +55,17 @@ class JournalEntry:
     aside: str
     new: list[str]
     set_aside: list[str]
-    inode: int | None  # of the folder as it was; None where there was none, or where it is not exchanged
+    inode: int | None  # the inode of the original folder; None if it did not exist, or is not exchanged
     is_exchange: bool = True
-    backup: None = None  # in journals of earlier versions
+    backup: None = None  # only in journals of earlier versions
     done: bool = False
-    digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
-    made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
-    is_undone: bool = False  # at least in part
-    empty_folders: list[str] = field(default_factory=list)  # that were below the folder, and are not in the new set
+    # SHA-256 of each new file; empty in journals of earlier versions.
+    digests: dict[str, str] = field(default_factory=dict)
+    # Folders created below the folder; empty in journals of earlier versions.
+    made_folders: list[str] = field(default_factory=list)
+    is_undone: bool = False  # whether the step was undone, at least in part
+    # Empty folders that were below the folder and are not in the new set.
+    empty_folders: list[str] = field(default_factory=list)
 
 
 class NotRepairableError(RequestError):
@@ -108,7 +111,7 @@ class Journal:
         """Replace the journal durably."""
         target = Path(self.folder) / JOURNAL_FILE
         attempt = target.with_name(f".{JOURNAL_FILE}.new")
-        for leftover in target.parent.glob(f".*{JOURNAL_FILE}.new*"):  # of a write that was killed
+        for leftover in target.parent.glob(f".*{JOURNAL_FILE}.new*"):  # leftovers of a killed write
             leftover.unlink()
         LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
         attempt.replace(target)
@@ -234,7 +237,8 @@ def _undo_step(entry: JournalEntry) -> list[str]:
         _restore(entry, name)
     for name in sorted(set(entry.new) - set(entry.set_aside)):
         _remove(entry, name)
-    for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it as well
+    # Files of a repair that was not tidied up; the new set has them as well.
+    for path in [path for path in aside.rglob("*") if path.is_file()]:
         if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
             path.unlink()
     remove_empty_folders(aside)
@@ -255,7 +259,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
     place, aside = Path(entry.folder) / name, Path(entry.aside) / name
     if not aside.exists():
         return
-    is_second_name = place.exists() and aside.samefile(place)  # of an earlier version
+    is_second_name = place.exists() and aside.samefile(place)  # installed by an earlier version
     if is_second_name or entry.digests.get(name) == sha256_of(aside):  # the step, or an earlier undo, was killed
         aside.unlink()
         return

@@ -144,7 +144,7 @@ class RepairSummary(RatedOutcome):
     store: str
     found: Verdict
     plan: list[str] = field(default_factory=list)
-    files: int = 0  # of the plan, new ones and those that are replaced
+    files: int = 0  # the number of new and replaced files in the plan
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
@@ -309,7 +309,7 @@ class _Repair:
     work: Path
     scratch: Scratch
     summary: RepairSummary
-    asked: VerifyRequest  # of the store as it is
+    asked: VerifyRequest  # the request to verify the store in its current state
     log: tuple[str, ...]  # the planned log; its location, if not below the store's root
     known: KnownStore | None  # the store in the lake
     segments: RepairedSegments = field(default_factory=dict)
@@ -317,8 +317,8 @@ class _Repair:
     index: Path | None = None
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
-    accepted: set[str] = field(default_factory=set)  # that were made
-    recorded: RebuiltFileSettings | None = None  # of queue and index files, as recorded in the lake
+    accepted: set[str] = field(default_factory=set)  # files that were accepted and rebuilt
+    recorded: RebuiltFileSettings | None = None  # the settings of queue and index files, as recorded in the lake
 
     @property
     def store(self) -> Store:
@@ -525,7 +525,7 @@ class _Repair:
             lost_only=True, proven_only=True, accepted=request.accepted,
             commitlog=self.log, read_limits=request.read_limits,
             recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
-            groups=choose_group_count(self.store.log_size),  # as `verify` has collected the units
+            groups=choose_group_count(self.store.log_size),  # the same number with which `verify` collected the units
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):

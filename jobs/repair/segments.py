@@ -131,7 +131,7 @@ def repair_segment(
 
     A segment that equals the store's is not kept.
     """
-    Path(work.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
+    Path(work.path).unlink(missing_ok=True)  # a leftover of an earlier attempt of this task
     result = restore_segment(work, attempt_folder)
     segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
     if segment is None:
@@ -157,7 +157,8 @@ def _keep_sound_parts(work: PlannedSegment, range_: Range, unchecked: Sequence[I
         for item in pieces:
             if isinstance(item, Piece):
                 # *sound* is where the last sound record ends, *at* the last item: equal if nothing wrong is between.
-                if item.kind is PieceKind.BLANK and sound == at:  # after another log's records it ends that log
+                # After records of another log, the blank belongs to that log.
+                if item.kind is PieceKind.BLANK and sound == at:
                     blank = item.offset - work.base_offset, item.end - work.base_offset
                     _copy(Path(local_path(range_.location)), Path(work.path), [blank])
                     yield item.offset, item.end

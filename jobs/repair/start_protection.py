@@ -65,7 +65,7 @@ class Hole(NamedTuple):
 
     segment: Segment
     place: DoubtfulBytes
-    delivered: list[LostMessage]  # to consumers, from a bridge
+    delivered: list[LostMessage]  # messages that a bridge would deliver to consumers
     skipped: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
 
 

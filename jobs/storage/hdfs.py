@@ -32,7 +32,7 @@ from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
-_SECONDS = 60.0  # for one answer of one node, including the redirect to a data node and all bytes
+_SECONDS = 60.0  # time limit of one answer of one node, including the redirect to a data node and all bytes
 _LARGEST_LISTING = 64 << 20  # bytes; a directory of 200,000 files
 _LARGEST_REFUSAL = 1 << 20
 _MOST_FILES = 5_000_000

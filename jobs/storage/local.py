@@ -29,9 +29,9 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import FileInfo, Reader, Storage
 from rmq_formats.layout import Buffer
 
-_BURST_SECONDS = 0.5  # of unused time that later reads may use
+_BURST_SECONDS = 0.5  # the most unused time that later reads may use
 _PAGE = 4096
-_CAREFUL_BLOCK = 1 << 18  # of one read with care; one that ends in cached pages is not dropped
+_CAREFUL_BLOCK = 1 << 18  # bytes of one careful read; the pages of a read that ends in cached pages are not dropped
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # so that opening a pipe does not block
 _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
@@ -88,7 +88,7 @@ class LocalReader(Reader):
         self._descriptor = descriptor
         self._path = path
         self._read_limits = read_limits
-        self._kernel_drops = True  # until a read with the flag fails
+        self._kernel_drops = True  # whether the kernel drops pages; False once a read with the flag fails
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
@@ -380,7 +380,7 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-_SUFFIX_LENGTH = 8  # of the random end of a temporary directory's name
+_SUFFIX_LENGTH = 8  # length of the random suffix of a temporary directory's name
 _BYTES_ARE_FREE = "bytes are free"
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 

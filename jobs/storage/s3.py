@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHOWN = 200
-_ATTEMPTS = 4  # of Amazon's client, 25 ms after the first, then twice as long each time; ours come after them
+# Attempts of Amazon's client, 25 ms after the first, then twice as long each time; our own retries come after these.
+_ATTEMPTS = 4
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
@@ -107,11 +108,12 @@ class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
 
     filesystem: "FileSystem" = field(repr=False)  # not printed, because it may contain a key
-    credentials_text: str = "the credentials of the AWS environment"  # for messages
+    credentials_text: str = "the credentials of the AWS environment"  # names the credentials in messages
     service: str = "S3"
-    endpoint: str = "Amazon S3"  # as messages name it
+    endpoint: str = "Amazon S3"  # the endpoint's name in messages
     endpoint_setting: str = "fs.s3a.endpoint"
-    has_answered: Event = field(default_factory=Event, repr=False, compare=False)  # in this process
+    # Whether the service has answered this process.
+    has_answered: Event = field(default_factory=Event, repr=False, compare=False)
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every object below *location*, sorted by name."""

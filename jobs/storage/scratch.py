@@ -30,7 +30,7 @@ class Scratch:
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    advice: str = _NOT_SHARED  # for a worker that does not see the directory
+    advice: str = _NOT_SHARED  # advice in the error of a worker that does not see the directory
     keeps_files: bool = False  # reused results refer to its files
 
     @contextmanager

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class S3Names(NamedTuple):
     """The names of a setting of S3 besides Hadoop's."""
 
-    variables: tuple[str, ...]  # of the environment; the first one is also the name in `deltalake`
-    in_profile: str  # of Amazon's configuration files
+    variables: tuple[str, ...]  # environment variables; the first one is also the name in `deltalake`
+    in_profile: str  # the name in Amazon's configuration files
     pyarrow: str = ""  # the endpoint is translated separately, with its scheme
     pyiceberg: str = ""
 
@@ -79,7 +79,7 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
         (Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"), profile),
     )
     is_any = False
-    with suppress(PermissionError):  # of a home that is not this user's: a local store needs none of it
+    with suppress(PermissionError):  # the home may belong to another user; a local store needs none of its files
         is_any = any(path.exists() for path, _ in files)
     if not is_any:
         return {}

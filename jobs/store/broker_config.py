@@ -33,10 +33,11 @@ CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
 _DELAY_FILE = "delayOffset.json"
 TOPIC_TABLE = "topicConfigTable"
-_OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
+_OFFSETS = "offsetTable"  # key in the JSON of a group's progress: queue id → offset
 _LIGHT_TABLE = "lmqOffsetTable"
-_NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; a longer one is invalid
-_KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
+_NUMBER = re.compile("-?[0-9]{1,20}")  # the number of a queue; a longer one is invalid
+# Suffixes of the files that are kept; other files in the folder belong to files of other folders.
+_KEPT = (".json", "transactionMetrics")
 _WRITTEN_S = 0.1  # beyond the time in which a broker writes such a file
 _LARGEST = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 
@@ -45,7 +46,7 @@ _V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
 _V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
 _V2_VERSION_KEY = b"\x01\x00%c\x01data_version"
 _V2_VERSION = struct.Struct(">qqq")  # state, time in ms, counter
-_V2_JSON = b"\x01"  # before the value's JSON
+_V2_JSON = b"\x01"  # precedes the JSON of a value
 _V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
 _V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
 VERSION_FAMILY, VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
@@ -75,9 +76,9 @@ class RocksConfig(NamedTuple):
     """A table in RocksDB."""
 
     folder: str
-    rows: _Table  # of progress: `topic@group` → queue id → offset
-    change_counter: int  # of changes; 0 where the database does not count them
-    changed_ms: int | None  # when the table was last changed; None where the database does not say
+    rows: _Table  # rows of the table; for progress, `topic@group` → queue id → offset
+    change_counter: int  # the number of changes; 0 if the database does not count them
+    changed_ms: int | None  # when the table was last changed; None if the database does not record it
 
     def overrides_json_file(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is also a JSON file."""
@@ -300,7 +301,7 @@ class _Parts:
         yield from self._of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place)
         of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
         yield from self._of_groups(ReaderKind.CONSUMER, of_one_queue, place)
-        pulls = self._database(ConfigTable.PULL_OFFSETS)  # which only configManagerVersion=v2 keeps
+        pulls = self._database(ConfigTable.PULL_OFFSETS)  # only configManagerVersion=v2 stores this table
         if pulls is not None:
             yield from self._of_groups(ReaderKind.PULL, pulls.rows, pulls.folder)
         place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"

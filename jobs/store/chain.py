@@ -48,7 +48,7 @@ class RangeCollector(Protocol[T_co]):
 
 # Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
 NewCollector = Callable[[Range, ExitStack], RangeCollector[T]]
-Results = tuple[Any, ...]  # of one range: by each collector, in their order
+Results = tuple[Any, ...]  # the results of one range, one per collector, in the order of the collectors
 
 
 class LogCollector(Generic[T]):
@@ -57,7 +57,7 @@ class LogCollector(Generic[T]):
     def __init__(self, new_collector: NewCollector[T]) -> None:
         """*new_collector* makes the collector of a range."""
         self.new_collector = new_collector
-        self.outcomes: Sequence[RangeOutcome[T]] = ()  # of all ranges, in order, once they are read
+        self.outcomes: Sequence[RangeOutcome[T]] = ()  # the outcomes of all ranges, in order, once they are read
 
     def add_outcomes(self, outcomes: Sequence[RangeOutcome[T]]) -> None:
         """Take the results of all ranges."""

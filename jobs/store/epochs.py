@@ -55,7 +55,7 @@ class LeftoverDetector:
     def contains(self, segment: Segment, physical_offset: int) -> bool:
         """Return whether the bytes at *physical_offset* are leftovers, which the chain of records does not reach."""
         starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
-        start = max(starts, default=None)  # of the newest epoch
+        start = max(starts, default=None)  # the start of the newest epoch
         if start is None:
             return False
         if start not in self._chains:
@@ -69,8 +69,8 @@ class Promotion(NamedTuple):
 
     start: int
     log_end: int
-    leftover_offsets: frozenset[int] = frozenset()  # where they begin
-    leftovers_end: int = 0  # where the last of them ends
+    leftover_offsets: frozenset[int] = frozenset()  # the offsets at which leftover records begin
+    leftovers_end: int = 0  # the end of the last leftover record
     segment_end: int = 0
 
     def explains(self, offset: int | None) -> bool:

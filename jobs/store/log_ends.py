@@ -24,7 +24,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import file_name_of_offset
 
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
-_MOST_QUEUES = 256  # that are probed if the caller has not read all of them
+_MOST_QUEUES = 256  # queues that are probed if the caller has not read all of them
 
 
 NO_SEGMENTS_ERROR = (

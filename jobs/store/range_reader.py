@@ -25,15 +25,17 @@ TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerpri
 class RangeFacts:
     """The boundaries and the end of a range, as far as it was read."""
 
-    next_offset: int  # where the piece after its last one begins
-    store_timestamp: int | None  # of its last record
-    first_offset: int | None = None  # where its first piece begins; None when no piece begins in it
-    last_kind: PieceKind | None = None  # the kind of its last piece
-    last_reason: str = ""  # of that piece
-    unfinished_from: int | None = None  # where the log is unwritten or incomplete: a later run continues there
+    next_offset: int  # the start of the piece after the range's last one
+    store_timestamp: int | None  # the store time of the range's last record
+    first_offset: int | None = None  # the start of the range's first piece; None if no piece begins in the range
+    last_kind: PieceKind | None = None  # the kind of the range's last piece
+    last_reason: str = ""  # the reason of the last piece
+    # The offset from which the log is unwritten or incomplete; a later run continues there.
+    unfinished_from: int | None = None
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
-    fingerprints: tuple[Fingerprint, ...] = ()  # of the first record, of one before the end, of the last ones
+    # Fingerprints of the first record, of one before the end, and of the last ones.
+    fingerprints: tuple[Fingerprint, ...] = ()
 
 
 class RangeReader:
@@ -45,8 +47,9 @@ class RangeReader:
         self._window = range_.window or window
         self._seen = RangeFacts(range_.start_offset, range_.store_timestamp)
         self._looked = (-1, 0)  # the position that was last read again, and how often
-        self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
-        self._tail = (0, b"")  # where the last records begin, and their bytes
+        # First records of the range, of the group before the last one, and of the last group.
+        self._firsts: list[Fingerprint] = []
+        self._tail = (0, b"")  # the position of the last records, and their bytes
 
     def pieces(self) -> Generator[RawRecords | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""

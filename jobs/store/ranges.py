@@ -26,16 +26,17 @@ from rmq_formats.commitlog.segment import LeftoverCheck, assume_left_over
 from rmq_formats.errors import is_disk_error
 from rmq_formats.store import file_name_of_offset
 
-WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
+# A range size that gives one range per segment, so that no range has to search for its first record.
+WHOLE_SEGMENTS = 1 << 62
 _BEGINNING = 256
-_CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
+_CLOCKS_DIFFER_MS = 60_000  # the largest difference between the clocks of a broker and this machine
 SMALL_LOG_SIZE = 64 << 20  # bytes of a log that the driver reads itself: a task would start later
 _LEAST_PIECE = 32 << 20  # bytes of a range that is cut for balance: each is a task, and a file of a table
 _STEP = 1 << 12
 _BLOCK = 512  # bytes: the smallest write of a disk
 _UNWRITTEN = 1 << 16  # zeros that are probably after the last record
-_LONGEST_ZEROS = 4 << 20  # in a body, with the broker's default maxMessageSize
-MAX_RANGES = 100_000  # of one run: each is a task, and a file in the commit
+_LONGEST_ZEROS = 4 << 20  # the longest run of zeros in a body, with the broker's default maxMessageSize
+MAX_RANGES = 100_000  # ranges of one run; each is a task, and a file in the commit
 
 
 class SettleLimits(NamedTuple):
@@ -62,7 +63,7 @@ class Range:
     end: int
     sync: bool  # find the first record: start is not a known boundary
     final: bool  # records follow in a later segment, so nothing here is incomplete
-    store_timestamp: int | None = None  # of the last record before start, where known
+    store_timestamp: int | None = None  # the store time of the last record before *start*, if known
     settle_limits: SettleLimits | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)

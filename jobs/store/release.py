@@ -50,12 +50,12 @@ from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
-RELEASE_SETTING = "release"  # in `detail` of a row of `runs`: the release by whose rules the end of the log was read
-_BLOCK = 1 << 18  # of a segment, read in one piece
-_DAMAGE_SKIPPED = 4 << 20  # at most, before the search for the next record ends
+RELEASE_SETTING = "release"  # key in `detail` of a row of `runs`: the release whose rules apply to the end of the log
+_BLOCK = 1 << 18  # bytes of a segment that are read in one piece
+_DAMAGE_SKIPPED = 4 << 20  # bytes of damage after which the search for the next record ends
 _ABORT_READ = 64
 _TAGS_LOOKED_UP = 3
-_ENTRIES_LOOKED_AT = 4096  # at the beginning of an index file
+_ENTRIES_LOOKED_AT = 4096  # entries that are read at the beginning of an index file
 _NEWEST_LOOKED_AT = 16  # entries of an index file
 _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
@@ -98,7 +98,7 @@ class ReadEffort(NamedTuple):
     """How much of a log is read to detect its releases."""
 
     segments: int  # spread over the log, and including the last two
-    records_per_segment: int  # at the start of each
+    records_per_segment: int  # records that are read at the start of each segment
 
 
 QUICK = ReadEffort(1, 200)

@@ -39,7 +39,7 @@ _LARGEST_OF_WORDS = 1 << 20  # bytes of any other file: RocksDB reads its name, 
 _BLOCK = 1 << 23
 # Errors of RocksDB that say nothing about the database.
 _OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-_OWN_LOGS = ("LOG", "LOCK")  # of the writing process, useless for a reader
+_OWN_LOGS = ("LOG", "LOCK")  # files of the writing process, useless for a reader
 
 
 class Rows(NamedTuple):
@@ -53,7 +53,7 @@ class Database:
     """An open database."""
 
     def __init__(self, families: Mapping[str, "Rdict"], location: str) -> None:
-        self.families = families  # of columns, by their names
+        self.families = families  # column families, by name
         self._location = location
 
     def rows(self, family: str, start: bytes = b"", at_once: int = _AT_ONCE) -> Iterator[Rows]:
@@ -151,7 +151,7 @@ def _opened(location: str, storage: Storage, folder: Path) -> "Rdict":
             families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
             read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
             return rocksdict.Rdict(str(copy), _raw(), families, read_only)
-        except OSError as error:  # of the copy, so it says nothing about the database
+        except OSError as error:  # an error of the copy, which does not show that the database is damaged
             attempt += 1
             if attempt == _ATTEMPTS or not isinstance(error, FileNotFoundError):  # the broker has deleted a file
                 raise

@@ -40,8 +40,8 @@ from rmq_formats.rocksdb.layout import (
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, file_name_of_offset
 
 _AT_ONCE = 1 << 16  # rows
-_SNAPSHOTS = 4  # of databases that a process keeps open
-_UNITS_A_BYTE = 4  # of a database: more, and a number in a key is damaged
+_SNAPSHOTS = 4  # database snapshots that a process keeps open
+_UNITS_A_BYTE = 4  # units for each byte of a database; if there are more, a number in a key is damaged
 _ANY = 1 << 20  # units, however small the database is
 _VALUES = dtype_of(UNIT_VALUE)
 _UNITS = dtype_of(UNIT)
@@ -73,7 +73,7 @@ def _snapshot(location: str, storage: Storage, signature: _Signature) -> Databas
 class DatabaseQueueOpener:
     """Opens queues in a database as files; every process reads its own snapshot."""
 
-    location: str  # of the database
+    location: str  # the location of the database
     storage: Storage = field(repr=False, compare=False)
     signature: _Signature = field(repr=False)
 

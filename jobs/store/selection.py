@@ -11,9 +11,10 @@ from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
-TOPIC_CHOICES_KEY = "chosen"  # in `detail` of a row of `runs`: the choices, so that a query does not need the manifest
-_UNTIL = "chosen_until"  # in a manifest's state: up to this offset, runs selected topics
-_CHOICES = "choices"  # in a manifest's state: the patterns of all these runs, each pair once
+# Key in `detail` of a row of `runs`: the choices, so that a query does not need the manifest.
+TOPIC_CHOICES_KEY = "chosen"
+_UNTIL = "chosen_until"  # key in a manifest's state: the offset up to which runs selected topics
+_CHOICES = "choices"  # key in a manifest's state: the patterns of all these runs, each pair once
 _EXPIRED_HALF_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 _CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, _EXPIRED_HALF_TOPIC})
 # TopicConfigManager creates these in every broker, and others when they are needed: a pattern may name them before.

@@ -41,7 +41,7 @@ from rmq_formats.store import (
 )
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
-SET_ASIDE_MARK = ".replaced-"  # in the name of a folder or file that an installation has set aside
+SET_ASIDE_MARK = ".replaced-"  # part of the name of a folder or file that an installation has set aside
 _LARGEST_CONF = 1 << 20
 
 
@@ -355,7 +355,7 @@ class StoreRequest:
     commitlog: Sequence[str] = ()  # the log's folders, if not below the store's root
     range_size: int = DEFAULT_RANGE_SIZE
     read_limits: ReadLimits | None = None  # how to read the store
-    options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
+    options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
 
     def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
         """List the store; this number of processes share the rate of reading."""

@@ -48,7 +48,7 @@ class TopicEvidence(NamedTuple):
     topics_with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
     last_absent_ms: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
-    is_recorded: bool = False  # from the lake: the broker may have changed its table since
+    is_recorded: bool = False  # the table comes from the lake, and the broker may have changed its own table since
     lake_note: str = ""  # added if a lake does not help either
     doubt_reason: str = ""  # why the table does not show which topics were deleted
     unsupported_reason: str = ""  # why the table cannot be read here, although a broker could
@@ -111,8 +111,8 @@ class RecordedTopics(NamedTuple):
     """An earlier table of topics."""
 
     topics: frozenset[str]
-    changed_ms: int | None  # when it was changed
-    counter: int = 0  # of its changes; 0 if it does not count them
+    changed_ms: int | None  # when the table was changed
+    counter: int = 0  # the number of changes; 0 if the table does not count them
 
     def is_derived_from(self, recorded: "RecordedTopics") -> bool:
         """Return whether a broker derived this table from a *recorded* one: it is neither an old copy nor recreated."""

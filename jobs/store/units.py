@@ -16,7 +16,7 @@ Units = NDArray[np.void]
 
 _LARGEST_EXT_UNIT = 1 << 15  # its size is a short
 _BLOCK = 1 << 20
-DELETED_UNIT_FIELD = -1  # in every field of a unit whose file was deleted after it was listed
+DELETED_UNIT_FIELD = -1  # the value of every field of a unit whose file was deleted after it was listed
 
 
 def read_stored_units(queue: StoredQueue, start: int, stop: int) -> Units:

@@ -110,7 +110,7 @@ class MqadminCall(NamedTuple):
     options: Mapping[str, str]
     source: Source
     printer: Printer
-    now_ms: int  # for windows that count from now
+    now_ms: int  # the current time, for windows that are relative to it
     any_host: bool = False
 
     def integer_option(self, name: str, default: int | None = None) -> int:

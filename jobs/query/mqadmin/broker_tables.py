@@ -22,7 +22,7 @@ _SHOWS_INFLIGHT = Version.parse("5.1.0")
 _WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
 _REPLY_TOPIC = "_REPLY_TOPIC"  # suffix of a topic that is named after the cluster
 _MAP_BUCKETS = 16
-_GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # of ConsumerProgressSubCommand in 4.9.8 and all later releases
+_GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # column widths of ConsumerProgressSubCommand in 4.9.8 and all later releases
 
 # The fields of SubscriptionGroupConfig in order, with the release that added a field.
 _FIELDS = (
@@ -233,8 +233,8 @@ class StaticQueueSegment(NamedTuple):
 
     broker: str
     queue_id: int
-    first_logical_offset: int  # of its first message; negative while it is not decided
-    start_offset: int  # in the broker's queue
+    first_logical_offset: int  # the logical offset of its first message; negative while it is not decided
+    start_offset: int  # the first offset in the broker's queue
     end_offset: int  # below the start if the queue still grows
 
     def logical_offset(self, offset: int) -> int:

@@ -24,7 +24,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import java_hash
 
 _LINE = "--------------------------------------------------------\n"
-_MESSAGES = 128  # that consumeMessage prints
+_MESSAGES = 128  # the number of messages that consumeMessage prints
 _PULL_COUNT = 32  # asked for by printMsg, and maxTransferCountOnMessageInMemory
 _PULL_BYTES = 256 * 1024  # maxTransferBytesOnMessageInMemory
 _UNITS_FILTERED = 16_000 // UNIT.size  # maxFilterMessageCount, in bytes of units
