@@ -103,7 +103,8 @@ def log_message(message: str, level: str = "info", **fields: Field) -> None:
         lines = [
             piece for line in printable_lines(mask_secrets(message)).split("\n") for piece in wrap_line(line, width)
         ]
-        wiped = "\r\x1b[K" if width is not None and os.environ.get("TERM", "dumb") != "dumb" else ""  # of progress
+        # Erases the progress line.
+        wiped = "\r\x1b[K" if width is not None and os.environ.get("TERM", "dumb") != "dumb" else ""
         sys.stderr.write("".join([wiped, *(f"{line}\n" for line in lines)]))
         sys.stderr.flush()
 

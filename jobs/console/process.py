@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-STANDARD_OUTPUT = "standard output"  # in place of a file's name, in errors
+STANDARD_OUTPUT = "standard output"  # replaces a file's name in errors
 ABANDONED_THREAD = "left behind"  # prefix of the name of a thread that cannot be stopped and ends with the process
 
 _left: list[str] = []
-_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)  # of this thread
+_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)  # the stop request of this thread
 
 
 def set_resumption_text(sentence: str) -> None:

@@ -26,7 +26,8 @@ _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
 _FEW = 10 * _MIB  # bytes: fewer have a decimal
-_FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before the rest is estimated
+# The part of the work and the time after which the remaining time is estimated.
+_FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0
 BYTES_UNIT = "bytes"
 
 _announced: set[str] = set()
@@ -40,7 +41,7 @@ class Work(NamedTuple):
     label: str
     total: int = 0  # 0: not known
     unit: str = BYTES_UNIT
-    tasks: int = 0  # that Spark divides it into, where that is not the total
+    tasks: int = 0  # the number of Spark tasks, if it is not the total
 
 
 class Progress:

@@ -53,8 +53,8 @@ class Severity(Enum):
     NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
 
     _value_: str
-    colour: str  # in a terminal and in a report
-    exit_code: ExitCode  # of a command that found this, and nothing worse
+    colour: str  # the colour in a terminal and in a report
+    exit_code: ExitCode  # the exit code of a command that found this, and nothing worse
 
     def __new__(cls, word: str, colour: str, exit_code: ExitCode) -> Self:
         """Create a member; its value is the word."""

@@ -47,9 +47,10 @@ class Tour:
 
     def __init__(self, folder: Path) -> None:
         self.store, self.lake = folder / "store", folder / "lake"
-        self.orders, self.orders_lake = folder / "orders", folder / "orders-lake"  # of a broker whose bodies are JSON
+        # The store and lake of a broker whose bodies are JSON.
+        self.orders, self.orders_lake = folder / "orders", folder / "orders-lake"
         self.types = folder / "types.toml"  # declares the types of these
-        self.report = folder / "report"  # of the first run
+        self.report = folder / "report"  # the report of the first run
         self.rebuilt = folder / "index"  # directory of the rebuilt index file
         self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
 

@@ -75,7 +75,7 @@ class SegmentReport:
     size: int
     framing: Framing = Framing.PLAIN
     end: str = "unknown"  # sealed, open, damaged, misnamed; "preallocated" for zeros after the newest segment
-    end_offset: int | None = None  # where its records end
+    end_offset: int | None = None  # the end of its records
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
     records: int | None = None  # counted by a walk
@@ -107,7 +107,7 @@ class QueueReport:
     bytes: int
     first_unit: int = 0  # number of the first unit on disk
     next_unit: int = 0  # number of the unit that the broker writes next
-    min_offset: int = 0  # as mqadmin's topicStatus prints it: units of deleted segments are left out
+    min_offset: int = 0  # the offset that mqadmin's topicStatus prints: units of deleted segments are left out
     max_offset: int = 0
     first_physical_offset: int | None = None
     last_physical_offset: int | None = None
@@ -126,8 +126,8 @@ class QueuesReport:
     queues: list[QueueReport] = field(default_factory=list)
     ext_files: int = 0
     in_rocksdb: bool = False
-    units_in_rocksdb: int = 0  # of queues that have no files
-    deleted_topics: set[str] = field(default_factory=set)  # whose messages the log still has
+    units_in_rocksdb: int = 0  # units of queues that have no files
+    deleted_topics: set[str] = field(default_factory=set)  # deleted topics whose messages are still in the log
 
     @property
     def topics(self) -> set[str]:
@@ -189,8 +189,8 @@ class StateReport:
     abort: str | None = None  # content of the file, if it exists
     checkpoint: dict[str, int] | None = None
     unknown_files: int = 0
-    replica: str | None = None  # in controller mode: cluster, broker and the replica's number
-    epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
+    replica: str | None = None  # in controller mode, the cluster, the broker and the replica's number
+    epochs: tuple[Epoch, ...] = ()  # in controller mode, the masters and the offsets at which they began
     # The number and total size of the files of one kind in one folder below the root ("" is the root itself).
     folders: list[tuple[str, str, int, int]] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # folders with files named like segments, which were not given

@@ -228,7 +228,7 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
             read_json_file(store, file)
     try:
         return collect_topic_evidence(store)
-    except PermissionError:  # of that file: noted already
+    except PermissionError:  # already reported for that file
         return TopicEvidence(doubt_reason=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
 
 

@@ -46,7 +46,7 @@ class LogInspector:
     known_records: Iterable[int]  # physical offsets of records that queues and index files name
     on_record: Callable[[MessageRecord], None]  # called with every record that is read
     progress: Callable[[int, int], None]  # called with the number of walked bytes, and the total
-    epochs: Sequence[Epoch]  # of a broker in controller mode
+    epochs: Sequence[Epoch]  # the epochs of a broker in controller mode
 
     def __post_init__(self) -> None:
         self._topics: Counter[str] = Counter()

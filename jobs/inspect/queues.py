@@ -28,7 +28,7 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, decode_header
 from rmq_formats.release import OLDEST
 
-_RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
+_RECORDS_LOOKED_AT = 500  # records that are read after an index file's end, until one has a key
 _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 
@@ -121,7 +121,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
     """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
     found = Problems()
     if queues.in_rocksdb and not queues.queues:
-        return found  # after a kill: units were in memory
+        return found  # the broker was killed while the units were only in memory
     known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)

@@ -39,7 +39,7 @@ _SESSION = "jobs.launch.session"  # it imports pyspark, which takes a second
 AUTO_ENGINE = "auto"  # the option's value that leaves the choice to the rule
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_START_SECONDS = 3.5  # that a command waits longer on Spark: JVM, session, first task, workers' imports
+_START_SECONDS = 3.5  # the additional time that Spark needs: JVM, session, first task, workers' imports
 _REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
 
 # Bytes of the log, or of the files of a lake, that one process reads a second (docs/internals/performance-history.md).

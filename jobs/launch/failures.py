@@ -61,7 +61,8 @@ def one_line_message(error: BaseException) -> str:
             "command again"
         )
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        place = error.filename if error.filename2 is None else error.filename2  # where it would have been moved to
+        # The target of a failed move, if there is one.
+        place = error.filename if error.filename2 is None else error.filename2
         return f"{os.fsdecode(place)}: {error.strerror}"
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_directory_deleted():
         return "the current directory was deleted. Change to another directory, and run the command again"

@@ -24,7 +24,7 @@ from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
 
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
-_DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
+_DEATH_SECONDS = 5  # the time until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # a JVM that takes longer is left to itself
 
 # Warnings that the JVM always prints when Spark starts it, and that no flag suppresses; the second on Java 25.

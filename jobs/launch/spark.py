@@ -22,8 +22,8 @@ from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_director
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
 _DAEMON_MODULE = "jobs.store.spark_workers"  # its `run_daemon`
-_MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
-_NAMED_JARS = 3  # in a message
+_MASTER_SECONDS = 5  # time limit of a connection, because a firewall may drop packets
+_NAMED_JARS = 3  # JARs that a message names
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
@@ -45,7 +45,7 @@ _DELTA = (
 class Submission(NamedTuple):
     """How to start this process's JVM."""
 
-    arguments: tuple[str, ...]  # of spark-submit, without the program
+    arguments: tuple[str, ...]  # the arguments of spark-submit, without the program
     environment: Mapping[str, str]
     is_local_master: bool
 

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 class Product:
     """One kind of output of runs."""
 
-    name: str  # in `--tables`
+    name: str  # the name in `--tables`
     module: str
     step: str  # the name of its last step
     tables: tuple[str, ...]
     start_function: str = "start_product"  # its function in the module
-    state_key: str | None = None  # of its state in manifests; None: it has none
+    state_key: str | None = None  # the key of its state in manifests; None: it has no state
     is_always_made: bool = False
-    needs_every_topic: bool = False  # so a choice of topics has none of it
-    is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
+    needs_every_topic: bool = False  # whether it is left out if topics are selected
+    # Whether a run in steps makes it only in its last step, because it describes the store at the end of the log.
+    is_of_last_step: bool = False
 
     def start(self, run: "Run", state: "State | None") -> "StartedProduct[Any]":
         """Inspect the store before the log is read; *state* is that of the last run."""

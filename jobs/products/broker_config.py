@@ -15,11 +15,11 @@ from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State
 from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
 
-FILES_KEY = "files"  # in the state: name → SHA-256 of the newest version that the lake has
+FILES_KEY = "files"  # key in the state: file name → SHA-256 of the newest version in the lake
 _KINDS = ("topic", "group")
 BrokerSettings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
 ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
-Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there may be a million
+Offsets = Mapping[ReaderKey, Mapping[str, int]]  # offsets by queue, as in JSON; there may be a million
 # In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
 StateJson = Mapping[str, Any]
 

@@ -63,7 +63,7 @@ class PieceCollector:
         self, range_: Range, from_offset: int, selection: Selection, files: ExitStack, write: WritePiece
     ) -> None:
         """Start; pieces before *from_offset* were written by an earlier run."""
-        self.was_deleted = False  # before all of the wanted bytes were read
+        self.was_deleted = False  # whether the file was deleted before all wanted bytes were read
         self._range = range_
         self._from_offset = from_offset
         self._files = files
@@ -140,7 +140,7 @@ class PieceCollector:
 
     def _unknown_parts(self, kind: str, offset: int, size: int) -> Iterator[tuple[int, int, bool]]:
         """Write the stored bytes of a piece; yield the other parts, and whether they are readable."""
-        start = end = offset  # of the part that cannot be read, if any
+        start = end = offset  # bounds of the unreadable part, if any
         for position, length, data in self._blocks(offset, size):
             if data is None:
                 start, end = (start if end == position else position), position + length

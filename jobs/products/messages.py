@@ -49,7 +49,7 @@ _ROWS_HELD = 1 << 12
 _BYTES_HELD = 4 << 20
 # MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retries, DLQ_ORIGIN_TOPIC of dead letters.
 _ORIGINS = pa.array([REAL_TOPIC, "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
-_FIRST_POP_TIME = "1ST_POP_TIME"  # of a message that was popped: its retry topic ends with its own topic
+_FIRST_POP_TIME = "1ST_POP_TIME"  # property of a popped message, whose retry topic ends with its own topic
 
 
 class Damage(NamedTuple):
@@ -71,7 +71,7 @@ class RangeMessages(NamedTuple):
     """The result for a range."""
 
     files: Mapping[str, AddedFile]
-    was_deleted: bool  # before the bytes between its messages were read
+    was_deleted: bool  # whether the file was deleted before the bytes between its messages were read
     matched_patterns: frozenset[str]  # patterns that match topics of this range, but no topic known before
     scratch_files: tuple[str, ...] = ()
 

@@ -98,9 +98,9 @@ class Run:
     writers: Writers
     given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection
-    from_offset: int  # where the log's new part begins
+    from_offset: int  # the start of the new part of the log
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
-    step_bytes: int | None = None  # of the log, if the run is limited to a step
+    step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
 
 
@@ -112,8 +112,8 @@ class FinishedProduct:
     """The files and figures of a product after the log was read."""
 
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # additional files, by table
-    state: State | None = None  # for the next run
-    units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
+    state: State | None = None  # the state saved for the next run
+    units: Mapping[str, int] = field(default_factory=dict)  # the number of queue units, by the result of the join
     undispatched_bytes: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
     notes: Sequence[str] = ()  # remarks for the user

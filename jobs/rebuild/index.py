@@ -76,8 +76,8 @@ class RebuildIndexRequest(StoreRequest):
     broker_runs: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
     accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
-    scratch: Scratch | None = None  # of the caller; None: a directory below `out`
-    recorded_names: RecordedNames = NO_RECORDED_NAMES  # of the broker's files, as runs have seen them
+    scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
+    recorded_names: RecordedNames = NO_RECORDED_NAMES  # names of the broker's files that runs have recorded
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class IndexRebuildSummary(RatedOutcome):
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # bytes of the log that were read
-    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+    options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
     installed: bool = False  # the files are in the store
     was_killed: bool = False  # the next start deletes files that end after the checkpoint, also new ones
 

@@ -63,7 +63,8 @@ from rmq_formats.store import (
 
 _CHECKPOINT = "checkpoint"
 _PLAIN = "consumequeue"
-_QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's output; all else belongs below `consumequeue`
+# Folders in a rebuild's output; everything else belongs below `consumequeue`.
+_QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
@@ -87,14 +88,15 @@ class Installation:
     """The files to install in one folder, completely known before the first step."""
 
     folder: Path  # the target, if the store's folder is a link
-    new: Mapping[str, BuiltFile]  # by path below the folder
+    new: Mapping[str, BuiltFile]  # the new files, by path below the folder
     set_aside: tuple[str, ...]
-    folder_stat: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode
+    folder_stat: os.stat_result  # status of the folder or its parent; new folders get its user, group and mode
     file_mode: int
     aside: Path  # gets the replaced files
-    is_exchange: bool = True  # of the folder; False: each file takes its name by itself
+    is_exchange: bool = True  # whether the whole folder is exchanged; False: each file is renamed individually
     kept_files: tuple[str, ...] = ()
-    states: Mapping[str, FileState] = field(default_factory=dict)  # of the files that are there, as they were planned
+    # States of the existing files at the time of the plan.
+    states: Mapping[str, FileState] = field(default_factory=dict)
     obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
     @property
@@ -425,7 +427,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     step("tidy up")
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
-    if changed:  # until the exchange: the old set is restored
+    if changed:  # a file was changed before the exchange: restore the old set
         if plan.aside.exists():
             swap_paths(plan.aside, plan.folder)
             shutil.rmtree(plan.aside)

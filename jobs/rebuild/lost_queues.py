@@ -142,12 +142,12 @@ class _Comparison:
     def __init__(
         self, store: Store, settings: QueueSettings, joined: JoinResult, out: Path, built: Sequence[BuiltQueue]
     ) -> None:
-        self.verdicts: dict[str, str] = {}  # by path in the output
+        self.verdicts: dict[str, str] = {}  # the verdict of each file, by its path in the output
         self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
         self._lost = [*joined.damaged_ranges, *((start, end) for _, start, end in find_holes(store.segments))]
-        self._foreign_units: list[Units] = []  # of files that are of another queue
+        self._foreign_units: list[Units] = []  # units of files that belong to another queue
         self._confirmed: set[int] = set()  # segments to whose records units in the right positions point
         # Records that units contradict, and segments that units contradict and none confirms.
         self._bad_records: set[int] = set()
@@ -327,7 +327,7 @@ class _Comparison:
         if survives and not self.has_own_units(queue) and self.lacks_extension(queue):
             return False
         if not survives and (queue.misplaced or queue.skipped or self._has_strays):
-            return False  # with a record that one of the others lacks, which may have another topic or queue now
+            return False  # this queue may have a record of another queue, whose topic or queue id was changed
         if self._lacks_records(queue) and not self._is_displaced_to_its_end(queue):
             return False
         for file in _unit_files(queue):

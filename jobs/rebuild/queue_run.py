@@ -55,13 +55,13 @@ class RebuildQueuesRequest(StoreRequest):
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
-    proven_only: bool = False  # no file whose size is only assumed
+    proven_only: bool = False  # write no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
-    recorded_units: RecordedUnits | None = None  # of the lake, which decides as well
+    recorded_units: RecordedUnits | None = None  # the units recorded in the lake, which are evidence as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
     recorded_formats: RecordedQueueFormats = NOTHING_RECORDED
-    scratch: Scratch | None = None  # of the caller; None: a directory below `out`
+    scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
 
 
 @dataclass(slots=True)
@@ -81,9 +81,9 @@ class QueueRebuildSummary(RatedOutcome):
     damaged_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)  # offsets of the log that are in no file
-    blanks: int = 0  # in place of units of records that the log has lost
+    blanks: int = 0  # the number of blank units in place of units of lost records
     lost_only: bool = False
-    kept: int = 0  # files of the store that are right
+    kept: int = 0  # the number of correct files of the store
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
     of_unknown_topics: list[str] = field(default_factory=list)  # missing files: the topic may be deleted
@@ -91,8 +91,8 @@ class QueueRebuildSummary(RatedOutcome):
     has_lost_end: bool = False
     log_bytes: int = 0  # bytes of the log that were read
     to: str = FILES
-    folder: str = ""  # of the database, below `out`
-    has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
+    folder: str = ""  # the folder of the database, below `out`
+    has_place: bool = True  # whether the store can take these files, because its own queues are not in RocksDB
     installed: bool = False  # the files are in the store
 
     @property
@@ -125,7 +125,8 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
         store.root, str(request.out), settings.releases.value.text, settings.releases.origin_text,
         plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
-        folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
+        # The folder in which a broker expects the database.
+        folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.recorded_formats.sizes):
@@ -165,7 +166,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             built = made = build_queues(workers, recipe, log.ranges)
             summary.notes += [*_notes_of_queues(store, recipe, built), *_notes_of_log(summary, built)]
             for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
-                if (size := path.stat().st_size) != expected:  # of every file on this machine as well
+                if (size := path.stat().st_size) != expected:  # also checks files on this machine
                     raise OSError(f"{path}: has {size} bytes, but {expected} were written")
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)

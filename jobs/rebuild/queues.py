@@ -48,16 +48,16 @@ class QueueRecipe:
     directory: str
     scratch: Scratch
     lost: tuple[tuple[int, int], ...]  # ranges of the log whose records are lost
-    segments: tuple[int, ...]  # where the files of the log begin
+    segments: tuple[int, ...]  # base offsets of the log's segments
 
 
 class BuiltFile(NamedTuple):
     """A file that was written, or that is to be installed: everything after `written` is zeros."""
 
-    path: str  # below the output directory; of a file to be installed, its full path
+    path: str  # the path below the output directory; for a file to be installed, its full path
     size: int
     written: int
-    sha256: str | None  # of the written bytes; None if no other process can change the file
+    sha256: str | None  # SHA-256 of the written bytes; None if no other process can change the file
 
 
 @dataclass(slots=True)
@@ -66,14 +66,14 @@ class BuiltQueue:
 
     name: QueueName
     files: list[BuiltFile]
-    first_queue_offset: int = 0  # of the first unit of the log; earlier messages are not in the log
+    first_queue_offset: int = 0  # the queue offset of the first unit; earlier messages are not in the log
     units: int = 0
     misplaced: int = 0
     skipped: int = 0
-    blanks: int = 0  # in place of units of records that the log has lost
+    blanks: int = 0  # the number of blank units in place of units of lost records
     hidden: int = 0  # units after such a blank, of the log's file 0: a broker skips them as well
     last_physical_offset: int = 0
-    newest_ms: int = 0  # when the newest of its records was stored
+    newest_ms: int = 0  # store time of the queue's newest record
 
     def to_dict(self) -> dict[str, object]:
         """Return the queue's entry in the manifest."""
@@ -123,7 +123,7 @@ class _Queue:
         self._built = BuiltQueue(name, [])
         self._directory = Path(recipe.directory)
         begins_at_0 = recipe.segments[:1] == (0,)
-        self._file_0_end = [*recipe.segments, MAX_LONG][1] if begins_at_0 else 0  # of the log
+        self._file_0_end = [*recipe.segments, MAX_LONG][1] if begins_at_0 else 0  # the end of the log's first segment
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
@@ -181,7 +181,7 @@ def count_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") ->
 class _Files:
     """The files of one folder, written sequentially and hashed at the same time."""
 
-    attempt: Path  # where they are until all are complete
+    attempt: Path  # the directory of the files until all are complete
     folder: str
     size: int
     _written: dict[int, int] = field(default_factory=dict)

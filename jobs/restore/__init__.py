@@ -98,12 +98,12 @@ class PlannedSegment:
     lake: Lake
     store_id: str
     base_offset: int
-    size: int  # of the file
-    path: str  # in a plan, the path below the store's root; for a task, that of the file to write
+    size: int  # the size of the file
+    path: str  # in a plan, the path below the store's root; for a task, the path of the file to write
     end: int  # the log ends here, or after this segment
     is_last: bool
-    files: tuple[SnapshotFile, ...]  # of the table `messages` that may have its rows
-    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
+    files: tuple[SnapshotFile, ...]  # files of the table `messages` that may have its rows
+    pieces: tuple[SnapshotFile, ...]  # files of the table `log_pieces`
     unread_ranges: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
     proven_only: bool = False  # leave out rows whose records do not have the CRC that they state
 
@@ -123,9 +123,9 @@ class RestorePlan:
     """The segments of a log, and what the lake lacks of it."""
 
     segments: tuple[PlannedSegment, ...]
-    size: Known[int]  # of each file
-    start: int  # of the requested part
-    end: int  # where the log ends
+    size: Known[int]  # the size of each file
+    start: int  # the start of the requested part
+    end: int  # the end of the log
     lost_files: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
 

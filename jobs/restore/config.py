@@ -36,7 +36,7 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
-_VERSIONS = 16  # of a table of topics
+_VERSIONS = 16  # versions of a table of topics
 _NONE = (
     "the lake has no configuration files of this broker: create its topics and consumer groups before clients connect; "
     "consumers start at the offset that their own settings determine"
@@ -130,7 +130,7 @@ class RebuiltFileSettings(NamedTuple):
 
     index_files: Known[Geometry]
     queues: RecordedQueueFormats
-    zone: tzinfo | None  # in which the broker named its index files
+    zone: tzinfo | None  # the zone of the times in the names of index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     is_span: bool = False  # the release represents all that write the same files
     index_names: RecordedNames = NO_RECORDED_NAMES

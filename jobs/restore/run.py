@@ -107,7 +107,7 @@ class RestoreSummary(RatedOutcome):
     to_offset: int
     messages: int
     resumed: int
-    forms: list[str] = field(default_factory=list)  # of queue and index files, and how they are known
+    forms: list[str] = field(default_factory=list)  # the formats of queue and index files, and how they are known
     missing: list[Interval] = field(default_factory=list)
     assumed: list[Interval] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)  # one for each missing part
@@ -115,8 +115,8 @@ class RestoreSummary(RatedOutcome):
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
-    unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
-    newest_store_timestamp: int = 0  # of the restored messages, ms
+    unchecked: list[Interval] = field(default_factory=list)  # ranges of rows that have no CRC of their record
+    newest_store_timestamp: int = 0  # the newest store time of the restored messages, in ms
     config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

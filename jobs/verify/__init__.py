@@ -63,7 +63,8 @@ class LostRanges:
     def __init__(self, ranges: Iterable[LostRange]) -> None:
         self._ranges = sorted(ranges)
         self._starts = [start for start, _, _ in self._ranges]
-        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
+        # The largest end of a range and all ranges before it.
+        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))
 
     def find_title(self, offset: int | None) -> str:
         """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""

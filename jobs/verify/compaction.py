@@ -43,7 +43,7 @@ _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
 _NOT_REBUILT = "brokers do not rebuild compacted logs; the messages are in the CommitLog until retention deletes them"
-_FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of a record's fields
+_FIELDS = {"base_offset": "queue_offset"} | {  # fields of a unit, and the fields of a record
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }
 

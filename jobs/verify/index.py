@@ -44,7 +44,7 @@ from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.release import make_rules
 
 _KEYS_CHANGED = "the keys of the record, which no checksum covers, changed, or "
-MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
+MAX_INDEX_LAG_MS = 600_000  # store time by which a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
 

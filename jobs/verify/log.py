@@ -95,7 +95,7 @@ def findings_on_log(
     findings += _overlapping(store)
     if ahead is None:
         for segment, usual in find_truncated_segments(store.segments):
-            if segment is store.segments[-1]:  # for any other one, the gap after it is a finding
+            if segment is store.segments[-1]:  # for any other segment, the gap after it is a finding
                 place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
                 end = segment.base_offset + segment.size
                 findings.append(Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
@@ -202,9 +202,9 @@ class QueueLog(NamedTuple):
 
     log: Store
     checks: Sequence[RangeCheck]
-    units: Units  # of the queue, as its records require them
+    units: Units  # the units that the records of the queue require
     end: int
-    other_results: Sequence[Results]  # of other collectors, by range
+    other_results: Sequence[Results]  # the results of the other collectors, by range
 
     def findings_on_foreign_records(self, kind: str, queue: str, cause: str) -> Iterator[Finding]:
         """Yield a finding if the log has records of other queues."""
@@ -288,7 +288,7 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
 
 
 MESSAGE_REJECTED = "; consumers reject the message"
-_CHANGES = {  # of a record: the field, its right value, the cause
+_CHANGES = {  # changes of a record: the field, its correct value, and the cause
     WRONG_BODY_CRC: (
         "body",
         "a body that matches the stored CRC",

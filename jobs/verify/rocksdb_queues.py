@@ -189,7 +189,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.rocksdbstore_folder]
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
-    if is_of_files:  # if both kinds differ, possibly only the files are wrong
+    if is_of_files:  # if files and rows both have findings, possibly only the files are wrong
         of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE_DIFFERS]
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
@@ -237,7 +237,8 @@ def _set_aside(store: Store) -> RecommendedStep:
         "broker stopped, move the database aside:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
-    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics
+    # In the same folder as the queues of topics.
+    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:
         return RecommendedStep(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return RecommendedStep(words, (f"mv {path} {aside}",))
 

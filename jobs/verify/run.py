@@ -62,11 +62,13 @@ from rmq_formats.commitlog.record import INVALID_MAGIC_PREFIX
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
-_SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
+# The largest size of scratch files, as a part of the log's size, with small records.
+_SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25
 _ZEROS = f"{INVALID_MAGIC_PREFIX}00000000"
 _NEVER_WRITTEN = "these bytes were zeroed, or they were never written and the data after them belongs to another log"
 _OF_PROMOTION = frozenset({UNITS_OF_TRUNCATED_MESSAGES, ENTRIES_OF_TRUNCATED_MESSAGES, NOT_INDEXED_ON_REPLICA})
-_STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})  # where a start ends a queue
+# Differences at which startup recovery ends a queue.
+_STOPPING_KINDS = frozenset({DifferenceKind.HOLE, DifferenceKind.CORRUPT})
 _AFTER_LOG = frozenset({DifferenceKind.PAST_LOG_END, AHEAD_OF_LOG})
 
 

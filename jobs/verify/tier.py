@@ -67,12 +67,12 @@ _NOT_INDEXED = (
 )
 _NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 
-QueueKeys = NDArray[np.void]  # of `_KEY`
+QueueKeys = NDArray[np.void]  # rows of type `_KEY`
 NO_KEYS: QueueKeys = np.zeros(0, _KEY)
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 _NAMED = np.dtype([("topic_id", "<i4"), ("queue_id", "<i4")])
-_MOST_IDS = 1 << 32  # of topics
+_MOST_IDS = 1 << 32  # the number of possible topic ids
 _OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # the topic has no such queue; no known topic has the number
 
 
@@ -82,7 +82,7 @@ class IndexedQueue(NamedTuple):
     place: str  # its broker's
     topic: str
     queue_id: int
-    start: int  # of its log
+    start: int  # the start of its log
     end: int
     keys: QueueKeys
     lost: tuple[LostRange, ...]  # the lost part of its log
@@ -265,7 +265,7 @@ class _Comparison:
         of_keys, of_entries, count = _numbered(self._keys, queue_ids, self._entries)
         owner = np.full(count, -1)
         owner[of_keys] = np.arange(len(self._keys))
-        self._key = owner[of_entries]  # of each entry; -1: of no message that is there
+        self._key = owner[of_entries]  # the key of each entry; -1: it belongs to no existing message
         is_there = np.zeros(count, np.bool_)
         is_there[of_entries] = True
         self._is_indexed = is_there[of_keys]
@@ -377,7 +377,8 @@ class _Comparison:
             for values in (
                 [queue.start for queue in self._queues],
                 [queue.end for queue in self._queues],
-                [index_key_hash(key_text(queue.topic, "")) for queue in self._queues],  # of two spaces in KEYS
+                # The empty key, which two spaces in KEYS produce.
+                [index_key_hash(key_text(queue.topic, "")) for queue in self._queues],
             )
         )
         is_odd = (offsets >= starts) & ((offsets < ends) | lacks[queues]) & (hashes != of_nothing)

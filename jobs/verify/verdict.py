@@ -51,7 +51,7 @@ class Verdict(RatedOutcome):
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
     walked_log: WalkedLog | None = None  # a walk over the log, which shows where startup recovery may stop
-    store_options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+    store_options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
 
     @property
     def findings(self) -> list[Finding]:
@@ -189,7 +189,8 @@ AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 """An action, and the findings that it resolves."""
 
 _IN_ROCKSDB = frozenset({MISSING_INDEX_ROWS, INDEX_ROWS_WITHOUT_MESSAGE, DAMAGED_INDEX_ROWS, UNREADABLE_DATABASE})
-_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})  # of queues, by no repair
+# Kinds of queue findings that no repair can fix.
+_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 REPAIR_COMMAND = "{program} repair {again} --out REPAIR"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"

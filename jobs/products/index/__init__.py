@@ -43,7 +43,7 @@ KEYS_PER_BLOCK = 1 << 18
 KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
 _PAGES = 16
 
-_TEXTS = ".texts"  # after the name of a file of keys
+_TEXTS = ".texts"  # suffix of the texts that belong to a file of keys
 _FRAME = Struct("<qq")  # how many texts follow, in how many bytes
 
 
@@ -62,7 +62,7 @@ class RangeKeys(NamedTuple):
     key_count: int
     last_record_offset: int | None  # physical offset of the last record, with keys or without
     last_keyed_offset: int | None  # physical offset of the last record with keys
-    files: Mapping[str, Any] = {}  # of tables: none
+    files: Mapping[str, Any] = {}  # files of tables (none)
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class RangeKeys(NamedTuple):
         return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
-ENTRIES_OF_FILE_ITSELF = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
+ENTRIES_OF_FILE_ITSELF = ""  # replaces a run's file for entries of the index file itself that the log does not hold
 
 
 class KeyPart(NamedTuple):
@@ -120,12 +120,13 @@ class KeySequence:
 
     scratch: Scratch
     ranges: tuple[RangeKeys, ...]
-    start_offset: int  # of the log
+    start_offset: int  # the start of the log
     gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges of bytes that do not form a record
     record_count: int = 0  # number of messages in the log
-    truncated_ranges: tuple[tuple[int, int], ...] = ()  # of truncated messages that index files still have
-    doubtful_ranges: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote: their keys prove nothing
+    truncated_ranges: tuple[tuple[int, int], ...] = ()  # ranges of truncated messages that index files still contain
+    # Ranges of records that no broker wrote: their keys prove nothing.
+    doubtful_ranges: tuple[tuple[int, int], ...] = ()
     _ends: tuple[int, ...] = field(init=False, repr=False)
     _page: Callable[[KeyPart], list[Key]] = field(init=False, repr=False, compare=False)
 
@@ -269,7 +270,7 @@ class RangeKeyCollector:
         self._keys = 0
         self._last_record: int | None = None
         self._last_keyed: int | None = None
-        self._sinks: list[BinaryIO] = []  # of keys, and of texts
+        self._sinks: list[BinaryIO] = []  # files of keys and of texts
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next records, or the bytes between them."""

@@ -36,7 +36,7 @@ from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
 from rmq_formats.indexfile.layout import IndexHeader
 
-ROWS_PER_ROW_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
+ROWS_PER_ROW_GROUP = 1 << 18  # rows in a row group, which are sorted in memory
 ROWS_PER_FILE = 1 << 21
 LOG_BYTES_PER_LOOKUP = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
 
@@ -67,9 +67,10 @@ class EntryWork:
 
     file_ordinal: int
     recipe: IndexRecipe
-    open_header: IndexHeader | None = None  # as the last run left it
+    open_header: IndexHeader | None = None  # the header of the open file after the last run
     open_row_files: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
-    open_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
+    # The ranges of the log with the messages of its entries; empty if a part of these is deleted.
+    open_ranges: tuple[Range, ...] = ()
     entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
     earlier_runs_end: int = 0  # messages before it get rows only if the lake has them
 

@@ -103,7 +103,7 @@ class ExplainedFile:
     survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
     comparison: FileComparison | None = None
     detail: str = ""
-    right_name: str = ""  # of a file under the name of another one
+    right_name: str = ""  # the correct name of a file that has the name of another one
 
     @property
     def name(self) -> str:
@@ -349,7 +349,7 @@ def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geome
         first = str(compared.differences[0])
     fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}
     if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
-        header = survivor.broker_file.header  # by either rule, or by one after another
+        header = survivor.broker_file.header  # either rule may have written it, or both in turn
         if compared.slots_in_use <= header.hash_slot_count <= header.entry_count:
             return FileVerdict.OTHER_RULE, first
     damage = _damage(survivor.broker_file.header, compared, geometry)

@@ -52,13 +52,13 @@ Write = Callable[[int, Buffer], object]
 # The number of the first entry, the entries, and their keys if the log has these.
 OnEntries = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
-_SLACK = timedelta(minutes=5)  # between the creation of a file and its first message
+_SLACK = timedelta(minutes=5)  # the longest time between the creation of a file and its first message
 _FURTHEST = timedelta(hours=14)
-WESTERNMOST_ZONE = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
+WESTERNMOST_ZONE = timezone(timedelta(hours=-12))  # the zone with the earliest local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 HASH_BLOCK = 8 << 20
-CACHE_SIZED_BLOCK = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
+CACHE_SIZED_BLOCK = 1 << 18  # bytes of a file in memory; larger blocks do not fit into the processor's cache
 
 
 @unique
@@ -255,7 +255,7 @@ class FileComparison(NamedTuple):
     counts: dict[IndexFilePart, int]
     differing_bits: int
     zeroed_rows: int
-    slots_in_use: int  # in the real file
+    slots_in_use: int  # the number of slots in use in the real file
     nonzero_after_end: int  # bytes that are not zero after the last entry of the real file
     is_changing: bool = False  # the real file's header has changed meanwhile: a broker writes to it
 
@@ -318,8 +318,9 @@ def file_name_for_time(timestamp: int, zone: tzinfo) -> str:
 class RecordedNames(NamedTuple):
     """The names of the broker's index files that runs have recorded in a lake."""
 
-    by_first_message: Mapping[tuple[int, int], str] = MappingProxyType({})  # by its offset and store time
-    by_hash: Mapping[str, str] = MappingProxyType({})  # by the SHA-256 of a full file
+    # Names, by offset and store time of the file's first message.
+    by_first_message: Mapping[tuple[int, int], str] = MappingProxyType({})
+    by_hash: Mapping[str, str] = MappingProxyType({})  # names, by the SHA-256 of a full file
 
 
 NO_RECORDED_NAMES = RecordedNames()

@@ -33,7 +33,7 @@ from jobs.store.store import Store, read_index_header
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, make_rules
 
-_LEAST_BYTES_OF_KEY = 50  # of the log: small messages have about 100 bytes and two keys
+_LEAST_BYTES_OF_KEY = 50  # the fewest bytes of the log per key: small messages have about 100 bytes and two keys
 
 
 class ContinuationPoint(NamedTuple):
@@ -42,8 +42,8 @@ class ContinuationPoint(NamedTuple):
     geometry: Known[Geometry]
     writers: Writers
     from_offset: int  # keys of messages before it are in the lake already
-    files: tuple[BrokerIndexFile, ...] = ()  # the broker's own, in the first run
-    file_ordinal: int = 0  # of the open file
+    files: tuple[BrokerIndexFile, ...] = ()  # the broker's files, only in the first run
+    file_ordinal: int = 0  # the ordinal of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
     entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
 
@@ -111,7 +111,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files.
     taken_to = state["to_offset"] if run.log_truncated_at is None else min(state["to_offset"], run.log_truncated_at)
-    start = max(taken_to, run.store.start_offset)  # before the run's start, if earlier runs left the index out
+    start = max(taken_to, run.store.start_offset)  # earlier than the run's start, if earlier runs left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = make_rules(*((since, Release.from_version(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))

@@ -24,7 +24,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 ENTRIES_COMPARED = 64  # entries that are compared to find a file's place
 ENTRIES_COMPARED_AFTER_RESTART = 8  # entries that are compared to find where a file continues after a restart
 MAX_DISCONTINUITIES = 64
-_KEYS_OF_A_MESSAGE = 4096  # that are looked at
+_KEYS_OF_A_MESSAGE = 4096  # keys of one message that are searched
 
 
 class EntryRun(NamedTuple):
@@ -38,7 +38,7 @@ class EntryRun(NamedTuple):
     first_entry: int
     first_key: int
     is_lost: bool = False
-    key_count: int = 0  # of the log; as many as entries unless these are lost
+    key_count: int = 0  # the number of keys of the log; equal to *entry_count* unless the messages are lost
     entry_count: int = 0
 
 
@@ -52,7 +52,7 @@ class Survivor:
     head_count: int = 0  # leading entries of messages before the log
     tail_count: int = 0  # last entries of messages that the log does not hold yet
     first_message_keys: range | None = None  # the numbers of the keys of its first message
-    runs: tuple[EntryRun, ...] = ()  # of its entries after the head; the last one has the tail
+    runs: tuple[EntryRun, ...] = ()  # runs of its entries after the head; the last run includes the tail
     is_repeated: bool = False  # an earlier file has all its keys, and no start of a broker explains it
 
     @property

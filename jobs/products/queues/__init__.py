@@ -131,8 +131,8 @@ class UndispatchedRecords(NamedTuple):
     """Records of one queue with consecutive queue offsets that have no units yet."""
 
     queue: QueueName
-    log_offset: int  # of the first
-    first_queue_offset: int  # its queue offset
+    log_offset: int  # the log offset of the first record
+    first_queue_offset: int  # the queue offset of the first record
     record_count: int
 
 
@@ -159,17 +159,17 @@ class JoinResult:
     wrong_fields: list[QueueDifference] = field(default_factory=list)  # wrong fields of units at the expected position
     differences: list[QueueDifference] = field(default_factory=list)  # complete only after `finish`
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
-    first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # of each queue, in the log
+    first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # offsets in the log, by queue
     watermarks: dict[QueueName, int] = field(default_factory=dict)
-    ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
+    ends: dict[QueueName, int] = field(default_factory=dict)  # the position after the last meaningful unit
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
-    undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in the log's order
+    undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in log order
     damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
     # Set by `finish`, by topic: the log offset at which its queues restarted at 0, and the store time of the newest
     # record of its queues without files.
     restarts: dict[str, int] = field(default_factory=dict)
     newest_ms: dict[str, int] = field(default_factory=dict)
-    queues: tuple[StoredQueue, ...] = ()  # as they were when they were read
+    queues: tuple[StoredQueue, ...] = ()  # the queues as they were read
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
     dispatched_offset: int = 0

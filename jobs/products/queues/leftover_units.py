@@ -243,7 +243,8 @@ class _Settling:
                 self._differ(kind, position, "missing", _text_of(unit), log_offset=physical_offset)
                 continue
             there = self._differences[named]
-            if there.kind is DifferenceKind.PAST_LOG_END:  # at the place of a record it is not a loss of the log
+            # At the position of a record, it does not show a loss of the log.
+            if there.kind is DifferenceKind.PAST_LOG_END:
                 there = replace(there, kind=DifferenceKind.DANGLING, log_offset=None)
             self._differences[named] = replace(there, expected=_text_of(unit))
         self._name_lost()

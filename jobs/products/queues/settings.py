@@ -30,9 +30,9 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
-QUEUE_FORMATS_KEY = "seen_queues"  # in a manifest's state
+QUEUE_FORMATS_KEY = "seen_queues"  # key in a manifest's state
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
-_QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
+_QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is in progress
 
 
 class RecordedQueueFormats(NamedTuple):

@@ -30,8 +30,8 @@ from rmq_formats.properties import MAX_LONG
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
 _MOST_GROUPS = 64
 _ALIGNED = 8
-_UNITS_AT_ONCE = 1 << 18  # of a group's queues, some 10 MB: with fewer, most time goes into the number of queues
-_JUMP = 1 << 12  # in queue offsets
+_UNITS_AT_ONCE = 1 << 18  # units of a group's queues, about 10 MB; with fewer, the cost per queue dominates
+_JUMP = 1 << 12  # a larger distance between queue offsets is a jump
 _TAG_NUMBER = np.dtype(np.int32)
 
 
@@ -40,7 +40,7 @@ class UnitFile(NamedTuple):
 
     file: str
     data: bytes
-    sections: NDArray[np.uint32]  # of each group: its position, the size of its head, and how many units it has
+    sections: NDArray[np.uint32]  # position, size of the head and number of units of each group
 
 
 class RangeUnits(NamedTuple):
@@ -48,7 +48,7 @@ class RangeUnits(NamedTuple):
 
     parts: tuple[UnitFile, ...] = ()
     records_end: int | None = None  # the end of the last record that was processed
-    files: Mapping[str, Any] = {}  # of tables: none
+    files: Mapping[str, Any] = {}  # files of tables (none)
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class GroupUnits(NamedTuple):
 
     name: QueueName
     units: Units
-    tag_numbers: NDArray[np.int32] | None  # of `tags`, -1 for none
+    tag_numbers: NDArray[np.int32] | None  # indices into `tags`; -1: no tag
     tags: Sequence[str] = ()
 
 

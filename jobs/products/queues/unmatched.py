@@ -46,12 +46,12 @@ _start, _end = itemgetter(0), itemgetter(1)
 class MissingUnits(NamedTuple):
     """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
 
-    position: int  # of the first unit
+    position: int  # the position of the first unit
     unit_count: int
     first_unit: Units  # the first unit, alone
     last_unit: Units
-    log_offset: int  # of the first unit
-    last_offset: int  # of the last unit
+    log_offset: int  # the log offset of the first unit
+    last_offset: int  # the log offset of the last unit
     newest_ms: int  # store time of their newest record
 
     @property
@@ -67,7 +67,7 @@ class CollectedLog:
     ranges: Sequence[RangeUnits]
     scratch: Scratch | None
     group_count: int
-    start: int  # after the part that retention deleted before it was read
+    start: int  # the start of the log, after the part that retention deleted before it was read
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
@@ -99,10 +99,12 @@ class QueueRemainder:
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live_position: int | None = None  # the first position claimed by a record that is still in the log
     open_from_position: int | None = None  # after this position a broker may be writing
-    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, not at their address
+    # Expected units that are not at their position.
+    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))
     _left: list[Units] = field(default_factory=list)
-    _runs: list[tuple[int, int]] = field(default_factory=list)  # of matched units: position and length
-    _kept_runs: list[tuple[int, int]] = field(default_factory=list)  # the same for records that only the lake has
+    _runs: list[tuple[int, int]] = field(default_factory=list)  # positions and lengths of the runs of matched units
+    # The same for units of records that only the lake has.
+    _kept_runs: list[tuple[int, int]] = field(default_factory=list)
 
     def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
         """Record the positions of matched units."""
@@ -342,7 +344,7 @@ class RecordFields(NamedTuple):
     tags: str | None
 
 
-RECORD_DAMAGED = "damaged"  # in bytes without a record
+RECORD_DAMAGED = "damaged"  # the record is in damaged bytes
 RECORD_DELETED = "deleted"  # meanwhile
 ResolvedRecords = Mapping[int, RecordFields | str]  # absent: no record begins there
 
