@@ -85,5 +85,6 @@ def _previous(slots: NDArray[np.int64], first: int, newest: NDArray[np.int32]) -
     before[~begins] = (order + first)[np.flatnonzero(~begins) - 1]
     expected = np.empty(len(slots), np.int32)
     expected[order] = before
-    newest[slots] = np.arange(first, first + len(slots), dtype=np.int32)  # of several, the last one stays
+    # If a slot occurs several times, its last position is stored.
+    newest[slots] = np.arange(first, first + len(slots), dtype=np.int32)
     return expected

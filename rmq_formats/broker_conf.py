@@ -21,7 +21,7 @@ from zlib import crc32
 
 from rmq_formats.errors import CorruptData
 
-PATH_SEPARATOR = ","  # of storePathCommitLog; a broker's system property can change it
+PATH_SEPARATOR = ","  # the separator in storePathCommitLog; a broker's system property can change it
 
 _COMMENT = ("#", "!")
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?P<separator>[ \t\f]*[=:][ \t\f]*|[ \t\f]+)")

@@ -27,8 +27,9 @@ from rmq_formats.layout import Read
 from rmq_formats.release import Release
 from rmq_formats.store import Checkpoint
 
-_MARGIN_MS = 3000  # before the checkpoint's times
-LAST_FILES_READ = 3  # of a queue, always; of the log, after a clean stop of a release that does not check queues
+_MARGIN_MS = 3000  # subtracted from the checkpoint's times
+# Always applies to a queue; applies to the log after a clean stop of a release that does not check queues.
+LAST_FILES_READ = 3
 _MOST_SEGMENTS = 10  # commitLogRecoverMaxNum, where a release has it
 _FIXED = RECORD[HOST_BITS].size  # the longest fixed part
 _SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc")
@@ -66,7 +67,7 @@ class UnloadableFile(NamedTuple):
     file: str
     length: int
     expected: int
-    is_last: bool  # of its log or queue
+    is_last: bool  # whether it is the last file of its log or queue
 
 
 class LostKeyRange(NamedTuple):
@@ -90,14 +91,14 @@ class StartOutcome:
     release: str
     starts: bool | None
     refuses: UnloadableFile | None = None
-    ignores_from: UnloadableFile | None = None  # and all later files, in releases that do not refuse it
+    ignores_from: UnloadableFile | None = None  # releases that do not refuse this file ignore it and all later files
     cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
     loses_keys: LostKeyRange | None = None
     unknown: str = ""
     may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
-    after_repair: "StartOutcome | None" = None  # if it refuses files: the outcome after they are repaired
+    after_repair: "StartOutcome | None" = None  # the outcome after refused files are repaired, if there are any
 
     def to_dict(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -208,7 +209,7 @@ def find_start_segment(
         return segments[-LAST_FILES_READ:][0].base_offset
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:
-        newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last segment that it examines
+        newest_first = newest_first[:_MOST_SEGMENTS]  # recovery begins with the last segment that it examines
     may_begin = (
         one for one in newest_first if _may_begin(one, release, checkpoint, last_unit_record_end, has_abort=has_abort)
     )

@@ -83,7 +83,7 @@ class _HelperType(types.Dispatcher):  # type: ignore[misc]
         return super().get_call_type(context, [types.unliteral(type_) for type_ in args], kws)
 
 
-_register_model(_HelperType)(models.OpaqueModel)  # as any function's type
+_register_model(_HelperType)(models.OpaqueModel)  # registers the model that any function type has
 
 
 def _helper(function: Function, *, forceinline: bool) -> Function:
@@ -114,7 +114,7 @@ def _candidates() -> Iterator[Path]:
         yield Path(caches) / "rocketmq-lake"
     elif os.environ.get("HOME"):
         yield Path(os.environ["HOME"]) / ".cache" / "rocketmq-lake"
-    yield Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"  # of a service's user without a home
+    yield Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"  # for the user of a service, who has no home
 
 
 def _find_cache() -> Path | None:
@@ -132,7 +132,7 @@ def _find_cache() -> Path | None:
             read_only.append(directory)
             continue
         if candidate.parent == Path(tempfile.gettempdir()) and candidate.lstat().st_uid != os.getuid():
-            continue  # of another user, in /tmp: numba would run the code that it finds there
+            continue  # another user's directory in /tmp: numba would run the code that it finds there
         if not _is_filled(directory):
             _copy_from(read_only, directory)
         return directory

@@ -27,7 +27,8 @@ class FileKind(StrEnum):
     """The kinds of a store's files."""
 
     COMMITLOG = "CommitLog segment"
-    DLEDGER_LOG = "DLedger segment"  # the same records, each after an entry header; one offset space with `commitlog`
+    # The same records, each after an entry header; offsets continue those of `commitlog`.
+    DLEDGER_LOG = "DLedger segment"
     CONSUME_QUEUE = "ConsumeQueue file"
     BATCH_CONSUME_QUEUE = "BatchConsumeQueue file"
     CONSUME_QUEUE_EXT = "ConsumeQueueExt file"
@@ -47,7 +48,7 @@ class FileKind(StrEnum):
     TIMER_LOG = "timer log"
     TIMER_PROGRESS = "timer progress"
     TIMER = "timer file"
-    TIERED_LOG = "log of a tier"  # one for each queue
+    TIERED_LOG = "log of a tier"  # each queue has its own log
     TIERED_QUEUE = "queue of a tier"
     TIERED = "tiered storage file"
     CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote from which offset on
@@ -66,7 +67,7 @@ class StoreFile(NamedTuple):
 
     path: str
     kind: FileKind
-    base_offset: int | None = None  # of its first byte: physical in a log, logical in a queue
+    base_offset: int | None = None  # the offset of its first byte: physical in a log, logical in a queue
     topic: str | None = None
     queue_id: int | None = None
 

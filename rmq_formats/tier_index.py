@@ -47,7 +47,7 @@ class TierIndex(NamedTuple):
     entry_count: int
     slots: NDArray[np.void]
     entries: NDArray[np.void]
-    size: int  # of the file
+    size: int  # the size of the file
 
     @property
     def entries_position(self) -> int:

@@ -69,9 +69,9 @@ _LINES_AT_ONCE = 1 << 16
 class Traces(NamedTuple):
     """Lines of bodies, in their order."""
 
-    body_numbers: NDArray[np.int64]  # which body each line is in
-    line_numbers: NDArray[np.int64]  # which line of those in its body, from 0
-    rows: pa.RecordBatch  # of `SCHEMA`
+    body_numbers: NDArray[np.int64]  # the number of each line's body
+    line_numbers: NDArray[np.int64]  # the index of each line in its body, from 0
+    rows: pa.RecordBatch  # rows with the columns of `SCHEMA`
 
 
 def decode_trace_bodies(bodies: pa.Array) -> Iterator[Traces]:

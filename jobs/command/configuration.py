@@ -30,7 +30,7 @@ _CONFIG_FILE = f"{__name__}.file"  # key in click's context: the configuration f
 _MOST = 1 << 20  # bytes of a configuration file
 # The variables that Kubernetes sets for a service: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
-_OF_A_VERB = "lake"  # its role differs from verb to verb, so this key is not shared by all verbs
+_OF_A_VERB = "lake"  # this key is not shared by all verbs, because its role differs from verb to verb
 # Keys that may be before the first table, although not every verb has the option.
 _SHARED = frozenset(
     (

@@ -55,7 +55,7 @@ class Progress:
         self._quiet = _is_quiet()
         self._began = monotonic()
         self._next = self._began + (0 if self._live else _PLAIN_INTERVAL)
-        self._advanced = (0, 0.0)  # how much was done when it last grew, and after how many seconds
+        self._advanced = (0, 0.0)  # the amount done at the last advance, and the elapsed seconds at that time
         self._shown = False
         self.show(0)
 

@@ -430,7 +430,7 @@ def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> boo
     try:
         with store.open(segment) as reader:
             return bool(read_message_size(reader.read, position, segment.size - position, release))
-    except OSError:  # its bytes are unknown
+    except OSError:  # the bytes of the file are unknown
         return False
 
 

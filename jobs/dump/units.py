@@ -60,7 +60,7 @@ from rmq_formats.timer_files import UNIT as TIMER_UNIT
 
 _HASH_BITS = 31
 _BROKEN_SHOWN = 100
-_MOST_OTHERS = 20  # other index files that are examined for the geometry
+_MOST_OTHERS = 20  # other index files that are examined to find the geometry
 _SHAPES: dict[FileKind, tuple[Layout, Callable[[bytes], Unit | BatchUnit]]] = {
     FileKind.CONSUME_QUEUE: (UNIT, decode_unit),
     FileKind.BATCH_CONSUME_QUEUE: (BATCH_UNIT, decode_batch_unit),

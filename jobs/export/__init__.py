@@ -248,7 +248,7 @@ class LakeItem:
     topics: tuple[str, ...] = ()
     # Columns that another engine dropped from the table; None: rows are not verified.
     dropped_columns: frozenset[str] | None = None
-    stores: pa.Table | None = None  # all of the lake, where rows are to be verified
+    stores: pa.Table | None = None  # all stores of the lake, if rows are verified
     time_range: TimeRange = ANY_TIME
 
     @property

@@ -38,7 +38,7 @@ class Condition:
     """A condition in SQL on columns of `messages` and on body_text."""
 
     text: str
-    columns: tuple[str, ...]  # those of the text, and maybe others
+    columns: tuple[str, ...]  # the columns in the text, and possibly others
 
     @property
     def schema(self) -> pa.Schema:

@@ -415,5 +415,5 @@ def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:
         for path in files:
             with pq.ParquetFile(path, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group, use_threads=False))  # each of them holds memory
+                    writer.write_table(file.read_row_group(group, use_threads=False))  # each group takes memory
             path.unlink()

@@ -102,7 +102,7 @@ class OpenDamage(NamedTuple):
             self.contradictions + contradictions,
             self.gap_count + len(new),
             (*self.gaps, *new)[:_GAPS_KEPT],
-            max(self.unreadable, unreadable),  # each run finds the same one
+            max(self.unreadable, unreadable),  # each run finds the same damage
         )
 
     def __bool__(self) -> bool:

@@ -144,7 +144,8 @@ class Follower:
                     self.on_step(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials or (isinstance(error, ConnectionError) and jvm_death_text()):  # it cannot be restarted
+                # The JVM cannot be restarted.
+                if not trials or (isinstance(error, ConnectionError) and jvm_death_text()):
                     raise
                 trials -= 1
                 if self._is_stopped_after(error):
@@ -207,7 +208,7 @@ class _Place:
 
     storage: AnyStorage
     folders: tuple[str, ...]  # the directories of the log
-    files: Mapping[str, int]  # their sizes, by location
+    files: Mapping[str, int]  # the sizes of the segments, by location
     to_offset: int
     before: bytes
     is_settled: bool  # the run left nothing to do

@@ -77,7 +77,8 @@ class PreRunCheck:
     def remember_nothing_new(self, summary: Summary) -> None:
         """Store a note of a run that found nothing new and has nothing else to report."""
         says_more = summary.behind or summary.recovered or summary.notes or summary.gaps or summary.unreadable
-        is_renamed = self._request.broker not in {None, summary.broker}  # each run warns of it
+        # Every run with a different name prints a warning.
+        is_renamed = self._request.broker not in {None, summary.broker}
         if self._seen is None or summary.run is not None or summary.store_id is None or says_more or is_renamed:
             return
         if summary.tier_queues is not None:

@@ -35,7 +35,7 @@ ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
-_ASCENDING_TEXT = ("offset_msg_id",)  # their minima and maxima find a value: no filter is needed
+_ASCENDING_TEXT = ("offset_msg_id",)  # minima and maxima are enough to find a value, so these columns need no filter
 _HIGHEST = "\U0010ffff"
 _FALSE_POSITIVES = 0.01  # the false positive rate of bloom filters
 

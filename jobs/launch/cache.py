@@ -32,7 +32,7 @@ CONF_DIRECTORY = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 _PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
 _PAYLOAD = "payload.zip"
 _STUB = 'from rocketmq_lake_shipped import cache\n\ncache.import_real_package(__name__, __loader__, "{digest}")\n'
-_TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
+_TIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same code gives the same ZIP
 
 
 def cache_directory() -> Path:

@@ -35,7 +35,7 @@ class Engine(Enum):
     SPARK = "spark"
 
 
-_SESSION = "jobs.launch.session"  # it imports pyspark, which takes a second
+_SESSION = "jobs.launch.session"  # a module that imports pyspark, which takes a second
 AUTO_ENGINE = "auto"  # the option's value that leaves the choice to the rule
 
 _OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")

@@ -21,7 +21,7 @@ from jobs.launch.arguments import conf_settings, effective_spark_settings, find_
 from jobs.launch.cache import CONF_DIRECTORY, build_code_archive, cache_directory
 from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
-_DAEMON_MODULE = "jobs.store.spark_workers"  # its `run_daemon`
+_DAEMON_MODULE = "jobs.store.spark_workers"  # the module with `run_daemon`
 _MASTER_SECONDS = 5  # time limit of a connection, because a firewall may drop packets
 _NAMED_JARS = 3  # JARs that a message names
 

@@ -20,7 +20,7 @@ class Product:
     module: str
     step: str  # the name of its last step
     tables: tuple[str, ...]
-    start_function: str = "start_product"  # its function in the module
+    start_function: str = "start_product"  # the module's function that starts the product
     state_key: str | None = None  # the key of its state in manifests; None: it has no state
     is_always_made: bool = False
     needs_every_topic: bool = False  # whether it is left out if topics are selected

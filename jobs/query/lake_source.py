@@ -77,7 +77,7 @@ class LakeSource(Source):
     """The messages of one store in a lake."""
 
     searches_all = True  # `occurrences` reads every message
-    knows_topics = True  # those that have a message in the lake
+    knows_topics = True  # the topics that have a message in the lake
 
     def __init__(
         self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False

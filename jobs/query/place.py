@@ -29,7 +29,7 @@ class Place:
     lake: str | None = None
     commitlog: Sequence[str] | None = None  # the directories of the log, if not below the store's root
     broker_conf: Path | None = None
-    broker: str | None = None  # its name; in a lake also its store's id
+    broker: str | None = None  # the broker's name; in a lake also the id of its store
     release: Release | None = None
     geometry: Geometry | None = None  # the geometry of index files
     through_log: bool = False  # read the log, or the messages, even where there is an index

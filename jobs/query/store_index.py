@@ -248,7 +248,7 @@ class StoreIndex:
             yield from self.find_messages(wanted)
         elif self._reader.index_readers():
             for file in (file for _, file in self._parts if file is not None):
-                with suppress(_DamagedFileError):  # it has been reported
+                with suppress(_DamagedFileError):  # the damage was already reported
                     yield from self._with_key(self._hits(file, wanted), wanted, Counter())
 
     def key_fact(self, message: Message, key: IndexKey) -> KeyFact:
@@ -366,7 +366,8 @@ class StoreIndex:
         files = [file for part, file in self._parts if file and part.start <= offset == part.stop == span.start]
         count = 0
         for file in files:
-            with suppress(_DamagedFileError):  # it has been reported; entries before the damage are read later as well
+            # The damage was already reported; entries before it are read later as well.
+            with suppress(_DamagedFileError):
                 for _ in islice((hit for hit in self._hits(file, wanted) if hit == offset), most - count):
                     count += 1
         return count

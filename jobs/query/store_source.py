@@ -68,7 +68,7 @@ _HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size from which the compiled scan is faster, with its import
 _MOST_QUEUES_ASKED = 64  # queues whose units are searched for a record boundary
 _DISPATCH_MS = 5000  # a broker last writes to a queue file within this time after storing the next file's first record
-_MOST_QUEUES = 1 << 16  # more than any broker has of a topic
+_MOST_QUEUES = 1 << 16  # more queues than any topic of a broker has
 
 
 class StoreSource(Source):

@@ -322,7 +322,7 @@ def _read_head(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         try:
             return file.read(size)
-        except OSError as error:  # it names no file
+        except OSError as error:  # the original error names no file
             raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -435,7 +435,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             shutil.rmtree(plan.folder)
         raise _changed_error(plan.folder / min(changed))
     if plan.aside.exists():
-        for name in plan.kept_files:  # they are linked into the new set
+        for name in plan.kept_files:  # kept files are linked into the new set
             (plan.aside / name).unlink()
         remove_empty_folders(plan.aside)
 

@@ -38,7 +38,7 @@ class CachingWorkers:
         self._workers, self._root = workers, root
         self.options, self.width, self.processes = workers.options, workers.width, workers.processes
         self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
-        self.has_repeated = False  # only `ingest` reads it
+        self.has_repeated = False  # read by `ingest` only
 
     def map(
         self,

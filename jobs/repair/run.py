@@ -147,7 +147,8 @@ class RepairSummary(RatedOutcome):
     files: int = 0  # the number of new and replaced files in the plan
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
-    blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
+    # Undecided files that differ from the log only in blanks for some records.
+    blanks: list[str] = field(default_factory=list)
     asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
     asks_for_release: bool = False  # several releases may have written the store, and their files differ
     defaults: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply

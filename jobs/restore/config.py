@@ -154,7 +154,7 @@ class RebuiltFileSettings(NamedTuple):
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
         plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
         release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
-        if release is None and noted:  # those by whose rules runs made index entries
+        if release is None and noted:  # the releases whose rules runs used for index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
         names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES

@@ -110,7 +110,7 @@ class RestoreSummary(RatedOutcome):
     forms: list[str] = field(default_factory=list)  # the formats of queue and index files, and how they are known
     missing: list[Interval] = field(default_factory=list)
     assumed: list[Interval] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)  # one for each missing part
+    causes: list[str] = field(default_factory=list)  # one cause for each missing part
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)

@@ -275,7 +275,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._folders and store.segments:
             self._known_start(store)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
-            self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
+            self._folders = wanted.commitlog or tuple(found)  # a given directory may still be empty
         return store
 
     def _known_start(self, store: Store) -> tuple[LogPosition, LogOrigin]:

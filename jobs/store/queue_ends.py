@@ -42,7 +42,7 @@ class QueueEnds(NamedTuple):
 class _Seen(NamedTuple):
     watermark: int
     end: int
-    last: Unit | BatchUnit | None = None  # its last unit, if there is one
+    last: Unit | BatchUnit | None = None  # the last unit of the queue, if there is one
 
 
 _Wish = tuple[StoredQueue, int | None, int]

@@ -64,7 +64,7 @@ class StoredQueue:
     files: tuple[QueueFile, ...]
     storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
-    in_rocksdb: bool = False  # its rows are read as one file
+    in_rocksdb: bool = False  # the rows of the queue are read as one file
 
     @property
     def is_batch(self) -> bool:
@@ -367,7 +367,7 @@ class StorageFeatures(NamedTuple):
     """The settings of a broker that its store's folders show."""
 
     queues: QueueStorage
-    queue_database: str | None  # its folder, below the root
+    queue_database: str | None  # the folder of the database, below the root
     rocksdbstore_folder: str | None  # index, timer and transactions (5.4.0+); often without a row
 
 

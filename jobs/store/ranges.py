@@ -106,7 +106,7 @@ def plan_ranges(
     newest = find_newest_segment_offset(store)
     while store.end_offset - max(from_offset, store.start_offset) > range_size * MAX_RANGES:
         range_size *= 2  # so that the driver can hold the plan
-    ranges, evidence = list[Range](), leftover_check_by_queues(store)  # one for all: there may be very many ranges
+    ranges, evidence = list[Range](), leftover_check_by_queues(store)  # shared, because there may be very many ranges
     for segment in store.segments:
         is_final = newest is not None and segment.base_offset < newest
         start = max(from_offset - segment.base_offset, 0)

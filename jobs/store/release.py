@@ -261,7 +261,7 @@ def determine_next_start_writers(
     own = MarkCollector()
     for file in store.index_files if stated is not None else ():
         if file.facts.path not in excluded_files:
-            with skip_lost_file():  # its comparison reports it
+            with skip_lost_file():  # the comparison of this file reports the error
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
                     own.add_all(find_index_marks(store, file.location, header, stated.geometry))

@@ -295,7 +295,7 @@ class TierQueue(NamedTuple):
     place: str  # folder of its broker in the tier: a cluster's, then a broker's
     topic: str
     queue_id: int
-    store: Store  # its log and its units
+    store: Store  # the store with the log and the units
 
     @property
     def broker(self) -> str:

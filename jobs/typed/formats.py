@@ -45,7 +45,7 @@ class UnknownField(NamedTuple):
 
     messages: int
     at: int  # the number of the first such body; in the result of a typing the physical offset of its message
-    example: str  # its value in that body, shortened
+    example: str  # the field's value in that body, shortened
 
 
 class TypedRows(NamedTuple):

@@ -26,7 +26,7 @@ class PartReport:
     notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth knowing, but nothing to correct
     unverified: str = ""  # why the part could not be verified
-    is_absent: bool = False  # it has no file, and nothing shows whether it had one
+    is_absent: bool = False  # the part has no file, and nothing shows whether it had one
     doubts: list[str] = field(default_factory=list)  # reasons why some of it could not be verified
     database_step: RecommendedStep | None = None  # the remedy for rows that only a broker can write
 

@@ -37,7 +37,7 @@ from rmq_formats.rocksdb.build import HASHED_KEY, hash_index_rows
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
 KEYS_PER_PORTION = 1 << 20  # keys of a range of the log whose rows are compared together
-_MOST_RANGES = 256  # each is a scratch file that is open while rows are divided
+_MOST_RANGES = 256  # each range has a scratch file that is open while rows are divided
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {

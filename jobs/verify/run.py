@@ -142,7 +142,7 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
         cause = f"the file {wrong}; the broker {what_it_does}"
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         finding = Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause)
-        if refused.length == refused.expected:  # only its name is wrong
+        if refused.length == refused.expected:  # only the name of the file is wrong
             cause = f"the file was created or renamed by another program or a user; the broker {what_it_does}"
             name = refused.file.rpartition("/")[2]
             finding = Finding(part, UNEXPECTED_FILE, refused.file, None, "name", name, "20 digits below 2^63", cause)

@@ -79,7 +79,7 @@ _OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # the topic has no such queue; no known top
 class IndexedQueue(NamedTuple):
     """A queue of a tier, and the keys of its records."""
 
-    place: str  # its broker's
+    place: str  # the place of its broker
     topic: str
     queue_id: int
     start: int  # the start of its log

@@ -47,7 +47,7 @@ _NOT_WHOLE = -1
 class _Text(NamedTuple):
     """A column of texts or bytes; NULL where `present` is 0."""
 
-    offsets: Integers  # where each text begins, and the last one ends
+    offsets: Integers  # the start of each text, and the end of the last one
     data: Bytes
     present: Bytes
 
@@ -56,7 +56,7 @@ class _Hosts(NamedTuple):
     """The distinct addresses with ports, and for each row the number of its address."""
 
     numbers: Sizes
-    sizes: Sizes  # of the address and its port; 0 if the text is not a host
+    sizes: Sizes  # the size of the address and its port; 0 if the text is not a host
     data: Bytes  # `_HOST_ROOM` bytes each
 
 
@@ -83,7 +83,7 @@ class AssembledRecords(NamedTuple):
 
     buffer: Bytes
     offsets: Integers  # physical offset of each record
-    positions: Integers  # of each record in the buffer
+    positions: Integers  # the position of each record in the buffer
     sizes: Sizes
     incomplete_offsets: Sequence[int]  # physical offsets of the rows that cannot be assembled
     row_numbers: Integers  # the number of each record's row
@@ -145,7 +145,7 @@ def _text(column: pa.Array) -> _Text:
     count = len(column)
     offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + count + 1] if count else np.zeros(1, int)
     raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    raw.setflags(write=False)  # as some readers' buffers are: compiled code takes one kind
+    raw.setflags(write=False)  # some readers return read-only buffers, and compiled code accepts only one kind
     present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
     return _Text(offsets.astype(np.int64), raw, present)
 

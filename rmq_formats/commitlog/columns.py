@@ -29,13 +29,13 @@ from rmq_formats.properties import PropertyParser
 
 BadRecord = tuple[int, int]  # physical offset and size of a record whose body has changed
 
-_LONGEST_TEXT = (1 << 15) - 1  # of topics and properties, which state their length in 16 bits
-_GROWTH = 3  # a malformed byte becomes a character of three
+_LONGEST_TEXT = (1 << 15) - 1  # the longest topic or property list: their lengths have 16 bits
+_GROWTH = 3  # a malformed byte becomes a character of three bytes
 _LARGEST = (1 << 31) - 1  # the largest offset in Arrow's arrays
-_ID_SIZE = 56  # of an offset id with an IPv6 address
+_ID_SIZE = 56  # characters of an offset id with an IPv6 address
 _PORT_SIZE = 4
 _SPARE = 1 << 14  # bytes for the growth of malformed texts in a batch, which are rare
-_SLOTS = 1 << 12  # for distinct texts, at first
+_SLOTS = 1 << 12  # the initial number of slots for distinct texts
 _HEAP_SIZE = 1 << 16
 _MORE = 4
 _SEED = secrets.randbits(31)
@@ -171,7 +171,7 @@ def _column_room(count: int, size: int) -> Column:
 
 def _output_room(rows: int, bodies: int, topics: int, properties: int, texts: int) -> RecordColumns:
     """Allocate the output for records whose parts have these total sizes; *texts*: properties in valid UTF-8."""
-    most = properties // 3 + rows  # each takes at least three bytes, except that the last one has no separator
+    most = properties // 3 + rows  # a property takes at least three bytes, but the last one of a row has no separator
     return RecordColumns(
         good_positions=_room(np.int64, rows),
         bad_positions=_room(np.int64, rows),

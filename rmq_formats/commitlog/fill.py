@@ -82,7 +82,7 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 class Column(NamedTuple):
     """A column of texts or bytes."""
 
-    ends: Sizes  # of each row, after a zero
+    ends: Sizes  # the end of each row, after a leading zero
     data: Bytes
     present: Bytes  # 0 for NULL
 
@@ -90,21 +90,21 @@ class Column(NamedTuple):
 class Properties(NamedTuple):
     """The columns that come from the properties."""
 
-    list_ends: Sizes  # where each row's properties end, after a zero
+    list_ends: Sizes  # the end of each row's properties, after a leading zero
     name_numbers: Sizes  # number of each property's name
     values: Column
     raw: Column
     tags: Column
     uniq_key: Column
-    key_list_ends: Sizes  # where each row's keys end, after a zero
-    keys: Column  # `present` is by row
+    key_list_ends: Sizes  # the end of each row's keys, after a leading zero
+    keys: Column  # one `present` per row
 
 
 class RecordColumns(NamedTuple):
     """All columns of a group of records."""
 
     good_positions: Integers  # positions of the records that became rows
-    bad_positions: Integers  # of those whose body has changed
+    bad_positions: Integers  # positions of the records whose body does not match its CRC
     body: Column
     int32_columns: NDArray[np.int32]  # one row for each name in INT32_COLUMNS
     int64_columns: Integers  # one row for each name in INT64_COLUMNS
@@ -120,9 +120,9 @@ class PropertyNames(NamedTuple):
     """The distinct property names, and the values of the current row."""
 
     texts: TextTable
-    last_row_plus_one: Sizes  # by name: the last row that had it; the zeros of a new array mean "in no row"
-    property_number: Sizes  # by name: which of that row's properties it is
-    value_starts: Integers  # of the row's values
+    last_row_plus_one: Sizes  # by name, the index of the last row with this property plus 1; 0: in no row
+    property_number: Sizes  # by name, the index of this property in that row
+    value_starts: Integers  # the start of each value of the row
     value_ends: Integers
     scratch: Bytes  # the row's text with malformed bytes replaced
 

@@ -51,7 +51,7 @@ MAGIC_V2 = -626843477  # 0xDAA320AB, 5.1.0+: the topic length has two bytes
 MAGIC_BLANK = -875286124  # 0xCBD43194
 
 DEFAULT_SEGMENT_SIZE = 1 << 30
-BRIDGE_FLAG = int.from_bytes(b"LOST")  # of records that a repair writes over lost bytes: see `bridge`
+BRIDGE_FLAG = int.from_bytes(b"LOST")  # the flag of records that a repair writes over lost bytes: see `bridge`
 
 _HEAD = (
     ("total_size", "i", "the full record, these four bytes included"),

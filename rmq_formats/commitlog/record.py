@@ -44,8 +44,8 @@ from rmq_formats.properties import (
 _V6_SIZE = 16
 
 
-INVALID_MAGIC_PREFIX = "invalid magic "  # before the number, in the reason why bytes are not a record
-OTHER_OFFSET_PREFIX = "physical_offset "  # before the offset that a record states, in the same reason
+INVALID_MAGIC_PREFIX = "invalid magic "  # precedes the number in the reason why bytes are not a record
+OTHER_OFFSET_PREFIX = "physical_offset "  # precedes the offset that a record states, in the same kind of reason
 BRIDGE_REASON = "a repair wrote a bridge record over the lost bytes"
 
 
@@ -292,7 +292,7 @@ def _stored_properties(row: Mapping[str, Any]) -> bytes:
     return text + PROPERTY_SEPARATOR.encode() if text and len(text) < row["properties_length"] else text
 
 
-_TOPIC = "RMQ_LAKE_BRIDGE"  # its beginning, in a small hole
+_TOPIC = "RMQ_LAKE_BRIDGE"  # the topic; a small hole has only its beginning
 _SMALLEST = MIN_RECORD_SIZE + 1
 _LONGEST_V1 = 127  # bytes of a topic
 

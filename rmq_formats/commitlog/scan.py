@@ -132,7 +132,7 @@ IO_ERROR = "io_error"
 
 _MAGIC_SIZE = 4
 NO_TERM = kernels.NO_TERM
-_UNREADABLE = -1  # in addition to the kinds that the kernels find
+_UNREADABLE = -1  # an additional kind, which the kernels do not return
 
 
 class RawRecords(NamedTuple):
@@ -140,9 +140,9 @@ class RawRecords(NamedTuple):
 
     buffer: Bytes
     base_offset: int  # physical offset of the buffer's first byte
-    positions: Integers  # of each record, after its DLedger entry header if it has one
+    positions: Integers  # the start of each record, after its DLedger entry header if it has one
     sizes: Sizes
-    header_size: int = 0  # of the DLedger entry header before each record
+    header_size: int = 0  # the size of the DLedger entry header before each record
 
 
 def scan(
@@ -191,8 +191,8 @@ class _Walker:
     log: "_Log"
     end: int
     tail: OpenTail
-    term_before: Callable[[int], int]  # of the entry that ends at a position
-    term: int  # of the last entry, where a leftover may follow
+    term_before: Callable[[int], int]  # returns the term of the entry that ends at a position
+    term: int  # the term of the last entry, if leftovers may follow it
     held: RawRecords | None = None  # a copy of the last record, until the next bytes show whether it is complete
 
     def walk(self, position: int) -> Iterator[RawRecords | Piece]:

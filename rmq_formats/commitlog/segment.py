@@ -396,7 +396,7 @@ UNDECIDED_REASON = (
 )
 UNSETTLED_REASON = "the newest record is not complete yet"
 
-_MOST_LOOKS = 3  # at one place
+_MOST_LOOKS = 3  # times that the same position is examined
 _WINDOW = 1 << 20
 _NEAR = 1 << 16
 _LARGEST_ENTRY = 16 << 20

@@ -117,7 +117,7 @@ class QueueBuilder:
         """
         self.kind = kind
         self.file_size = file_size
-        self.start: int | None = None  # of the first file
+        self.start: int | None = None  # the start of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
         self.first_after_blank: int | None = None  # physical offset of the unit after the first of them
         self._losses = LostLogRanges(lost)

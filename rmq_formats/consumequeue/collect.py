@@ -51,7 +51,7 @@ _UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes 
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
-_MANY_OF_A_QUEUE = 256  # of each queue, on average: fewer are not worth a write of their own
+_MANY_OF_A_QUEUE = 256  # average number of units per queue; fewer are not worth a write of their own
 _TEXT_ROOM = 1 << 17  # more than the longest text of a property
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
@@ -63,7 +63,7 @@ class PackedUnits(NamedTuple):
     names: list[QueueName]  # sorted
     starts: Integers
     units: NDArray[np.void]
-    tag_numbers: NDArray[np.int32]  # of each unit, -1 for none; empty unless asked for
+    tag_numbers: NDArray[np.int32]  # the tag number of each unit, -1 for none; empty unless requested
     tags: list[str]
 
     def queues(self) -> Iterator[tuple[QueueName, slice]]:
@@ -133,7 +133,7 @@ class UnitCollector:
         properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
         tag = self._tags.number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
-            if unit.is_multi_dispatched:  # from now on the compiled pass finds it
+            if unit.is_multi_dispatched:  # the compiled pass finds this queue from now on
                 topic = unit.queue.topic
                 self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
             if self._count == self._units.shape[1]:
@@ -190,7 +190,7 @@ class _Queues:
 
     def __init__(self, batch_topics: frozenset[str]) -> None:
         self.batch_topics = batch_topics
-        self.names: list[QueueName] = []  # by number
+        self.names: list[QueueName] = []  # the names of queues, by number
         self._numbers: dict[QueueName, int] = {}
         self._known = 0
         self._names_end = 0

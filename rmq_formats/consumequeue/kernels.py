@@ -44,7 +44,7 @@ ORDINARY_TOPIC, DELAYED_TOPIC, BATCH_TOPIC = range(3)
 
 # The reasons why a pass stops, and what the caller does before it calls again from the same record, of which no unit
 # was added. A tag may have been numbered already; numbering it again finds the same number.
-DONE = 0  # all records are read
+DONE = 0  # all records were read
 NEW_QUEUE = 1  # add the row of the record's queue
 NEEDS_SCALAR = 2  # let the scalar module collect this record, and begin after it
 NO_UNIT_ROOM = 3  # empty `units`
@@ -58,7 +58,7 @@ _TAGS, _DELAY, _MULTI_DISPATCH, _MULTI_OFFSET, _LMQ = (
 _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "09,/ ")
-_SAFE_DIGITS = 18  # of a number that certainly fits into 64 bits
+_SAFE_DIGITS = 18  # digits of a number that certainly fits into 64 bits
 _LOW_32 = (1 << 32) - 1
 _SPREAD = 0x45D9F3B5
 
@@ -66,8 +66,8 @@ _SPREAD = 0x45D9F3B5
 class QueueTable(NamedTuple):
     """The known queues, by the bytes of their names."""
 
-    slots: Integers  # row in `keys` of the queue with this hash, -1 for none; the size is a power of two
-    keys: Integers  # a row a queue; its name is at a place in `names`
+    slots: Integers  # row in `keys` of the queue with this hash; -1: none. The size is a power of two
+    keys: Integers  # one row per queue, with the position of its name in `names`
     names: Bytes
 
 
@@ -85,8 +85,8 @@ class DispatchSettings(NamedTuple):
 class TagTable(NamedTuple):
     """The texts of TAGS by number; all arrays are empty if they are not needed."""
 
-    cache: NDArray[np.int32]  # number of the text that was seen last with a hash that leads here, -1 for none
-    ends: Integers  # of each text, after a zero
+    cache: NDArray[np.int32]  # number of the last text whose hash leads to this slot; -1: none
+    ends: Integers  # the end of each text, after a leading zero
     text: Bytes
 
 

@@ -355,7 +355,7 @@ class FieldDifference(NamedTuple):
     """One field with another value than expected."""
 
     part: IndexFilePart
-    number: int  # of the slot or the entry
+    number: int  # the number of the slot or entry
     field: str
     position: int
     found: int
@@ -375,7 +375,7 @@ class BlockComparison:
         self.header: list[FieldDifference] = []
         self.counts = dict.fromkeys(IndexFilePart, 0)  # differing header fields, slots, entries
         self.differing_bits = 0  # differing bits
-        self.zeroed_rows = 0  # of the differing slots and entries, those that are zero in the real file
+        self.zeroed_rows = 0  # differing slots and entries that are zero in the real file
         self._geometry = geometry
         self._read = read
 

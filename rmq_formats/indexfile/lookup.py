@@ -106,7 +106,7 @@ class IndexReader:
 
 
 _LOOKED_AT = 16  # entries at either end of a file
-_HOPS = 64  # from a slot to one of them
+_HOPS = 64  # steps from a slot to one of these entries
 _TRIED = 1 << 16
 _BLOCK = 1 << 20
 

@@ -16,7 +16,7 @@ _COLON, _SPACE, _T_LARGE, _T_SMALL, _Z_LARGE, _Z_SMALL = (ord(letter) for letter
 _DAYS_OF_400_YEARS, _DAYS_TO_1970 = 146097, 719468
 _NO_DAY, _MOST_DIGITS = -(1 << 31), 19
 _MICROSECONDS = 1_000_000
-_DAY_SIZE, _CLOCK_SIZE = 10, 19  # of 2026-11-23, and of that with T10:00:00
+_DAY_SIZE, _CLOCK_SIZE = 10, 19  # the lengths of 2026-11-23 and of 2026-11-23T10:00:00
 
 
 @compiled
@@ -54,7 +54,7 @@ def read_decimals(
                 value = value * 10 + byte_at(data, place) - _ZERO
         for _ in range(scale - fraction):
             value *= 10
-        if 0 <= value <= limit:  # one of more than 63 bits is below 0
+        if 0 <= value <= limit:  # a value of more than 63 bits is negative here
             values[row] = -value if is_negative else value
             states[row] = PRESENT
 
@@ -87,7 +87,7 @@ def read_timestamps(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, s
         if not _is_there(data, at, states, row):
             continue
         fraction = at + 1 + _CLOCK_SIZE
-        size = end - fraction  # of the point and the digits
+        size = end - fraction  # the length of the point and the digits after it
         if size < 0 or size == 1 or size > 7 or byte_at(data, at) != _QUOTE:
             continue
         if byte_at(data, end) not in (_Z_LARGE, _Z_SMALL):

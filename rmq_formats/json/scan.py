@@ -23,20 +23,20 @@ _PLUS, _POINT, _E_SMALL, _E_LARGE, _U = ord("+"), ord("."), ord("e"), ord("E"), 
 _SPACE, _TAB, _LINE_FEED, _RETURN = ord(" "), ord("\t"), ord("\n"), ord("\r")
 _TRUE, _FALSE, _NULL = (int.from_bytes(word, "big") for word in (b"true", b"fals", b"null"))
 _DEEPEST = 100  # nested objects and arrays
-_MOST_KEYS = 512  # of all open objects together
+_MOST_KEYS = 512  # keys of all open objects together
 _FNV_BASIS, _FNV_PRIME = 2166136261, 16777619
 _LOW_32 = (1 << 32) - 1
 _PLACES = 4  # positions per member: start and end of its key, start and end of its value
 _NO_CHARACTER = -1
-_ESCAPED = np.full(256, _NO_CHARACTER, np.int64)  # by the letter after the backslash
+_ESCAPED = np.full(256, _NO_CHARACTER, np.int64)  # the escaped character, by the letter after the backslash
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
 
 class Members(NamedTuple):
     """The members of objects or arrays, one after the other."""
 
-    kinds: Bytes  # of each document: the wanted one, MISSING (null as well) or REFUSED
-    ends: Sizes  # where the members of each document end
+    kinds: Bytes  # the kind of each document: the wanted one, MISSING (also for null) or REFUSED
+    ends: Sizes  # the end of the members of each document
     places: NDArray[np.int32]  # a row per member: start and end of its key, in quotes, and of its value
 
 

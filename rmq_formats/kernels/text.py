@@ -261,8 +261,8 @@ def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
     """Return the slices of the next property and the position after it, byte by byte."""
     while at < end:
         first = -1  # the item's first name-value separator
-        last_other = at - 1  # its last byte that is not such a separator
-        separators = 0  # those between the first and that byte
+        last_other = at - 1  # the last byte that is not such a separator
+        separators = 0  # separators between the first byte and that one
         seen = 0
         item_end = at
         while item_end < end:

@@ -26,7 +26,7 @@ from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import MAX_LONG, MIN_INT
 from rmq_formats.rocksdb.layout import INDEX_VALUE, QUEUE_OFFSET_SIZE, UNIT_VALUE, QueuePrefix
 
-Units = NDArray[np.void]  # of PACKED_UNIT
+Units = NDArray[np.void]  # an array of PACKED_UNIT
 
 _VALUES = dtype_of(UNIT_VALUE)
 _AT_ONCE = 1 << 16  # blank units in one array
@@ -54,11 +54,11 @@ class QueueRowBuilder:
         self.name = name
         self.first = UnitPlace(MAX_LONG, -1)  # lowest number
         self.last = UnitPlace(-1, -1)  # newest record
-        self.highest = -1  # number; above that of the newest record if the queue was deleted and recreated
+        self.highest = -1  # the highest number; above that of the newest record if the queue was deleted and recreated
         self.overwritten = 0  # units whose number is not above the numbers of all earlier records
         self.blanks = 0
         self.units = 0  # without blanks
-        self.newest_ms = 0  # when the newest of its records was stored
+        self.newest_ms = 0  # store time of the queue's newest record
         self._losses = LostLogRanges(lost)
         self._segments = np.array(segments, np.int64)
 
@@ -199,7 +199,7 @@ def _read_keys(buffer: Bytes, ends: Integers, offsets: Integers, hashes: Sizes) 
             continue
         letter, key, key_end = byte_at(buffer, topic_end + 1), topic_end + 3, last
         if letter in (_KEY_LETTER, _TAG_LETTER):
-            key_end -= 1  # after the key comes the unique key
+            key_end -= 1  # the unique key follows the key
             while key_end >= key and byte_at(buffer, key_end) != _AT:
                 key_end -= 1
         if key_end < key or (letter == _UNIQUE_LETTER and key_end == key):

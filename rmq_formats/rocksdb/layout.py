@@ -67,8 +67,8 @@ BOUND_FAMILY = "offset"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
 SEPARATOR = b"\x01"
-QUEUE_OFFSET_SIZE = 8  # of the queue offset, with which a unit's key ends
-ABOVE_ALL_QUEUE_OFFSETS = b"\x80"  # after a prefix: no key of a unit of the queue comes later
+QUEUE_OFFSET_SIZE = 8  # bytes of the queue offset at the end of a unit's key
+ABOVE_ALL_QUEUE_OFFSETS = b"\x80"  # after a prefix, greater than every key of the queue's units
 _MIN, _MAX = b"min", b"max"
 
 
@@ -230,7 +230,7 @@ class TimerRow(NamedTuple):
     delivery_ms: int  # floored to timerRocksDBPrecisionMs
     unique_key: str
     size: int
-    physical_offset: int  # of the record in `rmq_sys_wheel_timer`
+    physical_offset: int  # the offset of the record in `rmq_sys_wheel_timer`
 
 
 def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:

@@ -44,7 +44,7 @@ KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends
 _PAGES = 16
 
 _TEXTS = ".texts"  # suffix of the texts that belong to a file of keys
-_FRAME = Struct("<qq")  # how many texts follow, in how many bytes
+_FRAME = Struct("<qq")  # the number of texts that follow, and their size in bytes
 
 
 class Key(NamedTuple):

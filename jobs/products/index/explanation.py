@@ -100,7 +100,7 @@ class ExplainedFile:
 
     broker_file: BrokerIndexFile
     verdict: FileVerdict
-    survivor: Survivor | None = None  # its position in the sequence; None if size or header are invalid
+    survivor: Survivor | None = None  # the file's position in the key sequence; None if its size or header is invalid
     comparison: FileComparison | None = None
     detail: str = ""
     right_name: str = ""  # the correct name of a file that has the name of another one

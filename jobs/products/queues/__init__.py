@@ -44,7 +44,7 @@ class DifferenceKind(StrEnum):
     # Messages from before a queue restarted at 0.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
     QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
-    DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # it is unknown which of the two
+    DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # deleted or lost: the evidence does not decide
 
 
 _LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}

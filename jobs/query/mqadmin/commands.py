@@ -47,7 +47,7 @@ _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
-_GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # they only look in its name
+_GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # these commands only read in the name of a group
 _TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
 
 _NOTHING_ASKED = Reason(
@@ -188,7 +188,7 @@ def _by_id(call: MqadminCall) -> ExitCode:
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
     """Return the answer of a broker, which may or may not compare the topic of an offset id's message."""
     stored = topic
-    for message in answer.messages[:1]:  # one that waits under a topic of the broker's own was sent to another
+    for message in answer.messages[:1]:  # a message that waits under a system topic was sent to another topic
         stored = message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
     if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
         return answer
