@@ -47,11 +47,11 @@ class BrokenLink(NamedTuple):
     part: str  # slot, entry
     number: int
     position: int
-    points_at: int
-    expected: int
+    found_entry: int
+    expected_entry: int
 
     def __str__(self) -> str:
-        return f"{self.part} {self.number} points to entry {self.points_at}, not to {self.expected}"
+        return f"{self.part} {self.number} points to entry {self.found_entry}, not to {self.expected_entry}"
 
 
 def find_broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:

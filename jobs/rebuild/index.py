@@ -266,14 +266,14 @@ class IndexRebuildPlanner:
                 if not one.doubt and one.kind in complete
                 and not any(one.first_key <= key <= one.end_key for key in doubtful)
                 # The files next to it are right, or a wrong file is in its place for comparison with the new one.
-                and (not held & {one.previous_name, one.next_name} or any(map(one.can_have_name, damaged)))
+                and (not held & {one.previous_kept_name, one.next_kept_name} or any(map(one.can_have_name, damaged)))
             ]  # fmt: skip
         lost = [keys.find_first_key(start) for start, _ in keys.lost_ranges] if kept or damaged else []
         planned = [
             one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.first_key <= key <= one.end_key for key in lost) else one
             for one in planned
         ]
-        for _, group in groupby(planned, key=attrgetter("previous_name")):
+        for _, group in groupby(planned, key=attrgetter("previous_kept_name")):
             gap = list(group)
             # They replace damaged files in their place, one by one or all.
             replaced = [name for name in damaged if gap[0].can_have_name(name)]
@@ -297,7 +297,7 @@ class IndexRebuildPlanner:
 
     def _choose_names(self, gap: Sequence[PlannedFile]) -> Sequence[str]:
         """Return names that sort into their place: the recorded ones if these are in order."""
-        keys, before, following = self.explanation.key_sequence, gap[0].previous_name, gap[0].next_name
+        keys, before, following = self.explanation.key_sequence, gap[0].previous_kept_name, gap[0].next_kept_name
         # A file was created by its first key, or by the last one before it; a log may have no keys.
         found = [
             keys.read_keys(one.first_key, one.first_key + 1) or keys.read_keys(one.first_key - 1, one.first_key)

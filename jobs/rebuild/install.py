@@ -100,7 +100,7 @@ class Installation:
     obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
     @property
-    def base_path(self) -> Path:
+    def staging_prefix(self) -> Path:
         """The prefix of the names of staging folders and replaced files: the folder, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(SET_ASIDE_MARK)[0])
 
@@ -112,7 +112,7 @@ class Installation:
 
     def list_steps(self, *, is_done: bool = False) -> Iterator[str]:
         """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
-        aside = self.aside.name if is_done else f"{self.base_path.name}{SET_ASIDE_MARK}TIME"
+        aside = self.aside.name if is_done else f"{self.staging_prefix.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:
             yield from (
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
@@ -240,8 +240,8 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
     )
 
 
-def plan_file_installation(folder: Path, files: Mapping[str, Path], base_path: Path) -> Installation:
-    """Return the installation of single files; staging and replaced files are named after *base_path*."""
+def plan_file_installation(folder: Path, files: Mapping[str, Path], staging_prefix: Path) -> Installation:
+    """Return the installation of single files; staging and replaced files are named after *staging_prefix*."""
     there = [folder / name for name in files if (folder / name).is_file()]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(
@@ -250,7 +250,7 @@ def plan_file_installation(folder: Path, files: Mapping[str, Path], base_path: P
         tuple(path.name for path in there),
         status,
         _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
-        _new_aside_name(base_path),
+        _new_aside_name(staging_prefix),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.read(path)) is not None},
         obstacles=(
@@ -335,10 +335,10 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
     """
     if plan.obstacles:
         raise NotInstalledError("; ".join(plan.obstacles))
-    base_path = plan.base_path
+    staging_prefix = plan.staging_prefix
     with run_as_user(plan.folder_stat.st_uid, plan.folder_stat.st_gid):
-        delete_killed_attempts(base_path)
-        staging = base_path.with_name(f"{base_path.name}{UNFINISHED_MARK}{uuid4()}")
+        delete_killed_attempts(staging_prefix)
+        staging = staging_prefix.with_name(f"{staging_prefix.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
         made = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -361,12 +361,12 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
             raise
         finally:
             os.close(made)
-        flush_directory(base_path.parent)
+        flush_directory(staging_prefix.parent)
 
 
-def delete_killed_attempts(base_path: Path) -> None:
+def delete_killed_attempts(staging_prefix: Path) -> None:
     """Delete the staging directories of installations that were killed."""
-    for leftover in base_path.parent.glob(f"{base_path.name}{UNFINISHED_MARK}*"):
+    for leftover in staging_prefix.parent.glob(f"{staging_prefix.name}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
 
 

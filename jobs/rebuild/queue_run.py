@@ -155,7 +155,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             str(out),
             scratch,
             lost=tuple(sorted([*summary.gaps, *log.damaged])),
-            segments=tuple(segment.base_offset for segment in store.segments),
+            segment_base_offsets=tuple(segment.base_offset for segment in store.segments),
         )
         if is_database:
             database = build_database(workers, recipe, log.ranges, store, out / summary.folder)

@@ -48,7 +48,7 @@ class QueueRecipe:
     directory: str
     scratch: Scratch
     lost: tuple[tuple[int, int], ...]  # ranges of the log whose records are lost
-    segments: tuple[int, ...]  # base offsets of the log's segments
+    segment_base_offsets: tuple[int, ...]  # base offsets of the log's segments
 
 
 class BuiltFile(NamedTuple):
@@ -122,8 +122,9 @@ class _Queue:
     def __init__(self, recipe: QueueRecipe, name: QueueName, attempt: Path) -> None:
         self._built = BuiltQueue(name, [])
         self._directory = Path(recipe.directory)
-        begins_at_0 = recipe.segments[:1] == (0,)
-        self._file_0_end = [*recipe.segments, MAX_LONG][1] if begins_at_0 else 0  # the end of the log's first segment
+        begins_at_0 = recipe.segment_base_offsets[:1] == (0,)
+        # The end of the log's first segment.
+        self._file_0_end = [*recipe.segment_base_offsets, MAX_LONG][1] if begins_at_0 else 0
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind

@@ -120,9 +120,9 @@ class Journal:
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done."""
-        folder, is_checkpoint = plan.folder, plan.base_path.name == CHECKPOINT_PART
+        folder, is_checkpoint = plan.folder, plan.staging_prefix.name == CHECKPOINT_PART
         exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
-        part = plan.base_path.name if plan.is_exchange or is_checkpoint else "log"
+        part = plan.staging_prefix.name if plan.is_exchange or is_checkpoint else "log"
         made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}
         entry = JournalEntry(
             part, str(folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,

@@ -443,7 +443,8 @@ class _Repair:
         if not bases and any(one.kind in DAMAGED_RECORD_KINDS | MISSING_RECORD_KINDS for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
-            self.segments, changed = repair_segments(store, plan, bases, self.work / "log", self.workers)
+            repaired = repair_segments(store, plan, bases, self.work / "log", self.workers)
+            self.segments, changed = repaired.segments, repaired.rejected_row_offsets
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
                 "that is restored from the lake: move it out of the folder after you have installed this "

@@ -83,8 +83,8 @@ class RestoreRequest:
     lake: Lake
     out: Path
     broker: str | None = None
-    start: int = 0
-    until: int | None = None
+    start_offset: int = 0
+    end_offset: int | None = None
     segment_size: int | None = None
     given_settings: GivenSettings = NO_GIVEN_SETTINGS
     with_queues: bool = True
@@ -182,7 +182,9 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
 def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
-    plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
+    plan = plan_log(
+        request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
+    )
     unfinished = request.out / UNFINISHED_MARK
     complete = _claim_output(request, known, plan)
     if complete is not None:
@@ -195,7 +197,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     summary = _summarize(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     seen = (state.get("config_files") or {}).get("files", {})
-    written, notes, lost = write_config(request.lake, known.store_id, request.out, request.until, seen)
+    written, notes, lost = write_config(request.lake, known.store_id, request.out, request.end_offset, seen)
     summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
     summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     places = [

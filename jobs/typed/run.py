@@ -36,7 +36,7 @@ from jobs.typed.typings import (
     EVERY_ROW,
     NEVER_TYPED,
     StoreProgress,
-    TableChange,
+    TableCommit,
     TopicState,
     Typing,
     commit_typing,
@@ -311,7 +311,7 @@ def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
 
 def _changes(
     topics: Sequence[_Topic], done: TypingResult, before: Typing, *, replaces_dead: bool
-) -> Iterable[TableChange]:
+) -> Iterable[TableCommit]:
     """Yield the commits, typed tables first, so that a retyped message is always in at least one table."""
     dead_removed: list[ObsoleteRows] = []
     for topic in topics:
@@ -321,12 +321,12 @@ def _changes(
         for table, columns in topic.state.tables.items():
             added = tuple(done.actions.get(table, ()))
             if added or topic.removed or known.get(table) != columns:
-                yield TableChange(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
+                yield TableCommit(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
         for table in known.keys() - topic.state.tables.keys():  # tables of removed types are emptied
-            yield TableChange(table, known[table], replaces=True)
+            yield TableCommit(table, known[table], replaces=True)
     dead = tuple(done.actions.get(DEAD_LETTERS.name, ()))
     if dead or dead_removed or not before.number:
-        yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
+        yield TableCommit(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 
 
 def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: Typing) -> TopicSummary:

@@ -66,7 +66,7 @@ NEVER_TYPED = TopicState({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class TableChange:
+class TableCommit:
     """One commit of a typing."""
 
     table: str
@@ -82,7 +82,7 @@ class Typing:
 
     number: int
     topics: Mapping[str, TopicState]
-    changes: tuple[TableChange, ...]
+    changes: tuple[TableCommit, ...]
     detail: Mapping[str, object] = field(default_factory=dict)
     version: int = MANIFEST_VERSION
 
@@ -111,7 +111,7 @@ class Typing:
         for state in values["topics"].values():
             state["stores"] = {store: StoreProgress(**reached) for store, reached in state["stores"].items()}
             state["tables"] = {table: pa.schema(parse_columns(text)) for table, text in state["tables"].items()}
-        values["changes"] = tuple(TableChange(**one) for one in values["changes"])
+        values["changes"] = tuple(TableCommit(**one) for one in values["changes"])
         values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}
         return cls(**values)
 

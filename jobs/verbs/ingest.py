@@ -14,9 +14,9 @@ from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, make_workers, start_workers
 from jobs.command.options import (
     DURATION,
+    DURATION_OR_TIME,
     MILLISECONDS,
     POSITIVE_INTEGER,
-    UNTIL,
     StorePlace,
     flag,
     hash_slots_option,
@@ -119,7 +119,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         "DURATION", "With --follow, the maximum delay before a new message is read; by default 5s.", DURATION
     ),
     until: float | None = option(
-        "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", UNTIL
+        "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", DURATION_OR_TIME
     ),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
     iceberg: str | None = iceberg_option,

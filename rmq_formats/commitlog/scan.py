@@ -22,10 +22,10 @@ from rmq_formats.commitlog.segment import (
     Framing,
     LeftoverCheck,
     NextWritten,
-    OpenTail,
     Piece,
     PieceKind,
     SegmentBytes,
+    TailClassifier,
     assume_left_over,
 )
 from rmq_formats.errors import CorruptData, FormatError, is_disk_error
@@ -179,7 +179,7 @@ def scan(
                 return
             start = first
         file = SegmentBytes(read, segment_size, base_offset, framing)
-        tail = OpenTail(file, log.find_record, store_timestamp, why_left_over, final=final)
+        tail = TailClassifier(file, log.find_record, store_timestamp, why_left_over, final=final)
         term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: NO_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
     finally:
@@ -190,7 +190,7 @@ def scan(
 class _Walker:
     log: "_Log"
     end: int
-    tail: OpenTail
+    tail: TailClassifier
     term_before: Callable[[int], int]  # returns the term of the entry that ends at a position
     term: int  # the term of the last entry, if leftovers may follow it
     held: RawRecords | None = None  # a copy of the last record, until the next bytes show whether it is complete

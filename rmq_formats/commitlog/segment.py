@@ -10,8 +10,8 @@ if no valid record follows.
 Damage does not end a walk. It continues at the next record that is valid by its magic number, lengths, own offset and
 body CRC. In the segment to which a broker is writing, bytes that may be an unfinished write are not damage: they are
 left for the next run unless a later record contradicts them, and even then they are read again first, because the
-broker may have completed them in the meantime (`OpenTail`). Recovery moves the write position back and leaves old
-records after it. So a later record whose store time is before that of the last valid record is a leftover, unless
+broker may have completed them in the meantime (`TailClassifier`). Recovery moves the write position back and leaves
+old records after it. So a later record whose store time is before that of the last valid record is a leftover, unless
 queues prove that it is part of the log. The new leader of a DLedger group causes the same in the logs of other members,
 and an old entry may directly follow the last new one: an entry with a lower term than the one before it is a leftover.
 """
@@ -134,10 +134,10 @@ def walk_segment(
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
     """
-    yield from _walk_on(log, start, OpenTail(log, log.find_record, store_timestamp, why_left_over, final=final))
+    yield from _walk_on(log, start, TailClassifier(log, log.find_record, store_timestamp, why_left_over, final=final))
 
 
-def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[Piece]:
+def _walk_on(log: "SegmentBytes", position: int, tail: "TailClassifier") -> Iterator[Piece]:
     final = tail.final
     term = LOWEST_TERM if final else log.term_before(position)
     record: MessageRecord | None = None
@@ -181,7 +181,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
 
 
 @dataclass
-class OpenTail:
+class TailClassifier:
     """
     Distinguishes damage from leftovers in a segment that a broker may be writing to.
 

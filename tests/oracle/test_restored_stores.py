@@ -148,7 +148,7 @@ def _restored(store: Path, out: Path, release: str) -> RestoreSummary:
 
 def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:
     wanted = SMALL_GEOMETRY.wanted_with_conf(release)
-    return RestoreRequest(Lake(str(lake)), out, start=start, until=until, given_settings=wanted)
+    return RestoreRequest(Lake(str(lake)), out, start_offset=start, end_offset=until, given_settings=wanted)
 
 
 def _messages(life: str, count: int) -> list[ClientMessage]:

@@ -186,7 +186,7 @@ class _FileWriter:
             return False
         self._left_out, self._found, earlier_runs_end = 0, found, self._needs_lake_until
         self._needs_lake_until = end
-        builder.resume_file(builder.slots, read_previous_header(self._output, self._work.file_ordinal))
+        builder.resume_file(builder.slots, start_header_after_previous_file(self._output, self._work.file_ordinal))
         for records in self._records_of(begin, end):
             for block in pack_keys(records, table, begin, with_places=True):
                 last = int(np.searchsorted(block.keys["physical_offset"].astype(np.int64), end))
@@ -306,7 +306,7 @@ def read_index_file_entries(
     return entries, found
 
 
-def read_previous_header(output: RunOutput, file_ordinal: int) -> IndexHeader:
+def start_header_after_previous_file(output: RunOutput, file_ordinal: int) -> IndexHeader:
     """Return the end of the previous index file in the lake, with which a file without entries begins."""
     snapshot = open_table(output.lake, INDEX_FILES.name)
     own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == file_ordinal - 1)

@@ -31,12 +31,12 @@ class PlannedFile(NamedTuple):
     end_key: int
     kind: BuiltFileKind
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
-    previous_name: str = ""  # name of the kept file that it follows; empty: it comes before all
-    next_name: str = ""  # name of the kept file after it
+    previous_kept_name: str = ""  # name of the kept file that it follows; empty: it comes before all
+    next_kept_name: str = ""  # name of the kept file after it
 
     def can_have_name(self, name: str) -> bool:
         """Return whether a file with this name is between the same kept files."""
-        return self.previous_name < name and (not self.next_name or name < self.next_name)
+        return self.previous_kept_name < name and (not self.next_kept_name or name < self.next_kept_name)
 
 
 def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
@@ -107,7 +107,7 @@ class IndexPlan:
         gaps.append(last if counts[-1] >= capacity else ())
         names = ["", *(one.broker_file.name for one in kept), ""]
         planned = [
-            one._replace(previous_name=before, next_name=following)
+            one._replace(previous_kept_name=before, next_kept_name=following)
             for gap, (before, following) in zip(gaps, pairwise(names), strict=True)
             for one in gap
         ]

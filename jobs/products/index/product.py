@@ -42,7 +42,7 @@ class ContinuationPoint(NamedTuple):
     geometry: Known[Geometry]
     writers: Writers
     from_offset: int  # keys of messages before it are in the lake already
-    files: tuple[BrokerIndexFile, ...] = ()  # the broker's files, only in the first run
+    first_run_files: tuple[BrokerIndexFile, ...] = ()  # the broker's files; empty in later runs
     file_ordinal: int = 0  # the ordinal of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
     entries_without_row: int = 0  # number of its entries without a row, whose messages are not in the lake
@@ -148,9 +148,9 @@ def plan_index_files_work(opening: ContinuationPoint, run: Run, keys: KeySequenc
     index = IndexPlan(run.store.storage, keys, opening.geometry.value, opening.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
     earlier_runs_end = run.from_offset if opening.from_offset < run.from_offset else 0
-    if not opening.files:
+    if not opening.first_run_files:
         return list(_continued(opening, run, index, earlier_runs_end))
-    found = FilePlacer(keys, index.geometry, run.store).place_all(opening.files)
+    found = FilePlacer(keys, index.geometry, run.store).place_all(opening.first_run_files)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
     return [
@@ -208,7 +208,7 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     """Return the broker's files and the missing ones, in order; the newest one extends to the log's end."""
     # Each survivor (0) before the planned ones that come after it (1).
     made = [
-        (one.previous_name, 1, one.first_key, index.new_file_recipe(one.first_key, one.end_key))
+        (one.previous_kept_name, 1, one.first_key, index.new_file_recipe(one.first_key, one.end_key))
         for one in index.plan_missing_files(survivors, completes=bool(survivors))
         if one.kind is not BuiltFileKind.OPEN or one.end_key > one.first_key
     ]

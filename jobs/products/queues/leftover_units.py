@@ -33,8 +33,8 @@ from jobs.products.queues.unmatched import (
     ResolvedRecords,
     UnmatchedUnit,
     classify_gap_units,
-    consecutive_runs,
     find_gaps_without_file,
+    run_starts_and_lengths,
 )
 from jobs.store.units import Units, is_deleted, read_stored_units
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -198,7 +198,7 @@ class _Settling:
             and one.position not in wanted
             and self._name.kind is QueueKind.PLAIN
         }
-        for start, count in consecutive_runs(np.array(sorted(blanks), np.int64)):
+        for start, count in run_starts_and_lengths(np.array(sorted(blanks), np.int64)):
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue

@@ -109,7 +109,7 @@ class QueueRemainder:
     def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
         """Record the positions of matched units."""
         known = self._kept_runs if is_kept else self._runs
-        for start, length in consecutive_runs(positions):
+        for start, length in run_starts_and_lengths(positions):
             if known and sum(known[-1]) == start:
                 known[-1] = known[-1][0], known[-1][1] + length
             else:
@@ -188,7 +188,7 @@ def gaps_between(start: int, end: int, matched_runs: NDArray[np.int64]) -> Itera
     yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
 
 
-def consecutive_runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def run_starts_and_lengths(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield start and length of each run of consecutive positions."""
     some = slices_between_cuts(positions.size, np.diff(positions) != 1)
     return ((int(positions[one.start]), one.stop - one.start) for one in some)

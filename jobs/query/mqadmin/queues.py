@@ -37,7 +37,7 @@ _FOUND, _NO_MATCHED, _NO_NEW, _ILLEGAL = "FOUND", "NO_MATCHED_MSG", "NO_NEW_MSG"
 _Pull = tuple[str, list[Message], int]  # messages, perhaps none although the broker found some; the next offset
 
 
-class PulledQueue(NamedTuple):
+class PullableQueue(NamedTuple):
     """A queue as a client pulls it."""
 
     call: MqadminCall
@@ -175,7 +175,7 @@ def print_topic_messages(call: MqadminCall) -> ExitCode:
 def print_messages_of_queue(call: MqadminCall) -> ExitCode:
     """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
     queue = _named_queue(call)
-    if not isinstance(queue, PulledQueue):
+    if not isinstance(queue, PullableQueue):
         return queue
     charset, tags = _charset(call, "false"), _wanted_tags(call)
     prints_messages = call.is_true("printMsg") or call.printer.prints_rows
@@ -218,7 +218,7 @@ def print_consumed_messages(call: MqadminCall) -> ExitCode:
     charset, left = _charset(call), call.integer_option("messageNumber", _MESSAGES)
     if "queueId" in call.options:
         queue = _named_queue(call)
-        if not isinstance(queue, PulledQueue):
+        if not isinstance(queue, PullableQueue):
             return queue
         first, last = queue.requested_offsets(earliest=1)
         offset = call.integer_option("offset", 0)
@@ -272,7 +272,7 @@ def _why_not(call: MqadminCall) -> str | None:
     return None
 
 
-def _consume(queue: PulledQueue, first: int, last: int, charset: str | None) -> None:
+def _consume(queue: PullableQueue, first: int, last: int, charset: str | None) -> None:
     printer, offset = queue.call.printer, first
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
@@ -286,7 +286,7 @@ def _consume(queue: PulledQueue, first: int, last: int, charset: str | None) -> 
             return
 
 
-def _queues(call: MqadminCall) -> Iterator[PulledQueue]:
+def _queues(call: MqadminCall) -> Iterator[PullableQueue]:
     """Yield a topic's queues in the iteration order of the client's set."""
     source, broker, topic = call.source, call.broker_name, call.options["topic"]
     source.complete_queues(topic)
@@ -295,10 +295,10 @@ def _queues(call: MqadminCall) -> Iterator[PulledQueue]:
     hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
     for queue_id in hash_order(hashes):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        yield PulledQueue(call, broker, queue_id, offsets)
+        yield PullableQueue(call, broker, queue_id, offsets)
 
 
-def _named_queue(call: MqadminCall) -> PulledQueue | ExitCode:
+def _named_queue(call: MqadminCall) -> PullableQueue | ExitCode:
     source, named = call.source, call.options["brokerName"]
     topic, queue_id = call.options["topic"], call.integer_option("queueId")
     if source.broker not in {None, named}:
@@ -307,4 +307,4 @@ def _named_queue(call: MqadminCall) -> PulledQueue | ExitCode:
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return call.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, 0, offsets))
-    return PulledQueue(call, named, queue_id, offsets)
+    return PullableQueue(call, named, queue_id, offsets)

@@ -372,10 +372,10 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_name="23"),
-        PlannedFile(3, 13, BuiltFileKind.FULL, next_name="23"),
-        PlannedFile(13, 23, BuiltFileKind.FULL, next_name="23"),
-        PlannedFile(33, 40, BuiltFileKind.OPEN, previous_name="23"),
+        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_kept_name="23"),
+        PlannedFile(3, 13, BuiltFileKind.FULL, next_kept_name="23"),
+        PlannedFile(13, 23, BuiltFileKind.FULL, next_kept_name="23"),
+        PlannedFile(33, 40, BuiltFileKind.OPEN, previous_kept_name="23"),
     ]
 
 
