@@ -53,10 +53,10 @@ from rmq_formats.errors import is_disk_error, skip_lost_file
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
-# What the records of a run have in common.
+# The common property of the records of a run.
 ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
 _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
-# More about a run, as its segment shows it.
+# Details of a run that its segment shows.
 _UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
 _DAMAGED = "the store has bytes there that are not records, or records that no broker writes"

@@ -18,7 +18,7 @@ from rmq_formats.layout import Layout
 _ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
-# By the bytes of the address.
+# Layouts by the size of the address in bytes.
 OFFSET_ID = {
     size: Layout(
         ("address", f"{size}s", "address of the store host"),

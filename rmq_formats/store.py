@@ -174,7 +174,7 @@ CHECKPOINT = Layout(
 
 
 class Checkpoint(NamedTuple):
-    """How far a broker had flushed its files; fields that a release does not have are 0."""
+    """The state up to which a broker had flushed its files; fields that a release does not have are 0."""
 
     physical_timestamp: int
     logic_timestamp: int

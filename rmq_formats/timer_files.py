@@ -67,7 +67,7 @@ class Slot(NamedTuple):
     reserved: int = 0
 
     def due_ms(self, precision_ms: int = PRECISION_MS) -> int:
-        """When its messages are due."""
+        """Return the time at which its messages are due."""
         return self.time * precision_ms
 
 
@@ -86,7 +86,7 @@ class TimerUnit(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When it is due: delivered, or rolled."""
+        """The time at which it is due, and is delivered or rolled."""
         return self.write_timestamp + self.delay
 
     @property

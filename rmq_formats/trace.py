@@ -60,7 +60,7 @@ class Trace(NamedTuple):
 
 _START = ("event_timestamp", "region_id", "client_group")
 _MESSAGE = ("topic", "message_id", "tags", "keys", "store_host")
-# What follows the kind, as TraceDataEncoder#decoderFromTraceDataString reads it.
+# The fields after the kind, as TraceDataEncoder#decoderFromTraceDataString reads them.
 _FIELDS: Mapping[TraceKind, Sequence[str]] = {
     TraceKind.SENT: (*_START, *_MESSAGE, "body_length", "cost_ms", "message_type"),
     TraceKind.RECEIVED: (*_START, "request_id", "message_id", "retry_times", "keys"),

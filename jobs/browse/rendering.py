@@ -26,7 +26,7 @@ from jobs.report import style_sheet, template_environment
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__) / "templates"
 _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
-# By their English templates; both have the same values.
+# Chinese templates, by the English ones; both have the same placeholders.
 _SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")

@@ -107,7 +107,7 @@ def worst_severity_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -
 
 
 class Result(NamedTuple):
-    """What a command did, its amount and speed, and the severity of the findings."""
+    """The work that a command did, its amount and speed, and the severity of the findings."""
 
     severity: Severity
     work_done: str  # such as `65 messages, 168 index entries`

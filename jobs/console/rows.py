@@ -7,7 +7,7 @@ from enum import StrEnum, unique
 from io import StringIO
 
 _WIDEST = 48  # columns of a cell in a table
-# What a table shows of a message; of other rows it shows everything.
+# The columns of a message that a table shows; it shows all columns of other rows.
 _OF_MESSAGE = (
     "store_time", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "keys", "tags", "body_length"
 )  # fmt: skip

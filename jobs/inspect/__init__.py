@@ -115,7 +115,7 @@ class QueueReport:
 
     @property
     def unit_count(self) -> int:
-        """How many units are on disk."""
+        """The number of units on disk."""
         return self.next_unit - self.first_unit
 
 

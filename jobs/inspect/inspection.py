@@ -97,7 +97,7 @@ def inspect_store(
                 and not (state.checkpoint or {}).get("logic_timestamp")
             ):
                 lacking = Problems()
-        # Of a queue whose files may not be read, the units are not known.
+        # The units of a queue whose files must not be read are unknown.
         closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
         problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
         if index.files:

@@ -218,7 +218,7 @@ class Registrar:
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
-            # It warns of each column without statistics, which our writer leaves out on purpose.
+            # pyiceberg warns about each column without statistics, which our writer leaves out on purpose.
             logging.getLogger("pyiceberg").setLevel(logging.ERROR)
             catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
             if not catalog.namespace_exists(self._namespace):

@@ -93,8 +93,8 @@ def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
         raise OSError(f"{location}: the Delta log cannot be read: {reason}") from error
 
 
-# Of this thread: by table, its newest snapshot, and the mark of the commit of its version, by which a table that was
-# recreated at the same location is recognised. Only a commit of this thread changes a snapshot.
+# The newest snapshot of each table in this thread, and the mark of the commit of its version, which shows whether a
+# table was recreated at the same location. Only a commit of this thread changes a snapshot.
 _cached: ContextVar[dict[Path, tuple[DeltaTable, _Mark | None]] | None] = ContextVar("cached", default=None)
 
 

@@ -346,7 +346,7 @@ FINDINGS = Table(
     statistics=("verification", "kind"),
 )
 
-# Of each typed row and of each dead letter: the message that it is from.
+# Columns of typed rows and dead letters that identify the source message.
 PROVENANCE_COLUMNS = tuple(
     field.with_nullable(nullable=True)
     for field in MESSAGES.columns

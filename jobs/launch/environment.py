@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
-# It finds the checkout by its own path, so a checkout that is moved as a whole keeps working.
+# The script finds the checkout by its own path, so a checkout that is moved as a whole keeps working.
 _CONSOLE_SCRIPT = """\
 #!/bin/sh
 # The same command as spark-submit.sh of this checkout, but it requires an existing environment.

@@ -69,9 +69,8 @@ def one_line_message(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory: {str(error) or 'the system refused an allocation'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
-    first, *causes = re.split(
-        _CAUSE, " ".join(lines)
-    )  # of `deltalake`, whose last cause is the one that a reader needs
+    # The causes of an error of `deltalake`; the last one is the relevant one.
+    first, *causes = re.split(_CAUSE, " ".join(lines))
     return (
         _of_worker_process(lines)
         or _raised_on_a_worker(lines)

@@ -118,7 +118,8 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     given = os.environ.get(_JVM_FLAGS)
     os.environ.update(submitted.environment)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*submitted.arguments, "pyspark-shell"])
-    # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
+    # These loggers print a traceback for each call that Ctrl-C interrupts, and for failed SQL. The exception is raised
+    # anyway.
     for name in ("py4j", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())

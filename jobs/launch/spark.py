@@ -63,7 +63,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Sub
         "JAVA_HOME": str(java_home),
         "PYTHONSAFEPATH": "1",  # a worker does not import from the directory that it was started in
         "SPARK_HOME": str(spark_home()),
-        # Of the small JVM that only puts the command together.
+        # Options of the small JVM that only assembles the command line.
         "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
     local = is_local_master(spark_options)

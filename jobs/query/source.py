@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 
 
-# What a release prints, and how its index is read.
+# Traits of a release that affect what it prints and how its index is read.
 TRAITS_AFFECTING_ANSWERS = (
     "property_parser",
     "indexes_tags",
@@ -387,7 +387,7 @@ def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer])
         source.note_own_name()
         return source, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
-    # Of the kind that a store with the topic gives.
+    # The kind of reason from a store with the topic takes precedence.
     known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
     kind = (known or [reason for _, reason in reasons])[0].kind
     names: dict[str, list[str]] = {}

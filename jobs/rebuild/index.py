@@ -275,7 +275,7 @@ class IndexRebuildPlanner:
         ]
         for _, group in groupby(planned, key=attrgetter("previous_kept_name")):
             gap = list(group)
-            # They replace damaged files in their place, one by one or all.
+            # The planned files replace the damaged files in their place, one by one or all together.
             replaced = [name for name in damaged if gap[0].can_have_name(name)]
             is_one_by_one = len(replaced) == len(gap)
             if replaced and not is_one_by_one and request.proven_only:

@@ -42,7 +42,8 @@ from rmq_formats.store import CONSUME_QUEUE_FOLDER
 MANIFEST_FILE = "MANIFEST.json"
 _IN_MANIFEST = ("from_offset", "records", "units", "notes", "gaps", "blanks", "lost_only", "replaced", "proof")
 _GROUPS = 64
-# Of the log's size, where records are small: scratch of 40 bytes a unit, and files of 20, or twice tables of 40.
+# Disk space as a part of the log's size, with small records: 40 bytes of scratch for each unit, and 20 bytes of queue
+# files or 80 bytes of tables (two copies of 40).
 _SHARES_OF_LOG = {FILES: 0.7, ROCKSDB: 1.4}
 
 

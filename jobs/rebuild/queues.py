@@ -110,7 +110,7 @@ def build_queue_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[Range
         for name, units, *_ in chain.from_iterable(read_units(recipe.scratch, ranges, group)):
             queue = queues.get(name)
             if queue is None:
-                # One flat folder a queue: it takes its own name by one rename, and `topic/id` is made once, then.
+                # Each queue has one flat folder, which is renamed once at the end. Only then is `topic/id` created.
                 queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
             queue.append(units)
         return [queues[name].finish() for name in sorted(queues)]

@@ -13,7 +13,7 @@ from jobs.typed.run import TopicSummary
 
 INGEST_PREFIX = "rmq_lake_ingest"
 TYPE_PREFIX = "rmq_lake_type"
-# By name: the meaning of a metric, and its values with labels.
+# The description of each metric, by name, and its values with labels.
 Metrics = Mapping[str, tuple[str, Sequence[tuple[str, float]]]]
 
 

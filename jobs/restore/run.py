@@ -215,7 +215,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     _build_rest(request, forms, summary, workers)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
-    # As after a clean shutdown: everything up to the last message is on the disk.
+    # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max(
         (read_header_as_broker(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0
     )

@@ -18,7 +18,7 @@ from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 
-# Of most tasks; they import what the other tasks need from other libraries as well.
+# Modules of most tasks; they import everything that the other tasks need from other libraries as well.
 _TASK_MODULES = ("jobs.products.messages", "jobs.products.queues.product", "jobs.products.index.product")
 _counts = [0, 0]  # tasks and ranges of the log that Spark has processed for this process since `pop_task_counts`
 

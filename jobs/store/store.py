@@ -67,7 +67,7 @@ class Segment(NamedTuple):
 
     @property
     def readable_bytes(self) -> int:
-        """How many of the file's bytes belong to this part of the log."""
+        """The number of the file's bytes that belong to this part of the log."""
         return min(self.size, self.end - self.base_offset)
 
     @property
@@ -150,7 +150,7 @@ class Store:
 
     @property
     def log_size(self) -> int:
-        """How many bytes the segments have."""
+        """The number of bytes of the segments."""
         return sum(segment.size for segment in self.segments)
 
     @property

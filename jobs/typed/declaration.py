@@ -29,7 +29,8 @@ _TEXT = (str,), 'a string, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "from": ((dict,), 'a table, like { column = "field" }'),
     "properties": ((list, dict), 'a list or a table, like ["name"], or { column = "name" }'),
-}  # the others are texts
+    # The values of all other keys are strings.
+}
 _OF_ALL = ("format", "from", "properties")
 _OF_FORMAT = {
     "json": ("schema", "epoch", "time_zone"),

@@ -53,7 +53,7 @@ _SHOWN_REASONS = 5
 
 @dataclass(frozen=True)
 class TypeRequest:
-    """Which topics to type, and how."""
+    """The parameters of a typing run: the topics and their types."""
 
     lake: Lake
     types: tuple[TopicType, ...]
@@ -104,7 +104,7 @@ class _Topic(NamedTuple):
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where the messages begin that are still to be typed, by store."""
+        """The offsets from which messages are still to be typed, by store."""
         return {store: one.to_offset for store, one in self.state.stores.items()}
 
 

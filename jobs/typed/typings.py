@@ -47,7 +47,7 @@ EVERY_ROW = ObsoleteRows({}, 0)
 
 @dataclass(frozen=True, slots=True)
 class StoreProgress:
-    """How far the messages of a store are typed."""
+    """The progress of typing the messages of a store."""
 
     run: int  # the newest run of the store that was typed
     to_offset: int  # messages before it are typed
@@ -55,7 +55,7 @@ class StoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """How a topic is typed, and how far."""
+    """The declaration by which a topic is typed, and the progress."""
 
     declared: Mapping[str, object]  # the result of `TopicType.to_dict`
     stores: Mapping[str, StoreProgress]

@@ -464,9 +464,8 @@ def mqadmin_line(
 
     try:
         if not options.place.location:
-            parse_mqadmin_line(
-                arguments, options.place.release or NEWEST
-            )  # report an invalid line before a missing store
+            # An invalid line is reported before a missing store.
+            parse_mqadmin_line(arguments, options.place.release or NEWEST)
         with _opened(options) as sources:
             now = time.time_ns() // 1_000_000
             call = mqadmin.choose_call(arguments, sources, options.printer, now, any_host=options.any_host)

@@ -84,9 +84,8 @@ class _Verified(NamedTuple):
 def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: UnitRules) -> None:
     """Verify the compacted logs, and add the findings and the number of messages to the part."""
     files = _compacted_files(store)
-    if not store.has_clean_shutdown and not all(
-        file.log and file.units for file in files
-    ):  # a broker replaces files just now
+    # A running broker may be replacing files.
+    if not store.has_clean_shutdown and not all(file.log and file.units for file in files):
         files = _compacted_files(relist_store(store))
     if not files:
         return

@@ -471,7 +471,7 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
         if name.topic.startswith(LMQ_PREFIX) or name.topic in of_other_kinds:
             continue
         queue, runs = queues.get(name), newer[name]
-        # Of a queue without files only a complete log shows where it begins.
+        # If a queue has no files, only a complete log shows where the queue begins.
         before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first_queue_offset
         for run in runs:
             # After a single record of another queue, the sequence continues where it was.

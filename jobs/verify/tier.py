@@ -251,7 +251,7 @@ class _Comparison:
         # `_entries` has the entries of all files, `_keys` the keys of all queues; `_file` and `_queue` have the file of
         # each entry and the queue of each key. `_key` has the key of each entry (-1: of no known message), and
         # `_is_indexed` whether a key has an entry. They match if queue id, hash (with the topic) and offset are equal.
-        # Of each readable file, the name, the content, and whether it contradicts itself.
+        # `_files` has the name and content of each readable file, and whether the file contradicts itself.
         self._files = [(name, index, bool(own)) for _, name, index, own in files if index is not None]
         self._has_expired = bool(files) and files[0][0].base_offset > 0
         self._queues = queues

@@ -87,7 +87,7 @@ RECORD = {
 }
 HOST_V6_GROWTH = RECORD[BORN_HOST_V6].size - RECORD[0].size
 
-# What can be read before the host bits are known.
+# The fields that can be read before the host bits are known.
 HEAD = Layout(*_HEAD)
 
 TOPIC_LENGTH = {
@@ -103,7 +103,7 @@ BLANK = Layout(
     ("magic_code", "i", "blank"),
 )
 
-# One message of an inner batch (5.0.0+): the body of the one record is a row of these.
+# One message of an inner batch (5.0.0+): the body of the batch's record is a sequence of these.
 INNER_MESSAGE = Layout(
     ("total_size", "i", "the full inner message, these four bytes included"),
     ("magic_code", "i", "always 0"),

@@ -31,7 +31,7 @@ from rmq_formats.release import Release, UnitSkip
 UNIT_TYPES = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
 EXT_UNIT_TYPE = dtype_of(EXT_UNIT)
 
-# What a queue's builder remembers between slices.
+# Indices of the values that a queue's builder keeps between slices.
 _END, _FILES_END, _LAST_OFFSET, _LAST_END, _MISPLACED, _SKIPPED = range(6)
 
 _UNIT_SIZE = UNIT.size
@@ -141,7 +141,7 @@ class QueueBuilder:
 
     @property
     def skipped_count(self) -> int:
-        """How many units the broker would not have written."""
+        """The number of units that the broker would not have written."""
         return int(self._state[_SKIPPED])
 
     def append(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:

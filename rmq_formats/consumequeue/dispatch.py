@@ -161,7 +161,7 @@ class UnitRules:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """How long each delay level waits, from level 1 on."""
+        """The delay of each level, from level 1 on."""
         return parse_delay_levels(self.delay_levels)
 
 

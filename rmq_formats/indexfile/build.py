@@ -40,7 +40,7 @@ from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
-# Where a key's text is in its buffer, and which kind it is.
+# The position of a key's text in its buffer, and the kind of the key.
 KEY_TEXT_PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
 KEY_KINDS = tuple(KeyKind)  # a place names its kind by its number here
 

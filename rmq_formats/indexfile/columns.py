@@ -39,9 +39,8 @@ SCHEMA = pa.schema(
     ]
 )
 _KINDS = pa.array([kind.value for kind in KEY_KINDS])
-KEY_TEXT_SCHEMA = pa.schema(
-    [("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())]
-)  # of keys; the kind's number
+# The texts of keys; `kind` is the index of the kind in `KEY_KINDS`.
+KEY_TEXT_SCHEMA = pa.schema([("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())])
 
 
 def key_texts(places: NDArray[np.void], buffer: Bytes) -> pa.RecordBatch:

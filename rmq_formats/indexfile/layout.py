@@ -48,7 +48,7 @@ class IndexHeader(NamedTuple):
 
     @property
     def entry_count(self) -> int:
-        """How many entries the header claims."""
+        """The number of entries that the header states."""
         return max(self.index_count - 1, 0)
 
     def matches_time(self, begin: int, end: int) -> bool:

@@ -305,7 +305,7 @@ class TextTable(NamedTuple):
 
     @property
     def text_count(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return int(self.count_and_seed[_COUNT])
 
 

@@ -41,7 +41,7 @@ ROWS_PER_FILE = 1 << 21
 LOG_BYTES_PER_LOOKUP = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
 
 
-# Of this thread: ordinal, header and slots of the open index file of each lake and store.
+# Ordinal, header and slots of the open index file of each lake and store, in this thread.
 _Kept = dict[tuple[str, str], tuple[int, IndexHeader, NDArray[np.int32]]]
 _kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 

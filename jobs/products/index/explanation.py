@@ -211,8 +211,8 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
     """
     zone = detect_zone((one.name, one.broker_file.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: _first_key_of(numbered[1]))
-    # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
-    # `last_named` is not greater: they can only have been exchanged among themselves, and are classified as one block.
+    # As soon as `last_named` is not greater than `number`, no file up to `number` (in the order of their messages) has
+    # the name of a later one. They can only have been exchanged among themselves, and are classified as one block.
     first = 0
     last_named = 0
     for number, (named, _) in enumerate(in_order):

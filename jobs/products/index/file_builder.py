@@ -63,7 +63,7 @@ CACHE_SIZED_BLOCK = 1 << 18  # bytes of a file in memory; larger blocks do not f
 
 @unique
 class BuiltFileKind(StrEnum):
-    """How a file is built."""
+    """The kinds of built files."""
 
     FULL = "full"
     OPEN = "open"  # the newest file, in which a broker continues

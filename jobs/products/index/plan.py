@@ -133,10 +133,8 @@ class IndexPlan:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
         count, parts, tail = self.empty_index_count, survivor.list_parts(self.key_sequence), 0
         if end is None:
-            count, tail = (
-                min(survivor.broker_file.header.index_count, 1),
-                survivor.tail_count,
-            )  # 0 or 1 before the first put
+            # The count is 0 or 1 before the first put.
+            count, tail = min(survivor.broker_file.header.index_count, 1), survivor.tail_count
         else:
             parts += self.key_sequence.list_parts(survivor.end_key, end)
         return IndexRecipe(

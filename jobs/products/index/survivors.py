@@ -211,7 +211,7 @@ class FilePlacer:
             if before is not None and self._is_repeated(found, before, placed):
                 if number >= run_end:
                     run_end, is_explained = self._run_from(number, files, found, before, zone)
-                # By a start that found the newest file empty; else they are copies.
+                # A start that found the newest file empty explains the repetition; otherwise these files are copies.
                 found = replace(found, is_repeated=not is_explained)
             if not found.is_repeated:
                 before = found

@@ -300,7 +300,7 @@ def _trace_line(name: str, reported: _Reported, call: MqadminCall) -> str:
     trace, message = reported
     timestamp = trace.event_timestamp
     if timestamp is None:
-        # Such a line is as old as its decoder's object.
+        # mqadmin sets the time of such a line to the time at which it creates the decoder's object.
         timestamp = call.now_ms
         call.printer.note("a trace has no time; like mqadmin, this command prints its own start time instead")
     group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)

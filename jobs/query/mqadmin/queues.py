@@ -250,7 +250,7 @@ def _consume_queues(left: int, charset: str | None, call: MqadminCall) -> None:
             )
             last, left = first + left - 1, 0
         else:
-            # One too many: the rest may be -1, with which the next queue begins.
+            # As in mqadmin, this subtracts one too many: the rest may be -1, and the next queue begins with it.
             left -= last - first + 1
         _consume(queue, first, last, charset)
 
