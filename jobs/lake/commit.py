@@ -223,7 +223,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     `TransactionTakenError` if the table already has this transaction, or a later one of the same application.
     """
     added = tuple(actions)
-    known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
+    known = replace(table, columns=()) if replaces else table  # without its columns, because they are replaced
 
     def attempt() -> int:
         snapshot = (open_table(lake, table.name) if replaces else None) or ensure_table(lake, table)

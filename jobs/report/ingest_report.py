@@ -134,7 +134,7 @@ _Read = Callable[[Table, Sequence[str]], Iterator[pa.RecordBatch]]
 
 def _messages(read: _Read) -> Iterator[Part]:
     def rows(*columns: str) -> Iterator[pa.RecordBatch]:
-        return chain(read(MESSAGES, columns), read(TIERED, columns))  # of a broker's log, or of a tier
+        return chain(read(MESSAGES, columns), read(TIERED, columns))  # messages of a broker's log, and of a tier
 
     producers, keys, sizes = Counter[str](), Counter[str](), Counter[str]()
     limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]

@@ -13,8 +13,8 @@ from typing import Any
 from rmq_formats.errors import CorruptData
 
 # The required shape of a value: a type, {the allowed strings}, (alternatives), [the shape of every element],
-# [the shapes of the elements, one by one], {key: shape}, in which a key that ends in `?` may be missing or null, or {str:
-# the shape of every value}.
+# [the shapes of the elements, one by one], {key: shape}, in which a key that ends in `?` may be missing or null, or
+# {str: the shape of every value}.
 Shape = type | frozenset[str] | tuple[Any, ...] | list[Any] | dict[Any, Any]
 _NAMES = {str: "a text", int: "an integer", bool: "true or false", NoneType: "null", dict: "an object", list: "a list"}
 _LARGEST = 1 << 64  # inodes have 64 bits without a sign

@@ -35,13 +35,13 @@ from jobs.typed.values import TOO_LARGE, RefusedBodyError, TimeDefaults, exact_d
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
 _UUID_SIZE = 16
-_INSTANTS: Mapping[str, Callable[[int], int]] = {  # by the unit in the name of a logical type
+_INSTANTS: Mapping[str, Callable[[int], int]] = {  # conversions, by the unit in the name of a logical type
     "millis": lambda value: check_instant(value * 1000),
     "micros": check_instant,
     "nanos": nanoseconds_to_microseconds,
 }
 
-Schemas = Mapping[int | None, str]  # by registry id; None: the schema of bodies without an id
+Schemas = Mapping[int | None, str]  # schemas by registry id; None: the schema of bodies without an id
 
 
 def avro_format(schemas: Schemas) -> BodyFormat:

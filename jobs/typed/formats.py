@@ -52,8 +52,8 @@ class TypedRows(NamedTuple):
     """The rows of the bodies that fit, in order, and the refusals of the others."""
 
     columns: Sequence[pa.Array]
-    refusals: Mapping[int, Refusal]  # by the index of the body
-    unknown: Mapping[str, UnknownField] = MappingProxyType({})  # by the path of the field
+    refusals: Mapping[int, Refusal]  # refusals, by the index of the body
+    unknown: Mapping[str, UnknownField] = MappingProxyType({})  # unknown fields, by path
 
 
 BodyReader = Callable[[pa.Array], TypedRows]  # reads bodies of one type, none of which is NULL

@@ -58,7 +58,7 @@ class TypeRequest:
     lake: Lake
     types: tuple[TopicType, ...]
     retype: tuple[str, ...] = ()  # topics whose tables are rebuilt from their messages
-    source: str = "types.toml"  # where the types are declared, for messages
+    source: str = "types.toml"  # the file that declares the types, for messages
     retries: bool = False  # dead letters are typed again
     accepts_dead_letters: bool = False  # a retype may turn typed rows into dead letters
 

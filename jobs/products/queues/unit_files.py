@@ -216,7 +216,7 @@ def _read_section(scratch: Scratch | None, file: UnitFile, group: int, tags: dic
     position, head_size, count = file.sections[group].tolist()
     if not count:
         return
-    found = size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
+    found = size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # the size with tag numbers
     if scratch is None or not file.file:
         section = bytearray(file.data[position : position + size])
     else:
