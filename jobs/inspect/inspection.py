@@ -146,7 +146,9 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset:,}"
     units = sum(queue.left_over for queue in report.queues.queues)
     if units:
-        text = f"units at the ends of queues that point to messages truncated after a promotion: {units:,} ({since})"
+        text = (
+            f"units at the ends of queues point to messages that were truncated after a promotion: {units:,} ({since})"
+        )
         problems.add_note(store.root, text)
     if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
         text = (

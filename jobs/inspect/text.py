@@ -59,7 +59,8 @@ def health_text(report: StoreReport) -> str:
     """Return in words how the store is."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
-    return "see the notes; not verified" if report.problems else "no problems found; not verified"
+    notes = ", but see the notes" if report.problems else ""
+    return f"no problems found{notes}; run `verify` to confirm"
 
 
 _SHOWN_ABOVE = frozenset(

@@ -120,7 +120,10 @@ class IndexRebuildSummary(RatedOutcome):
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""
-        verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
+        verdicts = {
+            Severity.HEALTHY: "done, every file is proven identical to the broker's",
+            Severity.NOT_VERIFIED: "done, but not every file is proven identical to the broker's",
+        }
         proven = sum(file.proven for file in self.files)
         keys = sum(file.keys for file in self.files)
         files = count_text(len(self.files), "index file")

@@ -158,7 +158,10 @@ def plan_index_installation(
             kept = [name for name in present if name not in manifest["replaced"]]
         stray = sorted(set(new) & set(kept))
         if stray:
-            raise NotInstalledError(f"{', '.join(stray)}: the plan would both keep and replace these files")
+            raise NotInstalledError(
+                f"{out}: the manifest is not valid: it both keeps and replaces these files: {', '.join(stray)}. "
+                "Rebuild into a new directory"
+            )
         headers |= {name: read_header_as_broker(index / name) for name in kept}
         checkpoint, is_closed = _read_checkpoint(root), not (root / ABORT_FILE).exists()
         capacity, newest_name = manifest["geometry"]["index_num"], max(headers, default="")
@@ -280,7 +283,7 @@ def _describe_links_without_target(paths: Iterable[Path]) -> Iterator[str]:
     """Describe the dangling links: an installation could not keep them, and an undo could not restore them."""
     for path in paths:
         if is_link_without_target(path):
-            yield f"{path}: a symbolic link that leads to no file; move the link out of the store"
+            yield f"{path}: a dangling symbolic link; move it out of the store"
 
 
 def _new_aside_name(directory: Path) -> Path:

@@ -256,15 +256,15 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
             "No files are written for these queues, so the broker restarts them at queue offset 0",
         )
     yield from count_note(
-        "lost records that were replaced with blank units",
+        "lost records for which blank units were written",
         {queue.name: queue.blanks for queue in queues},
         "Later units therefore keep their queue offsets, and consumers skip blank units",
     )
     yield from count_note(
         "intact messages that consumers may miss",
         {queue.name: queue.hidden for queue in queues},
-        "In these queues, a broker skips from a blank unit to the messages after the log file with offset 0. Restore "
-        "the lost bytes first, from a lake or a replica, and rebuild again",
+        "A broker that reaches a blank unit in these queues skips all remaining messages of the first segment (offset "
+        "0). Restore the lost bytes first, from a lake or a replica, and rebuild again",
     )
 
 

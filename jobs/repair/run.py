@@ -199,7 +199,7 @@ class RepairSummary(RatedOutcome):
         elif self.plan:
             yield from lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
-            yield "  nothing can be repaired automatically"
+            yield "  nothing can be repaired with the given options"
         else:
             unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
             verified = (
@@ -505,7 +505,7 @@ class _Repair:
             self._make_queues(verdict)
         index = verdict.parts[INDEX]
         if index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG:
-            self._make_index(is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
+            self._make_index(verdict, is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
         of_checkpoint = {CHECKPOINT_INDEX_TIME, CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
@@ -533,7 +533,7 @@ class _Repair:
         with self._noting_unknown_settings("queue"):
             built = queue_builder.rebuild_queues(asked, self.workers)
             notes += built.notes
-            self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions])
+            self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions], verdict)
             self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
             kinds: dict[str, set[str]] = {}
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
@@ -543,7 +543,7 @@ class _Repair:
             self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
             self.queues = out
 
-    def _make_index(self, *, is_lost: bool) -> None:
+    def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
         out, request = self.work / "index", self.request
         out.mkdir()
         asked = index_builder.RebuildIndexRequest(
@@ -554,7 +554,7 @@ class _Repair:
         )  # fmt: skip
         with self._noting_unknown_settings("index"):
             built = index_builder.rebuild_index(asked, self.workers)
-            self._note_undecided("index file", built.undecided)
+            self._note_undecided("index file", built.undecided, verdict)
             if is_lost and not built.files and not built.undecided:
                 again = " ".join(map(quote, (request.store, *request.options)))
                 self.summary.notes.append(_NONE_PROVEN.format(again))
@@ -589,7 +589,7 @@ class _Repair:
             elif self.request.given_settings.release is None:
                 self.summary.asks_for_release = True
 
-    def _note_undecided(self, what: str, names: Sequence[str]) -> None:
+    def _note_undecided(self, what: str, names: Sequence[str], verdict: Verdict) -> None:
         """Note the files that stay although the log contradicts them."""
         self.summary.undecided += names
         if names:
@@ -597,11 +597,11 @@ class _Repair:
             decide = "compare the record with the same record on a replica"
             decide = decide if has_lake else f"pass a lake (--lake), or {decide}"
             changed = "the file was" if len(names) == 1 else "the files were"
+            record = _doubtful_record(names, verdict)
             self.summary.notes.append(
                 f"the evidence about {count_text(len(names), what)} is inconclusive, so {changed} not changed: "
-                f"{_some(names)}. "
-                "Either the file is wrong, or a log record has a wrong value in a field that no checksum covers. To "
-                f"decide, {decide}. If you know that the log is right, pass --accept FILE "
+                f"{_some(names)}. Either the file is wrong, or {record} has a wrong value in a field that no checksum "
+                f"covers. To decide, {decide}. If you know that the log is right, pass --accept FILE "
                 "to rebuild the file from it"
             )
 
@@ -637,6 +637,15 @@ class _Repair:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
+
+
+def _doubtful_record(names: Sequence[str], verdict: Verdict) -> str:
+    """Return which log record may be wrong if these files are right, and which of its values they contradict."""
+    findings = [one for one in verdict.findings if one.is_undecided and one.file in names]
+    places = [f"{one.log_offset:,} ({one.field} differs)" for one in findings if one.log_offset is not None]
+    if len(places) < len(findings) or {one.file for one in findings} != {*names}:
+        return "a log record"
+    return f"the log record at offset {places[0]}" if len(places) == 1 else f"a log record at offset {_some(places)}"
 
 
 def _correct_checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:

@@ -45,7 +45,7 @@ _ROCKSDB = "rocksdb"
 
 
 class _RebuildForm(NamedTuple):
-    """Which files are rebuilt, and whether they are written and installed, as given on the command line."""
+    """The selection and installation options, as given on the command line."""
 
     out: str
     lost_only: bool
@@ -227,7 +227,7 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
 def _put_in_place(
     plan: Callable[[], "Sequence[Installation]"], answer: ResultPrinter, held: LockedStore | None
 ) -> bool:
-    """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
+    """Print the planned changes; apply them if the store is locked (*held*); return whether they were applied."""
     from jobs.rebuild.install import install
 
     with raise_as_usage_errors(NotInstalledError, before="not installed: "):
@@ -258,9 +258,9 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     options: Sequence[str],
 ) -> ExitCode:
     """
-    Print the end of the answer: replaced files, the command to run next, the result; return the exit code.
+    Print the closing lines (replaced files, the command to run next, the result); return the exit code.
 
-    *to_install* are further options of the command that installs the files (None: there is nothing to install).
+    *to_install*: extra options of the printed command that installs the files; None if there is nothing to install.
     """
     done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
@@ -269,7 +269,9 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
         again = typed_command_text(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
-        lines += RecommendedStep("install the files in the store, with the broker stopped", (again,)).lines()
+        lines += RecommendedStep(
+            "rebuild into a new directory and install the files, with the broker stopped", (again,)
+        ).lines()
     answer.print_json_or_lines(
         {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
     )

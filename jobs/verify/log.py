@@ -269,12 +269,14 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     started = find_lost_start(store) if find_broker_process(store.root) is None else None
     if started is not None:
         file = store.path_below_root(store.segments[0].location)
-        doubt = "the only evidence is one file, which may be from another store, or " * (started.file_count == 1)
+        doubt = ", or the only file that points to them is from another store" * (started.file_count == 1)
         if not store.has_clean_shutdown:
-            doubt = "the broker was killed or the store was copied while retention deleted files, or "
+            doubt = ", or the broker was killed or the store was copied while retention deleted files"
+        either = "either " * bool(doubt)
+        found = f"{started.start} to {started.end} (the range may begin earlier)"
         yield Finding(
-            LOG, LOST_START, file, 0, "offsets", f"from {started.start} or lower up to {started.end}", "records",
-            f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
+            LOG, LOST_START, file, 0, "offsets", found, "records",
+            f"{either}the first segments were lost, deleted manually or not copied{doubt}: {started.text}",
             log_offset=started.start, log_end=started.end, is_undecided=bool(doubt),
         )  # fmt: skip
 

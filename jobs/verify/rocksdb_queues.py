@@ -2,7 +2,7 @@
 Queues in RocksDB: the steps to repair wrong rows, and a comparison with queue files that the broker also writes.
 
 Only a broker can write rows into its database, and a broker with queues in RocksDB does not read queue files. A broker
-that finds no database of queues rebuilds the rows from the log, so the step for a damaged database is to move it away.
+that finds no queue database rebuilds the rows from the log, so the step for a damaged database is to move it away.
 A broker of 5.2.0 does not rebuild them.
 
 With double write the broker reads the files. Before a switch to RocksDB, the database must have every unit. Units at

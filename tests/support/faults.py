@@ -100,7 +100,7 @@ def _cell(word: str, *arguments: str | Path) -> Cell:
 
 def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
     code, text = _command("inspect", store, *options)
-    return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
+    return Cell(code, "not verified" if code is ExitCode.CLEAN and "no problems found" in text else "")
 
 
 def _verify(store: Path, fault: Fault) -> Cell:

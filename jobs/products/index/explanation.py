@@ -54,7 +54,7 @@ class FileVerdict(StrEnum):
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
     TRUNCATED_BY_PROMOTION = "messages that a promotion truncated"
-    OTHER_RULE = "rule of another release"
+    OTHER_RULE = "written in the format of another release"
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
     MISNAMED = "under the name of another file"
@@ -329,7 +329,7 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
         return FileVerdict.RESTARTED, f"from entry {numbers} on, the file indexes the same keys again"
     if before is not None and not before.is_before_log and survivor.first_key < before.end_key:
         offset = survivor.broker_file.header.begin_physical_offset
-        return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
+        return FileVerdict.RESTARTED, f"indexing resumed at offset {offset}, with the message of the last entry"
     return FileVerdict.EQUAL, ""
 
 
@@ -344,7 +344,7 @@ def _is_truncated_by_promotion(survivor: Survivor, keys: KeySequence) -> bool:
 
 
 def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
-    first = f"{compared.nonzero_after_end} bytes after the last entry"
+    first = f"{count_text(compared.nonzero_after_end, 'nonzero byte')} after the last entry"
     if compared.differences:
         first = str(compared.differences[0])
     fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}

@@ -45,7 +45,12 @@ from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_r
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
 FIRST_RELEASES_OF_ERAS = tuple(Release.from_version(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
-INDEX_SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
+_SWITCH_MEANINGS = {
+    "property_parser": "how properties are parsed",
+    "hash_slot_count": "how hash slots are counted",
+    "indexes_tags": "whether tags are indexed",
+}
+INDEX_SWITCHES = tuple(_SWITCH_MEANINGS)
 ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
 MAX_FILES_SEARCHED_FOR_SWITCH = 3  # files that no era wrote alone and that are searched for a switch
 
@@ -153,8 +158,8 @@ def determine_rules(
     undecided = sorted({switch for era in eras for switch in era.undecided_switches(INDEX_SWITCHES)})
     if undecided:
         raise UndecidedError(
-            "the release that wrote the store cannot be detected, and index files depend on it "
-            f"({', '.join(undecided)}): pass --release"
+            "the release that wrote the store cannot be detected, and the contents of index files depend on it "
+            f"({', '.join(_SWITCH_MEANINGS[switch] for switch in undecided)}): pass --release"
         )
     return writers_of_eras(eras, INDEX_SWITCHES)
 

@@ -319,7 +319,7 @@ def test_a_string_is_one_topic_or_one_directory(store: Path, tmp_path: Path) -> 
 
 # What each step must show. A step that is missing, or shows something else, fails here.
 SHOWN = {
-    "inspect": "● no problems found; not verified",
+    "inspect": "● no problems found; run `verify` to confirm",
     "ingest": "65 messages, offsets 0 to 57,539",
     "again": "nothing new after offset 57,539",
     "verify": ": healthy",

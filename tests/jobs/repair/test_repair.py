@@ -155,7 +155,7 @@ def test_a_link_that_leads_to_no_file_is_named_as_the_obstacle(name: str, target
     if (name, target) == ("checkpoint", "nothing"):  # like a missing one, which a broker creates
         repaired(store, lake)
     else:
-        with pytest.raises(NotInstalledError, match=f"{place}: a symbolic link that leads to no file; move the link"):
+        with pytest.raises(NotInstalledError, match=f"{place}: a dangling symbolic link; move it"):
             repaired(store, lake)
         undo(str(store), store.parent / "repair")
     assert before == sorted(store.rglob("*"))
