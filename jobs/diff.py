@@ -60,7 +60,7 @@ _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 _UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
 _DAMAGED = "the store has bytes there that are not records, or records that no broker writes"
-_CHANGED = "the records after this range are identical: the store was damaged later, or the lake was changed"
+_CHANGED = "the records after this range are identical: the store was damaged after ingestion, or the lake was changed"
 _CHECKED = "the CRCs in the lake match these rows, so the lake has not changed"
 
 _DAMAGE = {

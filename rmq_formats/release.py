@@ -182,10 +182,12 @@ Rules = tuple[Rule, ...]
 
 
 def make_rules(*rules: tuple[int, Release]) -> Rules:
-    """Return *rules*, checked to ascend, and to be at least one; the first one also applies before its offset."""
+    """Return *rules*, after checking their number and order; the first one also applies before its offset."""
     made = tuple(Rule(*rule) for rule in rules)
     if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
-        raise CorruptData(f"rules must ascend: {[(rule.from_offset, str(rule.release)) for rule in made]}")
+        raise CorruptData(
+            f"rules must be in ascending order of offset: {[(rule.from_offset, str(rule.release)) for rule in made]}"
+        )
     return made
 
 

@@ -258,9 +258,7 @@ class LakeLists:
         if newest is not None and name in TABLES_EXCEPT_MESSAGES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
-                note = (
-                    f"{count:,} rows are too many to sort: they are in no particular order, and pages may repeat rows"
-                )
+                note = f"too many rows to sort ({count:,}): the order is arbitrary, and pages may repeat or omit rows"
                 newest = None
             elif low is not None:
                 conditions.append(f"{newest} >= {low}")

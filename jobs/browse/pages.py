@@ -260,8 +260,10 @@ def _wanted(question: PageRequest) -> ListConditions:
     given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else parse_whole_number(queue)
-    if queue is not None and (number is None or topic is None):
-        raise UnsupportedFormat(f"{queue[:40]!r} is not a queue id, or no topic was given")
+    if queue is not None and number is None:
+        raise UnsupportedFormat(f"{queue[:40]!r} is not a queue id")
+    if queue is not None and topic is None:
+        raise UnsupportedFormat(f"queue id {number}: a queue id requires a topic")
     return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
 
 

@@ -350,7 +350,9 @@ class Application:
                 await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
                 return
             if reply.status != HTTPStatus.OK:
-                raise OSError(f"{question.path}: the download is not complete")  # ends the connection early
+                raise OSError(
+                    f"{question.path}: an error interrupted the download; the saved file is incomplete"
+                )  # ends the connection early
             if is_first:
                 await _begin(send, Response(b"", media_type=media_type, headers=headers))
             await send({"type": "http.response.body", "body": reply.content, "more_body": True})

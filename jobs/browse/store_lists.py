@@ -169,7 +169,8 @@ class StoreLists:
             )
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
-                reason = f"not consumed after {tries} tries" if tries > 1 else "given up without a retry"
+                reason = "moved to the dead-letter queue without a retry"
+                reason = f"not consumed after {tries} tries" if tries > 1 else reason
                 origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", ""))
                 counts[topic.removeprefix(DLQ_PREFIX), reason, origin] += 1
         rows = [(*named, count, f"{DLQ_PREFIX}{named[0]}") for named, count in sorted(counts.items())]
@@ -178,7 +179,7 @@ class StoreLists:
     def _open_transactions(self) -> Rows:
         release = self.source.release
         if release.half_message_in_real_topic:
-            (halves, was_cut_short), part = self._open_in_log(), "only a part of the log was searched"
+            (halves, was_cut_short), part = self._open_in_log(), "only part of the log was searched"
         else:
             (halves, was_cut_short), part = (
                 find_open_half_messages(self.source, _MOST_READ),

@@ -47,7 +47,7 @@ _ALL = (
     ("export", "jobs.verbs.export:export", True, "Export messages, and decompress their bodies."),
     ("type", "jobs.verbs.type:type_bodies", True, "Decode message bodies into typed tables.", _EXACT),
     ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
-     "Every table is complete; run the same command again to continue."),
+     "Every table is in a consistent state; run the same command again to process the remaining tables."),
     ("catalog", "jobs.verbs.lake:catalog", False, "Print SQL that registers a lake in a catalog."),
 )  # fmt: skip
 

@@ -49,7 +49,7 @@ to spark-submit.
 
 \b
 Exit codes: 0 done · 1 failed · 2 usage or configuration error
-            3 damage or a gap found · 4 contradiction · 5 not found
+            3 damage or a gap found · 4 files contradict each other · 5 not found
             6 another run of this store is active · 130 interrupted
 """
 
@@ -259,7 +259,7 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         wrong = next((word for word in given if storable_text(word) != word), None)
         if wrong is None:
             raise
-        log_message(f"rmq-lake: not valid UTF-8: {wrong}", "error")
+        log_message(f"rmq-lake: this value is not valid UTF-8: {wrong}", "error")
         return ExitCode.USAGE
     except expected_error_types() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.

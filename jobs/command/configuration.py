@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -184,8 +185,10 @@ def verb(
                 return ExitCode.CLEAN
             for parameter in ctx.command.params:
                 value = parsed.get(str(parameter.name))
+                if isinstance(value, float) and not isfinite(value):
+                    raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
                 if isinstance(value, int | float) and not MIN_LONG <= value <= MAX_LONG:
-                    raise click.BadParameter(f"{value} is not a number in the 64-bit range", ctx, parameter)
+                    raise click.BadParameter(f"{value} is outside the 64-bit range", ctx, parameter)
             _choose_source(ctx, parsed)
             check_places(ctx)
             try:

@@ -244,14 +244,14 @@ one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
-label_option = option("NAME", "The broker's label in the lake, if the contents of STORE match no store in the lake.")
+label_option = option("NAME", "Label of the broker in the lake; needed only if no store there has STORE's contents.")
 max_rate_option = option(
     "BYTES",
     "Read STORE at no more than BYTES per second across all tasks, and do not fill the page cache.",
     POSITIVE_INTEGER,
 )
-hash_slots_option = option("N", "maxHashSlotNum of the index files.", IntegerRange(1, _MOST))
-index_num_option = option("N", "maxIndexNum of the index files.", IntegerRange(2, _MOST))
+hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", IntegerRange(1, _MOST))
+index_num_option = option("N", "Entries per index file (maxIndexNum).", IntegerRange(2, _MOST))
 
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above

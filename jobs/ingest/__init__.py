@@ -74,7 +74,7 @@ class OpenDamage(NamedTuple):
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0
     gaps: tuple["GapRow", ...] = ()  # the first open gaps
-    unreadable: int = 0  # databases of queues
+    unreadable: int = 0  # queue databases
 
     @classmethod
     def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
@@ -116,7 +116,7 @@ class OpenDamage(NamedTuple):
             (self.gap_count, "gap", ""),
             (self.superseded, "superseded part", " of the log"),
             (self.contradictions, "contradiction", " between log and queues"),
-            (self.unreadable, "unreadable database", " of queues"),
+            (self.unreadable, "unreadable queue database", ""),
         )
         if self:
             text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)

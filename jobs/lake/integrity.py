@@ -246,7 +246,11 @@ def _find_lost_in_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lo
             continue
         doubt = _find_doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
         if table.name in own and done < run and not doubt:
-            doubt = f"run {run} of store {store} was not finished, and nothing shows which tables have its rows"
+            doubt = (
+                f"run {run} of store {store} was interrupted, and the table has lost its transactions, so it is "
+                "unknown whether the table has the rows of this run. Restore the table from a backup, or ingest "
+                "into a new lake"
+            )
         yield LostTransaction(table.name, store, known, number, doubt)
 
 
@@ -266,9 +270,10 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     found = sum(_row_counts(lake, table, snapshot, newest.store_id, limits)) if expected else 0
     if found >= expected:
         return ""
+    where = f" (offsets {min(lows):,} to {max(highs):,})" if has_limits else ""
     return (
-        f"run {newest.run} of store {newest.store_id} added {expected:,} rows, but the table has only "
-        f"{found:,} at these offsets: it was copied before that run, or rows were deleted. Restore the table "
+        f"run {newest.run} of store {newest.store_id} added {expected:,} rows{where}, but the table has only "
+        f"{found:,} of them: it was copied before that run, or rows were deleted. Restore the table "
         "from a backup"
     )
 

@@ -239,6 +239,6 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
     raise SetupError(
         f"JARs could not be fetched ({first}). The first run needs Maven Central. Without it, set "
         f"RMQ_LAKE_IVY_SETTINGS to a copy of {CONF_DIRECTORY / 'ivysettings.xml'} that names your mirror, or copy "
-        f"{cache_directory() / 'jars'} from a machine that has it, or put these files there: "
-        f"{', '.join(wanted)}{others}"
+        f"the directory {cache_directory() / 'jars'} from a machine that has it, or put these files into that "
+        f"directory: {', '.join(wanted)}{others}"
     )

@@ -145,6 +145,8 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
+    if not topic and reasons.parse_offset_id(text) is None:
+        return Answer(reason=reasons.explain_unknown_id(text))
     answer = by_offset_id(source, text, any_host=any_host)
     if topic and answer.reason and not reasons.confirms_offset_id(answer.reason):
         of_topic = reasons.explain_no_message_with_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))

@@ -27,6 +27,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _OPS_READ = 4096  # newest op messages that are read
 
 _HIGHEST_PORT = 65535
+_NOT_AN_OFFSET_ID = "is not an offset id (32 or 56 hexadecimal digits that encode host, port and offset)"
 _ONLY = {
     KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only a key (KEYS) in this topic; `query by-key` finds it"),
     KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key in this topic; `query by-unique-key` finds it"),
@@ -160,9 +161,14 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
 
 def explain_invalid_offset_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
+    return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} {_NOT_AN_OFFSET_ID}")
+
+
+def explain_unknown_id(text: str) -> Reason:
+    """Explain that a text cannot be an offset id, and that no message with this unique key was found."""
     return Reason(
         ReasonKind.WRONG_KIND_OF_ID,
-        f"{text!r} is not an offset id (32 or 56 hexadecimal digits that encode host, port and offset)",
+        f"no message with the unique key {text!r} was found, and this {_NOT_AN_OFFSET_ID}",
     )
 
 

@@ -302,7 +302,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
         if was_cut_short:
             unknown.append(
-                Sentence("only the newest 4,096 op messages were read: an older one may end the transaction")
+                Sentence("only the newest 4,096 op messages were read: an older one may have ended the transaction")
             )
     elif message.topic in _WAITING_TOPICS:
         # The delivery time is in a property (timer message) or in the unit (delayed message).

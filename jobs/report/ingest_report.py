@@ -82,7 +82,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
         )
     if summary.unreadable:
         yield Remedy(
-            "A database of queues is damaged. To compare it with the log:",
+            "The RocksDB database of the queues is damaged. To compare it with the log:",
             verify,
             Grid("Unreadable databases", ("damage",), [(text,) for text in summary.unreadable]),
         )

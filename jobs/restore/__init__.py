@@ -371,7 +371,7 @@ def unchecked_note(places: Sequence[Interval]) -> list[str]:
     """Return a note on the rows that cannot be checked, if there are any."""
     more = f" and in {count_text(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
     return [
-        f"rows from {start:,} to {end:,}{more} could not be checked: earlier releases wrote them without "
-        "record_crc, so changes by another engine may go unnoticed"
+        f"rows from {start:,} to {end:,}{more} could not be checked: an earlier release of rmq-lake wrote them "
+        "without record_crc, so changes by another engine may go unnoticed"
         for start, end in places[:1]
     ]

@@ -152,8 +152,9 @@ class RestoreSummary(RatedOutcome):
         if self.resumed:
             yield f"  {self.resumed:,} of these segments were already complete"
         if self.assumed:
+            ends = "segment end was" if len(self.assumed) == 1 else "segment ends were"
             how = "written in the format of RocketMQ 4.9.1 and later, because the original bytes are unknown"
-            yield f"  ends of full segments, {how}: {len(self.assumed):,}"
+            yield f"  {len(self.assumed):,} {ends} {how}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
         yield from (f"  NOTE {note}" for note in self.notes)

@@ -360,5 +360,7 @@ class RocketmqDataSource(DataSource):
                 raise UnsupportedFormat(f"schema: {field.name} is not a column of messages")
             types = there[field.name].simpleString(), field.dataType.simpleString()
             if types[0] != types[1]:
-                raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")
+                raise UnsupportedFormat(
+                    f"schema: column {field.name} is declared as {types[1]}, but its type is {types[0]}"
+                )
         return replace(ReadOptions.parse(dict(self.options)), columns=tuple(schema.fieldNames()))

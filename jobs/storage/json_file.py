@@ -16,7 +16,14 @@ from rmq_formats.errors import CorruptData
 # [the shapes of the elements, one by one], {key: shape}, in which a key that ends in `?` may be missing or null, or
 # {str: the shape of every value}.
 Shape = type | frozenset[str] | tuple[Any, ...] | list[Any] | dict[Any, Any]
-_NAMES = {str: "a text", int: "an integer", bool: "true or false", NoneType: "null", dict: "an object", list: "a list"}
+_NAMES = {
+    str: "a string",
+    int: "an integer",
+    bool: "true or false",
+    NoneType: "null",
+    dict: "an object",
+    list: "a list",
+}
 _LARGEST = 1 << 64  # inodes have 64 bits without a sign
 _SHOWN = 40  # characters of a wrong value
 

@@ -390,7 +390,7 @@ def detect_storage_features(store: Store) -> StorageFeatures:
 
 
 def rocksdb_queue_folder(store: Store) -> str | None:
-    """Return the folder of the database of queues; if there are two, the one that a switch has enabled."""
+    """Return the folder of the queue database; if there are two, the one that a switch has enabled."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
 
 

@@ -175,7 +175,7 @@ def parse_rules(text: str) -> Rules:
     try:
         return make_rules(*rules)
     except FormatError as error:
-        raise UndecidedError(f"--release {text}: offsets must ascend") from error
+        raise UndecidedError(f"--release {text}: offsets must be in ascending order") from error
 
 
 def determine_writers(

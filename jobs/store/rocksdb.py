@@ -105,7 +105,7 @@ def check_rocksdict_installed(location: str, verb: str) -> None:
     try:
         import_module("rocksdict")
     except ImportError as error:
-        reason = f"a RocksDB database; to {verb} it: {INSTALL_COMMAND}"
+        reason = f"this is a RocksDB database. To {verb} it, install the optional package: {INSTALL_COMMAND}"
         raise UnsupportedFormat(reason, None, location) from error
 
 

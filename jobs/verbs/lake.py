@@ -294,7 +294,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
     segment_size: int | None = option(
         "BYTES",
-        "mappedFileSizeCommitLog; by default derived from the offsets of the segments in the lake.",
+        "Segment size (mappedFileSizeCommitLog); by default derived from the segments' offsets in the lake.",
         POSITIVE_INTEGER,
     ),
     no_queues: bool = flag(

@@ -25,7 +25,7 @@ _SHOWN = 5  # reasons, or unknown fields, of a topic
 
 
 def _limit(text: str) -> int | float:
-    """Parse how many of a topic's messages of one run may become dead letters: a number, or a share (`0.01`, `1%`)."""
+    """Parse the limit on dead letters per topic and run: a number, a ratio (`0.01`) or a percentage (`1%`)."""
     found = re.fullmatch(r"(\d+)|(\d*\.\d+|\d+(?:\.\d+)?(?=%))(%?)", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a number of dead letters (100), a ratio (0.01) or a percentage (1%)")

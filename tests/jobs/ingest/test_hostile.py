@@ -144,7 +144,7 @@ def test_an_argument_that_is_not_utf8_and_a_hint_larger_than_memory_are_errors(
     """The Delta library ended the process while it allocated a buffer for the file."""
     ingest_store(store, tmp_path / "lake")
     code, _, err = run("query", "list", "--lake", tmp_path / "lake", "-t", "\udcff")
-    assert (ExitCode.USAGE, "rmq-lake: not valid UTF-8: \\udcff\n") == (code, err)
+    assert (ExitCode.USAGE, "rmq-lake: this value is not valid UTF-8: \\udcff\n") == (code, err)
     hint = tmp_path / "lake/messages/_delta_log/_last_checkpoint"
     with hint.open("wb") as file:
         file.truncate(1 << 40)

@@ -196,7 +196,7 @@ def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, m
 
     text = str(said.value)
     assert "RMQ_LAKE_IVY_SETTINGS" in text
-    assert f"copy {tmp_path / 'jars'} from a machine" in text
+    assert f"copy the directory {tmp_path / 'jars'} from a machine" in text
     assert all(jar.file_name in text for jar in spark.locked_jars("delta"))
     assert len(text.splitlines()) == 1
 

@@ -239,7 +239,7 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
     at = table.columns.index("physical_offset")
     newest = [one.physical_offset for one in reversed(records)][2:9]
     assert (most_sorted > 0) is ([row[at] for row in table.rows] == newest)
-    assert (most_sorted == 0) is ("too many to sort" in table.note)
+    assert (most_sorted == 0) is ("too many rows to sort" in table.note)
     of_t1 = [one.physical_offset for one in records if (one.topic, one.queue_id) == ("T1", 1)]
     assert of_t1 == sorted(int(row[at] or 0) for row in of_queue.rows) != []
 
@@ -286,7 +286,7 @@ def test_dead_letters_are_counted_by_group_and_origin(tmp_path: Path) -> None:
 
     for tables in _unfinished(tmp_path / "store", tmp_path / "lake"):
         assert [
-            ("g0", "given up without a retry", "A", 1, "%DLQ%g0"),
-            ("g0", "given up without a retry", "B", 1, "%DLQ%g0"),
-            ("g1", "given up without a retry", "A", 2, "%DLQ%g1"),
+            ("g0", "moved to the dead-letter queue without a retry", "A", 1, "%DLQ%g0"),
+            ("g0", "moved to the dead-letter queue without a retry", "B", 1, "%DLQ%g0"),
+            ("g1", "moved to the dead-letter queue without a retry", "A", 2, "%DLQ%g1"),
         ] == list(tables["dead letters"].rows)
