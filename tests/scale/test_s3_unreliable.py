@@ -153,12 +153,14 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
 
 @pytest.mark.timeout(600)
 def test_a_table_is_created_once_if_any_response_is_cut_off(s3: S3Server) -> None:
-    for number in range(1, 20):
+    for number in count(1):  # until there are fewer requests
         lake = s3.uri(f"cut-answer-{number}")
         with flaky(s3.port, number.__eq__, "cut off") as server:
             table = ensure_table(Lake(lake, S3Server(server.port, s3.folder).options), RUNS)
         assert table.schema() == RUNS.delta_schema
-        assert server.failed == 1
+        if not server.failed:
+            break
+    assert number > 10
 
 
 @pytest.mark.timeout(600)

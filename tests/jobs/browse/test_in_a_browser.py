@@ -149,7 +149,7 @@ from functools import partial
 from jobs.browse import server
 from jobs.main import main
 from tests.jobs.browse.test_workers import work
-server.Workers = partial(server.Workers, work=work)
+server.PageWorkers = partial(server.PageWorkers, work=work)
 main()
 """
 
