@@ -118,7 +118,7 @@ class FinishedProduct:
     gaps: Sequence[Gap] = ()
     notes: Sequence[str] = ()  # remarks for the user
     contradictions: int = 0  # units that contradict the log, and missing units
-    unreadable: Sequence[str] = ()  # databases of the store that are damaged, and what was not read for this reason
+    unreadable: Sequence[str] = ()  # messages about damaged databases that were not read
 
     def add(self, table: Table, *actions: AddedFile | None) -> None:
         """Add files of a table."""

@@ -164,7 +164,9 @@ class LocalStorage(Storage):
 
     def list_files(self, location: str, *, is_deep: bool = True) -> list[FileInfo]:
         """
-        Return every regular file below *location*, sorted by name; each directory is listed once, and none if not deep.
+        Return every regular file below *location*, sorted by name; each directory is listed once.
+
+        Without *is_deep*, only the files in *location* itself are returned.
 
         A store's CommitLog may be linked to another disk; `may_follow_link` decides which links are followed. A link to
         itself is treated as an empty file.
