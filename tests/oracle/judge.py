@@ -35,7 +35,7 @@ from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset, is_loadable_index_name
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
-from tests.support.stores import stored_records, walked_segments
+from tests.support.stores import read_store_records, walk_store
 
 _MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
     QueueKind.PLAIN: ConsumeQueue,
@@ -125,15 +125,15 @@ def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
 
 
 def records(store: Path) -> list[MessageRecord]:
-    return [stored.record for stored in stored_records(store)]
+    return [stored.record for stored in read_store_records(store)]
 
 
 def unfaithful(store: Path) -> list[int]:
     """List the offsets of pieces of the log that are damaged, or that do not encode to their own bytes."""
-    damaged = [
-        piece.offset for _, pieces in walked_segments(store) for piece in pieces if piece.kind is PieceKind.DAMAGE
+    damaged = [piece.offset for _, pieces in walk_store(store) for piece in pieces if piece.kind is PieceKind.DAMAGE]
+    return damaged + [
+        record.physical_offset for record, raw in read_store_records(store) if encode_record(record) != raw
     ]
-    return damaged + [record.physical_offset for record, raw in stored_records(store) if encode_record(record) != raw]
 
 
 # --- rebuilt ---------------------------------------------------------------------------------------------------------

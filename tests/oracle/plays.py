@@ -23,7 +23,7 @@ from tests.oracle.judge import Derived, Writer, by_scalar, differences, on_disk,
 from tests.oracle.releases import MATRIX, class_path_of
 from tests.oracle.scenarios import ORDERS, SCENARIOS, UPGRADES, Scenario
 from tests.oracle.stage import Stage
-from tests.support.stores import files_in
+from tests.support.stores import read_files
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _provenance(played: Played) -> Iterator[str]:
     checkpoint = (played.store / "checkpoint").read_bytes()
     yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n"
     yield f"CHECKPOINT {struct.unpack_from('>6q', checkpoint)}\n\n## sha256"  # without the code under test
-    for name, data in files_in(played.store).items():
+    for name, data in read_files(played.store).items():
         yield f"{hashlib.sha256(data).hexdigest()}  {name}"
     yield "\n## JARs"
     yield from sorted(jar.name for jar in class_path_of(stage.release) if jar.name.startswith("rocketmq-"))

@@ -28,7 +28,7 @@ from tests.oracle.judge import (
 from tests.oracle.releases import SMALL_GEOMETRY
 from tests.oracle.sessions import DirectMessage, real_store, some_messages
 from tests.oracle.stage import kill, removed_empty_files
-from tests.support.lakes import real_entries
+from tests.support.lakes import read_index_entries
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
@@ -69,7 +69,7 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
             newest = list_index_files(store)[-1]
             newest.write_bytes(bytes(newest.stat().st_size))
             (store / "abort").touch()
-    offsets = [offset for _, _, _, offset, *_ in real_entries(store)]
+    offsets = [offset for _, _, _, offset, *_ in read_index_entries(store)]
 
     assert offsets != sorted(offsets)
     assert unexplained(store, release) == []

@@ -32,9 +32,9 @@ from tests.oracle.judge import (
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import MATRIX, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
-from tests.support.lakes import ingest_store, leftovers, raw_rows, real_entries
+from tests.support.lakes import ingest_store, list_leftovers, raw_rows, read_index_entries
 from tests.support.query_stores import open_lake
-from tests.support.stores import segments_of
+from tests.support.stores import list_segments
 from tests.support.waiting import free_port, wait_until
 
 MEMBERS: Final = ("n0", "n1", "n2")
@@ -167,7 +167,7 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verd
     for store in (back, *stores):
         _judge(store, writer, taken_back, led=store in {back, group.store_of(old)})
     assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
-    assert len({b"".join(path.read_bytes() for path in segments_of(store)) for store in stores}) == 1
+    assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
     _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
     assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["truncated by its broker"] * _LOST
     kept = [*records(stores[0])[:1], *records(stores[0])[-_LOST:]]
@@ -191,7 +191,7 @@ def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led
         agreed = by_scalar(log[:_AGREED], rules).queues
         assert units_into_log(agreed) <= units_into_log(on_disk(store).queues) or forgotten
         assert _are_among(on_disk(store).queues, has, had, in_place=not forgotten)
-        assert {offset for _, _, _, offset, *_ in real_entries(store)} <= {
+        assert {offset for _, _, _, offset, *_ in read_index_entries(store)} <= {
             record.physical_offset for record in (*log, *taken_back)
         }
         return
@@ -213,7 +213,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
         assert raw_rows(lake) == log
         assert sorted(raw_rows(lake, "superseded_messages")) == sorted(superseded)
     assert len(superseded) == _LOST
-    assert leftovers(lake) == []
+    assert list_leftovers(lake) == []
 
 
 def _state(lake: Path, writer: str, record: MessageRecord) -> str:
@@ -243,7 +243,7 @@ def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
-    path = segments_of(store)[-1]
+    path = list_segments(store)[-1]
     raw, at, offsets = path.read_bytes(), 0, set()
     while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):
         offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)

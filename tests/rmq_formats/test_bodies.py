@@ -13,7 +13,7 @@ from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces
 from rmq_formats.trace_columns import decode_trace_bodies
 from tests.golden import StoreOf, golden_stores
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 ZLIB, LZ4, ZSTD, LEGACY = 0x301, 0x101, 0x201, 0x1
 
@@ -39,7 +39,7 @@ def test_every_compression_type_is_decompressed(body: bytes) -> None:
 def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: StoreOf) -> None:
     sizes = [
         (len(stored.record.body), len(decode_body(stored.record.body, stored.record.sys_flag)))
-        for stored in stored_records(golden(name))
+        for stored in read_store_records(golden(name))
         if stored.record.sys_flag & 1
     ]
 

@@ -25,7 +25,7 @@ from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, placed
 from tests.rmq_formats.reference import group_of
 from tests.rmq_formats.strategies import I64, records
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -248,7 +248,7 @@ def parts(assembled: AssembledRecords) -> list[bytes]:
 def test_broker_records_are_restored_from_parquet_by_every_engine(
     name: str, engine: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    some = [stored.record for stored in stored_records(golden(name)) if has_right_body_crc(stored.record)]
+    some = [stored.record for stored in read_store_records(golden(name)) if has_right_body_crc(stored.record)]
     pq.write_table(pa.Table.from_batches([batch_of(some)]), tmp_path / "rows.parquet")
 
     table = ENGINES[engine](tmp_path / "rows.parquet")

@@ -36,7 +36,7 @@ from tests.golden import GOLDEN, StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
 from tests.rmq_formats.reference import encode_inner_batch
 from tests.rmq_formats.strategies import mutations, records
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 # Written out by hand, field by field, from the broker's sources.
 BY_HAND = b"".join(
@@ -239,7 +239,7 @@ def test_inconsistent_inner_messages_are_corrupt(numbers: tuple[int, ...], prope
 @pytest.mark.sample(12, always=golden_stores("types-crc"))
 @pytest.mark.parametrize("name", GOLDEN)
 def test_broker_records_are_encoded_unchanged_and_are_intact(golden: StoreOf, name: str) -> None:
-    stored = list(stored_records(golden(name)))
+    stored = list(read_store_records(golden(name)))
 
     assert stored
     assert all(encode_record(record) == raw for record, raw in stored)
@@ -282,7 +282,7 @@ def test_inner_batches_of_brokers_have_the_stated_number_of_messages(golden: Sto
     """The outer record's INNER_NUM counts them; before 5.0.0 there are none."""
     batches = [
         record
-        for record, _ in stored_records(golden(name))
+        for record, _ in read_store_records(golden(name))
         if record.sys_flag & (NEED_UNWRAP | INNER_BATCH) == NEED_UNWRAP | INNER_BATCH
     ]
 

@@ -27,7 +27,7 @@ from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
 from tests.rmq_formats.test_record import with_property_crc
-from tests.support.stores import names, stored_records
+from tests.support.stores import list_names, read_store_records
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, exp
 
 
 def marks_of(store: Path) -> Iterator[Mark]:
-    for record, _ in stored_records(store):
+    for record, _ in read_store_records(store):
         yield from record_marks(record)
-    yield from file_marks(map(classify, names(store)))
+    yield from file_marks(map(classify, list_names(store)))
     mark = checkpoint_mark(decode_checkpoint((store / "checkpoint").read_bytes()))
     if mark:
         yield mark

@@ -47,7 +47,7 @@ from rmq_formats.rocksdb.layout import (
 from rmq_formats.rocksdb.layout import LAST_OFFSET_KEY as LAST_HALF_KEY
 from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 _RELEASE = Release.from_version("5.5.1")
 
@@ -67,7 +67,7 @@ def rows_of(store: FeatureStore, family: str) -> dict[bytes, bytes]:
 def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str, str]]]:
     return {
         record.physical_offset: (record, parse_properties(record.properties_raw, _RELEASE.property_parser))
-        for record, _ in stored_records(store.root)
+        for record, _ in read_store_records(store.root)
     }
 
 

@@ -28,7 +28,7 @@ from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, damaged, log_of, placed, reading
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
-from tests.support.stores import newest_segment, walked_segments
+from tests.support.stores import find_newest_segment, walk_store
 
 PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
@@ -277,8 +277,8 @@ def test_records_before_damage_are_never_lost(data: st.DataObject, framing: Fram
 def test_the_log_of_a_broker_is_contiguous_and_undamaged(golden: StoreOf, name: str) -> None:
     """All segments except the newest are sealed; the newest ends in zeros, and a preallocated file may follow it."""
     store = golden(name)
-    walked = list(walked_segments(store))
-    newest = int(newest_segment(store).name)
+    walked = list(walk_store(store))
+    newest = int(find_newest_segment(store).name)
 
     assert [segment.base_offset for segment, _ in walked] == [
         walked[0][0].base_offset + 16384 * number for number in range(len(walked))
@@ -295,7 +295,7 @@ def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: 
     """A blank is accepted with any bytes after it: up to 4.9.0, old bytes of the encoder follow it."""
     behind = b"".join(
         bytes(segment.read(pieces[-1].offset - segment.base_offset + BLANK.size, segment.size))
-        for segment, pieces in walked_segments(golden(name))
+        for segment, pieces in walk_store(golden(name))
         if pieces[-1].kind is BLANK_PIECE
     )
 

@@ -26,7 +26,7 @@ from rmq_formats.timer_files import (
 )
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import damaged, reading
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
 _UNIT = "00000034000000000000003400000001000001a1fe8c9af0000007d000000000000008dc0000015304d117170000000000000000"
@@ -81,7 +81,7 @@ def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None
 
 def test_every_timer_unit_points_to_a_record_of_the_timer_topic(store: Path) -> None:
     parser = Release.from_version("5.5.1").property_parser
-    records = {record.physical_offset: record for record, _ in stored_records(store / "store")}
+    records = {record.physical_offset: record for record, _ in read_store_records(store / "store")}
 
     for unit in units_of(store / "store/timerlog").values():
         record = records[unit.physical_offset]

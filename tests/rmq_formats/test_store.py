@@ -21,7 +21,7 @@ from rmq_formats.store import (
     parse_first_offset,
 )
 from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
-from tests.support.stores import names
+from tests.support.stores import list_names
 
 ZERO = "0" * 20
 
@@ -123,7 +123,7 @@ def test_any_path_is_classified(path: str) -> None:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
-    unknown = {path for path in names(golden(name)) if classify(path).kind is FileKind.UNKNOWN}
+    unknown = {path for path in list_names(golden(name)) if classify(path).kind is FileKind.UNKNOWN}
 
     assert all(path.startswith(("commitlog-a/", "commitlog-b/")) for path in unknown)
     assert bool(unknown) == ("multipath" in name)

@@ -41,7 +41,7 @@ from rmq_formats.properties import (
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import encode_properties
 from tests.support.commands import peak_of
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 R = "\N{REPLACEMENT CHARACTER}"
 
@@ -264,7 +264,7 @@ def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreO
     """Every id in the results of the producer belongs to a record; offset ids contain store host and offset."""
     store = golden(name)
     told = [match for line in (store / "EXPECT/sent.txt").read_text().splitlines() if (match := IDS.search(line))]
-    records = [stored.record for stored in stored_records(store)]
+    records = [stored.record for stored in read_store_records(store)]
     known = {encode_offset_id(record.store_host, record.physical_offset) for record in records}
     texts = [record.properties_raw for record in records]
 
@@ -278,7 +278,7 @@ def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreO
 def test_the_time_of_an_id_is_the_birth_time_of_its_message(golden: StoreOf, name: str) -> None:
     """Real clients made the ids; the store's zone is UTC."""
     delays = []
-    for record, _ in stored_records(golden(name)):
+    for record, _ in read_store_records(golden(name)):
         unique = parse_properties(record.properties_raw, PropertyParser.SCAN).get("UNIQ_KEY")
         if unique:
             time = creation_time(decode_unique_id(unique), record.born_timestamp + 1, UTC)

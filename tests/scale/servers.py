@@ -20,7 +20,7 @@ from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
 from tests.support.commands import ROOT, Outcome
 from tests.support.published import Module, azurite, class_path
-from tests.support.stores import files_in, stored_records
+from tests.support.stores import read_files, read_store_records
 from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
@@ -141,7 +141,7 @@ class AzureServer(NamedTuple):
         return "/".join((f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net", *names))
 
     def upload(self, folder: Path, prefix: str) -> None:
-        for name, data in files_in(folder).items():
+        for name, data in read_files(folder).items():
             with self.filesystem.open_output_stream(f"{CONTAINER}/{prefix}/{name}") as out:
                 out.write(data)
 
@@ -325,7 +325,7 @@ def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **env
 
 
 def expected_rows(store: Path) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, raw) for record, raw in stored_records(store)]
+    return [(record.physical_offset, raw) for record, raw in read_store_records(store)]
 
 
 def _run(module: str, *arguments: str, **environment: str) -> Outcome:

@@ -21,8 +21,8 @@ from tests.golden import StoreOf
 from tests.scale.cluster import WORKERS, Cluster, await_no_executor, can_set_apart, executors_at_work, spark_cluster
 from tests.scale.servers import expected_rows, in_one_application, rmq_lake
 from tests.support.commands import Outcome
-from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.stores import segments_of
+from tests.support.lakes import list_leftovers, raw_rows, rows_of
+from tests.support.stores import list_segments
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
 
@@ -173,7 +173,7 @@ def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, sto
 def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
     cluster: Cluster, store: Path, results: dict[str, Any], number: int
 ) -> None:
-    assert number * len(segments_of(store)) == results[f"ranges {number}"]
+    assert number * len(list_segments(store)) == results[f"ranges {number}"]
     assert _digests(store / "index") == _digests(cluster.folder / f"index-{number}")
 
 
@@ -186,17 +186,17 @@ def test_a_slow_task_and_its_speculative_copy_count_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
-    assert not [name for name in leftovers(cluster.folder / "late") if f"-{0:020d}-" in name]
+    assert not [name for name in list_leftovers(cluster.folder / "late") if f"-{0:020d}-" in name]
 
 
 def test_a_task_that_fails_after_its_work_is_repeated_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
-    notes = [cluster.folder / f"fail-failed-{int(path.name)}" for path in segments_of(store)]
+    notes = [cluster.folder / f"fail-failed-{int(path.name)}" for path in list_segments(store)]
     written = {f"/messages/{name}" for note in notes for name in note.read_text().split()}
     assert len(written) >= len(notes)
-    assert written.isdisjoint(leftovers(cluster.folder / "fail"))
+    assert written.isdisjoint(list_leftovers(cluster.folder / "fail"))
 
 
 def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path) -> None:

@@ -50,7 +50,7 @@ from tests.scale.servers import (
 from tests.support.broker import Broker, some_records
 from tests.support.commands import copy_of, runner
 from tests.support.lakes import ingest_store, raw_rows, rows_of, table_of
-from tests.support.stores import files_in, raw_records
+from tests.support.stores import raw_records, read_files
 
 pytestmark = pytest.mark.cluster
 STORE = "b533-base"
@@ -99,7 +99,7 @@ def without_secrets(*places: Path | str) -> bool:
     contents = [place.encode() for place in places if isinstance(place, str)]
     for place in places:
         if isinstance(place, Path):
-            contents += files_in(place).values() if place.is_dir() else [place.read_bytes()]
+            contents += read_files(place).values() if place.is_dir() else [place.read_bytes()]
     assert contents
     return not any(key.encode() in content for content in contents for key in (ACCESS_KEY, SECRET_KEY, KEY))
 
@@ -107,10 +107,10 @@ def without_secrets(*places: Path | str) -> bool:
 def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uploaded) -> None:
     """The lake is also merged, queried and restored there, and none of its files contains a key."""
     first, lake = uploaded.ingest(), uploaded.downloaded()
-    files = {name for name in files_in(lake) if name.endswith(".parquet")}
+    files = {name for name in read_files(lake) if name.endswith(".parquet")}
     second = uploaded.ingest()
     assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
-    assert files == {name for name in files_in(uploaded.downloaded()) if name.endswith(".parquet")}
+    assert files == {name for name in read_files(uploaded.downloaded()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
     ingest_store(uploaded.local, uploaded.folder / "here")
     for table in ("consume_queue", "index_entries"):
@@ -154,11 +154,11 @@ def test_commands_give_the_same_output_for_a_server_and_the_disk(
 def test_index_files_rebuilt_from_a_server_equal_those_of_the_broker(uploaded: Uploaded) -> None:
     request = RebuildIndexRequest(uploaded.store, uploaded.place("index"), range_size=_RANGE)
     result = rebuild_index(request, SerialWorkers(uploaded.options))
-    made = files_in(uploaded.downloaded("index"))
+    made = read_files(uploaded.downloaded("index"))
     manifest = json.loads(made.pop("MANIFEST.json"))
 
     assert ExitCode.CLEAN is result.exit_code
-    assert list(files_in(uploaded.local / "index").values()) == [data for _, data in sorted(made.items())]
+    assert list(read_files(uploaded.local / "index").values()) == [data for _, data in sorted(made.items())]
     assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
         file["name"]: file["sha256"] for file in manifest["files"]
     }
@@ -168,7 +168,7 @@ def test_verify_finds_no_problem_in_a_healthy_store_on_a_server_and_deletes_its_
     request = VerifyRequest(uploaded.store, range_size=_RANGE, scratch=uploaded.place("scratch"))
 
     assert [] == verify(request, SerialWorkers(uploaded.options)).findings
-    assert {} == files_in(uploaded.downloaded("scratch"))
+    assert {} == read_files(uploaded.downloaded("scratch"))
 
 
 @dataclass(frozen=True, slots=True)

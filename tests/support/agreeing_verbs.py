@@ -30,7 +30,7 @@ from tests.support.fault_draws import Planted, Violation
 from tests.support.fault_kinds import records_in
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.pages import rendered
-from tests.support.stores import newest_segment
+from tests.support.stores import find_newest_segment
 
 _TOPICS = 3  # of a store, that are asked for one by one
 _MESSAGES = 4  # that are asked for one by one
@@ -185,7 +185,7 @@ def _lying(seed: int, folder: Path) -> LyingClock:
     root = unpack(name, folder)
     shutil.rmtree(root / "index", ignore_errors=True)
     shutil.rmtree(root / "EXPECT", ignore_errors=True)
-    records, newest = records_in(root), newest_segment(root)
+    records, newest = records_in(root), find_newest_segment(root)
     kind = random.choice(sorted(_CLOCKS))
     times = set_store_times(root, _CLOCKS[kind](random, len(records)))
     damaged = None

@@ -25,7 +25,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import WANTED
 from tests.support.lakes import ingest_store
-from tests.support.stores import content_of
+from tests.support.stores import read_files_except_replaced
 
 
 class KilledError(BaseException):
@@ -97,7 +97,7 @@ def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scen
     _apply(request, planned, steps.append)
     assert verify(VerifyRequest(str(store)), SerialWorkers()).exit_code == 0
     some = [n for n, step in enumerate(steps) if not all("keep " in near for near in steps[max(n - 1, 0) : n + 2])]
-    return made._replace(steps=[*some, len(steps)], repaired=content_of(store))
+    return made._replace(steps=[*some, len(steps)], repaired=read_files_except_replaced(store))
 
 
 MARKER = b"what came later"

@@ -36,10 +36,10 @@ from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from tests.golden import unpack
-from tests.support.killing import ended, forked, load_everything, told_by_fork
-from tests.support.lakes import leftovers
+from tests.support.killing import load_everything, result_of_fork, start_fork, wait_for_exit
+from tests.support.lakes import list_leftovers
 from tests.support.pages import rendered
-from tests.support.stores import damage_each_part, files_in
+from tests.support.stores import damage_log_queue_and_index, read_files
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
@@ -149,7 +149,7 @@ class Commands:
         good = unpack("b551-base", base).rename(base / "good")
         shutil.rmtree(good / "EXPECT")
         for name in ("bad", "applied"):
-            damage_each_part(Path(shutil.copytree(good, base / name)))
+            damage_log_queue_and_index(Path(shutil.copytree(good, base / name)))
         (base / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
         here = self._fresh()
         for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):
@@ -212,10 +212,10 @@ class Commands:
                 if table.name != "runs" and any((table / "_delta_log").iterdir())
             }
             found = {name: rows for name, rows in found.items() if not rows.startswith("0 ")}
-            left = [name for lake in ("lake", "out") for name in leftovers(here / lake)]
+            left = [name for lake in ("lake", "out") for name in list_leftovers(here / lake)]
             return found | {"leftovers": " ".join(left) if line.startswith("ingest") else ""}
 
-        return told_by_fork(self._folder, describe)
+        return result_of_fork(self._folder, describe)
 
     def _again(self, line: str, here: Path) -> Try:
         """Run a command once more, as its message says: some begin with an empty directory."""
@@ -240,7 +240,7 @@ class Commands:
         words = [word.format(**places) for word in shlex.split(line)]
         for name in ("noted", "said"):
             (self._folder / name).unlink(missing_ok=True)
-        code = ended(forked(partial(self._child, words, failure, here)))
+        code = wait_for_exit(start_fork(partial(self._child, words, failure, here)))
         noted = self._folder / "noted"
         hits = noted.read_text().splitlines() if noted.exists() else []
         said = (self._folder / "said").read_text(errors="replace").replace(str(here), "")
@@ -315,7 +315,7 @@ def _text(said: str) -> str:
 
 def _left(here: Path) -> dict[str, str]:
     """Return the files below *here* with their content, but for what differs from run to run."""
-    found = {name: data for name, data in files_in(here).items() if not name.startswith(("work/", "types"))}
+    found = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
     return {name: sha256(data).hexdigest()[:16] for name, data in found.items()}
 
 

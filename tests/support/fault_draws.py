@@ -49,7 +49,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of
 from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, records_in, units
 from tests.support.lakes import ingest_store
-from tests.support.stores import content_of, folder_of_process
+from tests.support.stores import make_process_folder, read_files_except_replaced
 
 STORES = (
     "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",
@@ -147,7 +147,7 @@ class Planted(NamedTuple):
 
 def planted(draw: Draw, folder: Path) -> Planted:
     root = Path(shutil.copytree(golden(draw.store), folder / "store"))
-    pristine = content_of(root)
+    pristine = read_files_except_replaced(root)
     donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
     done: list[tuple[str, int]] = []
     states = [pristine]
@@ -156,7 +156,7 @@ def planted(draw: Draw, folder: Path) -> Planted:
             KINDS[kind](Target(root, Random(seed), donor))
         except NO_PLACE:
             continue
-        states.append(content_of(root))
+        states.append(read_files_except_replaced(root))
         done.append((kind, seed))
         before = states.index(states[-1])  # a fault that does nothing, or takes the last ones back
         del states[before + 1 :], done[before:]
@@ -206,7 +206,7 @@ def of_faults(one: Planted) -> Iterator[Violation]:
 
 def _undone(one: Planted) -> Iterator[Violation]:
     undo(str(one.root), one.root.parent / "repair")
-    now = content_of(one.root)
+    now = read_files_except_replaced(one.root)
     if different := sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name)):
         yield Violation("undo does not restore", ", ".join(different))
 
@@ -450,7 +450,7 @@ _DECIDED = frozenset({
 
 @cache
 def lake_of(name: str) -> Lake:
-    folder = folder_of_process("repair-draws-lake-")
+    folder = make_process_folder("repair-draws-lake-")
     release = None if name in SITUATIONS else release_of(name)
     ingest_store(golden(name), folder / "lake", release=release)
     return Lake(str(folder / "lake"))
@@ -460,7 +460,7 @@ def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violat
     """Repair with a lake, with bridges, with accepted files; repair again, and undo both; compare with a verdict."""
     try:
         plan = _repaired(one, "plan", apply=False)
-        if content_of(one.root) != one.damaged:
+        if read_files_except_replaced(one.root) != one.damaged:
             yield Violation("a plan changes the store", "")
         accepted = frozenset(plan.undecided) if "accept" in one.draw.options else frozenset[str]()
         done = _repaired(one, "repair", accepted)
@@ -471,7 +471,7 @@ def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violat
         return
     if verified is not None and plan.found.severity is not verified.severity:
         yield Violation("repair finds something else", f"{plan.found.severity.value}, not {verified.severity.value}")
-    after = content_of(one.root)
+    after = read_files_except_replaced(one.root)
     yield from _of_files(one, after, accepted)
     yield from _of_harm(plan.found.start, done.start)
     left = [] if done.left is None else [cause for cause, _ in done.left.findings_by_cause]
@@ -479,7 +479,7 @@ def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violat
     if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repaired(one, "repair")  # files that were undecided before may be decided now
-    yield from _of_files(one, content_of(one.root), accepted)
+    yield from _of_files(one, read_files_except_replaced(one.root), accepted)
     if done.files or again.files:
         yield from _undone(one)
 

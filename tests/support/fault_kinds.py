@@ -30,7 +30,7 @@ from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, file_name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.commands import overwrite
-from tests.support.stores import flip, folder_of_process
+from tests.support.stores import flip, make_process_folder
 
 STORE = "b533-base"  # in which the faults of the page are planted
 GEOMETRY = Geometry(100, 20)
@@ -44,7 +44,7 @@ _TIMER_DONOR = "b551-timer"
 @cache
 def _unpacked() -> Path:
     """Return this process's own folder of unpacked golden stores."""
-    return folder_of_process("faults-")
+    return make_process_folder("faults-")
 
 
 @cache

@@ -24,7 +24,7 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, framed
-from tests.support.stores import walked_segments
+from tests.support.stores import walk_store
 
 SEGMENT_SIZE = 1536
 WORDS = (0, 1, -1, 7, 8, 90, 91, 1 << 20, (1 << 31) - 1, -(1 << 31), MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
@@ -130,7 +130,7 @@ def expected(root: Path) -> Result:
     rows: Rows = []
     damage: Damage = []
     end = 0
-    for segment, pieces in walked_segments(root):
+    for segment, pieces in walk_store(root):
         for piece in pieces:
             if piece.kind in {PieceKind.UNWRITTEN, PieceKind.WAITING}:
                 return Result(rows, sorted(damage), piece.offset)

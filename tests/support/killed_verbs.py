@@ -1,7 +1,7 @@
 """
-Typings, restores and commits of Spark's that are killed: `python -m tests.support.killed_verbs SCENARIO FOLDER NUMBER`.
+Kill `type`, `restore` and commits in Spark: `python -m tests.support.killed_verbs SCENARIO FOLDER NUMBER`.
 
-Nothing here touches a lake before it forks.
+Only forks open a lake.
 """
 
 import json
@@ -38,28 +38,28 @@ from tests.support.broker import Broker, some_records
 from tests.support.killing import (
     EFFECTS,
     FAULTS,
-    GATEWAY,
-    MANY,
+    GATEWAY_VARIABLE,
+    SMALL_FILES_BEFORE_MERGE,
     busy_store,
-    ended,
-    every_effect,
-    forked,
+    call_in_fork,
+    connect_to_test_jvm,
+    exclude_compacted,
+    fork_and_kill,
     growing_store,
-    in_fork,
-    jvm_of_tests,
-    killed_in_fork,
+    ingest_in_fork,
+    kill_after_each_effect,
     main,
     new_store,
+    result_of_fork,
     rewritten_store,
     run,
-    run_and_judge,
-    run_in_fork,
-    told_by_fork,
-    without_merged,
+    run_and_check,
+    start_fork,
+    wait_for_exit,
 )
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.other_engine import FEATURES, WORKS, broken_promises, promised
-from tests.support.stores import files_in
+from tests.support.stores import read_files
 
 # --- typings ---------------------------------------------------------------------------------------------------------
 
@@ -72,13 +72,13 @@ format = "json"
 schema = "id int, at timestamp"
 {epoch}
 """
-_TAKES_BACK = 0.15  # of bursts
-_JUDGED = 10  # kills between two judgements
+_TRUNCATE_PROBABILITY = 0.15  # before each burst
+_KILLS_BETWEEN_CHECKS = 10
 _TABLES = {"Orders": "typed/Orders", "Payments": "typed/Payments"}
 
 
 def _type(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
-    """Type; later with a wider type of one topic, and times of the other that were dead letters before."""
+    """Type the lake; if *is_later*, one topic has a wider type, and dead letters of the other become valid times."""
     declared = _TYPES.format(id="bigint", epoch='epoch = "s"') if is_later else _TYPES.format(id="int", epoch="")
     (root / "types.toml").write_text(declared)
     types = read_types(root / "types.toml")
@@ -99,7 +99,7 @@ def _body(number: int) -> bytes:
 
 
 def _typed_lake(root: Path) -> int:
-    """Make a lake that was typed once, and has new, superseded and retyped messages since; return the log's end."""
+    """Create a lake that was typed before its last messages were superseded and others added; return the log's end."""
     broker = Broker(root / "store")
     _write(broker, 0, 40)
     at = broker.offset
@@ -127,79 +127,81 @@ def _wrong_typings(root: Path) -> list[str]:
     return wrong
 
 
-def _typed_to_the_end(root: Path) -> list[str]:
-    code = ended(forked(partial(_type, root)))
-    return [f"exit code {code}"] * (code != 0) + told_by_fork(root, partial(_wrong_typings, root))
+def _complete_typing(root: Path) -> list[str]:
+    code = wait_for_exit(start_fork(partial(_type, root)))
+    return [f"exit code {code}"] * (code != 0) + result_of_fork(root, partial(_wrong_typings, root))
 
 
-def typings_beside_ingests(folder: Path, kills: int) -> dict[str, Any]:
-    """Kill typings at random moments, each during an ingest; sometimes the broker has truncated its log before."""
+def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
+    """Kill `type` at random moments during an ingest; sometimes the broker truncates its log before."""
     random = Random(int(os.environ.get("SEED", "1000")))
     folder.mkdir(parents=True, exist_ok=True)
-    broker = Broker(folder / "store", offset=told_by_fork(folder, partial(_typed_lake, folder)))
+    broker = Broker(folder / "store", offset=result_of_fork(folder, partial(_typed_lake, folder)))
     number, longest, killed, ends = 1000, 1.0, 0, [broker.offset]
     bad: list[str] = []
     while killed < kills:
-        if random.random() < _TAKES_BACK:
+        if random.random() < _TRUNCATE_PROBABILITY:
             broker.truncate(ends.pop(random.randrange(max(0, len(ends) - 4), len(ends))))
             ends = [end for end in ends if end < broker.offset] or [broker.offset]
         ends.append(broker.offset)
         messages = random.randrange(5, 60)
         _write(broker, number, messages)
         number += messages
-        ingesting = forked(partial(run, folder))
-        began = time.monotonic()
-        code = killed_in_fork(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
+        ingesting = start_fork(partial(run, folder))
+        started = time.monotonic()
+        code = fork_and_kill(partial(_type, folder, retries=random.random() < 0.5), random.random() * longest)
         killed += code == -signal.SIGKILL
-        longest = (longest + 1.5 * (time.monotonic() - began)) / 2 if code >= 0 else longest * 1.05
-        ended(ingesting)
-        if killed and killed % _JUDGED == 0:
-            bad += _typed_to_the_end(folder)
-    return {"reached": killed, "bad": bad + _typed_to_the_end(folder)}
+        longest = (longest + 1.5 * (time.monotonic() - started)) / 2 if code >= 0 else longest * 1.05
+        wait_for_exit(ingesting)
+        if killed and killed % _KILLS_BETWEEN_CHECKS == 0:
+            bad += _complete_typing(folder)
+    return {"reached": killed, "bad": bad + _complete_typing(folder)}
 
 
 # --- restores --------------------------------------------------------------------------------------------------------
 
 _RELEASE: Final = "5.3.3"
-_OF_RESTORES: Final = [(os, name) for name in ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")]
+_RESTORE_EFFECTS: Final = [(os, name) for name in ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")]
 
 
 def _restore(root: Path, out: str = "out") -> int:
-    wanted = GivenSettings(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
-    request = RestoreRequest(Lake(str(root / "lake")), root / out, given_settings=wanted, resume=True)
+    settings = GivenSettings(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
+    request = RestoreRequest(Lake(str(root / "lake")), root / out, given_settings=settings, resume=True)
     return int(restore(request, SerialWorkers()).exit_code)
 
 
 def _lake_to_restore(root: Path) -> None:
     def prepare() -> None:
-        ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # it has queues of both kinds
+        ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # a store with queues of both kinds
         _restore(root, "whole")
 
     root.mkdir(parents=True)
-    in_fork(prepare)
+    call_in_fork(prepare)
 
 
 def _wrong_restore(root: Path) -> list[str]:
     """Resume a restore; return the files that differ from those of a restore that was not killed."""
-    code = ended(forked(partial(_restore, root)))
-    whole, found = files_in(root / "whole"), files_in(root / "out")
+    code = wait_for_exit(start_fork(partial(_restore, root)))
+    whole, found = read_files(root / "whole"), read_files(root / "out")
     manifests = [json.loads(files.pop(MANIFEST_FILE, b"{}")).get("files") for files in (whole, found)]
     names = {name for name in whole | found if whole.get(name) != found.get(name)}
     return [*[f"exit code {code}"] * (code != 0), *sorted(names), *[MANIFEST_FILE] * (manifests[0] != manifests[1])]
 
 
-# --- commits of Spark's ----------------------------------------------------------------------------------------------
+# --- commits in Spark ------------------------------------------------------------------------------------------------
 
-_OF_SPARK: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # left by killed commits of Delta itself
+_SPARK_LEFTOVERS: Final = re.compile(
+    r"/part-|/_delta_log/(\.|_sidecars)"
+)  # Delta leaves these files when a commit is killed
 _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 
 
 def _lake_of_small_files(root: Path) -> None:
     broker = new_store(root)
     for seed in (2, 3):
-        run_in_fork(root)
+        ingest_in_fork(root)
         broker.append(some_records(20, seed=seed))
-    run_in_fork(root)
+    ingest_in_fork(root)
 
 
 def _optimize(root: Path) -> int:
@@ -207,7 +209,7 @@ def _optimize(root: Path) -> int:
     return 0
 
 
-_WAYS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
+_COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
     "append": (growing_store, run),
     "rewritten log": (rewritten_store, run),
     "merge of a run": (busy_store, run),
@@ -216,32 +218,32 @@ _WAYS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
 
 
 def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root: Path) -> None:
-    def turn_on() -> None:
+    def enable() -> None:
         for statement in FEATURES[feature]:
-            jvm_of_tests("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
+            connect_to_test_jvm("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
 
     prepare(root)
-    in_fork(turn_on)
+    call_in_fork(enable)
 
 
 def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
-    ended(forked(partial(command, root)))
-    verdict = run_and_judge(root)
-    left = without_merged(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
-    verdict["leftovers"] = [name for name in left if not _OF_SPARK.search(name)]
+    wait_for_exit(start_fork(partial(command, root)))
+    verdict = run_and_check(root)
+    left = exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
+    verdict["leftovers"] = [name for name in left if not _SPARK_LEFTOVERS.search(name)]
     verdict["protocol"] = broken_promises(root / "lake")
     return {fault: verdict[fault] for fault in (*FAULTS, "protocol") if verdict[fault]}
 
 
-def commits(
-    folder: Path, stride: int, ways: Sequence[str] = tuple(_WAYS), features: Sequence[str] = ()
+def kill_commits(
+    folder: Path, stride: int, commands: Sequence[str] = tuple(_COMMITS), features: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Kill each way to write a table with each feature that works, after each effect or in the middle of it."""
+    """Kill each command that commits, on tables with each supported feature, after or during each effect."""
     reached, bad = 0, list[dict[str, Any]]()
-    works = [name for name, cells in promised().items() if set(cells[1:5]) == {WORKS}]
-    for number, (way, feature) in enumerate(product(ways, features or works)):
-        prepare, command = _WAYS[way]
-        result = every_effect(
+    supported = [name for name, cells in promised().items() if set(cells[1:5]) == {WORKS}]
+    for number, (name, feature) in enumerate(product(commands, features or supported)):
+        prepare, command = _COMMITS[name]
+        result = kill_after_each_effect(
             partial(_prepare_with_feature, prepare, feature),
             folder / str(number),
             stride,
@@ -251,12 +253,12 @@ def commits(
             within_s=0.02,
         )
         reached += result["reached"]
-        bad += [{"way": way, "feature": feature, **one} for one in result["bad"]]
+        bad += [{"name": name, "feature": feature, **one} for one in result["bad"]]
     return {"reached": reached, "bad": bad}
 
 
 def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a table as DuckDB reads it: `deltalake` gives no data set of files with vectors."""
+    """Read a table with DuckDB: `deltalake` cannot read files with deletion vectors as a data set."""
     with duckdb.connect() as connection:
         connection.load_extension(str(lakes.delta_extension()))
         found = connection.execute(f"SELECT * FROM delta_scan('{location}')").to_arrow_table()
@@ -265,23 +267,23 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "typings": partial(
-        every_effect,
-        lambda root: told_by_fork(root, partial(_typed_lake, root)),
+        kill_after_each_effect,
+        lambda root: result_of_fork(root, partial(_typed_lake, root)),
         command=_type,
-        finished=_typed_to_the_end,
+        finished=_complete_typing,
     ),
-    "typings-beside-ingests": typings_beside_ingests,
+    "typings-beside-ingests": kill_typings_during_ingests,
     "restores": partial(
-        every_effect, _lake_to_restore, command=_restore, finished=_wrong_restore, effects=_OF_RESTORES
+        kill_after_each_effect, _lake_to_restore, command=_restore, finished=_wrong_restore, effects=_RESTORE_EFFECTS
     ),
-    "commits": commits,
-    "tracked": partial(commits, ways=["rewritten log"], features=[_TRACKED]),
+    "commits": kill_commits,
+    "tracked": partial(kill_commits, commands=["rewritten log"], features=[_TRACKED]),
 }
 
 if __name__ == "__main__":
     with (
-        patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # else a busy machine's disk is waited for
-        patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY in os.environ else nullcontext(),
-        patch.object(upkeep, "MAX_SMALL_FILES", MANY),
+        patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # on a busy machine, a low disk priority delays commands
+        patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY_VARIABLE in os.environ else nullcontext(),
+        patch.object(upkeep, "MAX_SMALL_FILES", SMALL_FILES_BEFORE_MERGE),
     ):
         main(SCENARIOS)

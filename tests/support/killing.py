@@ -1,11 +1,12 @@
 """
-Commands that are killed hundreds of times: a command, the moment of the kill, and a check of the result.
+Kill commands hundreds of times, and check the lake afterwards.
 
-`every_effect` kills after effects on the disk, `random_moments` at any time, `whole_commands` all or some processes of
-a command, with its JVM and Python workers. `killed_verbs` has the commands other than `ingest`. This process imports
-and compiles everything once, then forks one command after the other. It never touches a lake itself, as what
-`deltalake` starts does not survive a fork. Run it as a program, so that the tests' own process may hold a JVM: `python
--m tests.support.killing SCENARIO FOLDER COUNT`, or with a line of these three on standard input for each campaign.
+`kill_after_each_effect` kills after effects on the disk, `kill_at_random_moments` at any time, `kill_whole_commands`
+all or some processes of a command, with its JVM and Python workers. `killed_verbs` has the commands other than
+`ingest`. This process imports and compiles everything once, then forks one command after the other. It never opens a
+lake itself, because the threads that `deltalake` starts do not survive a fork. Run it as a program, so that the test
+process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or with these three on a line of
+standard input for each campaign.
 """
 
 import json
@@ -54,18 +55,18 @@ from tests.golden import unpack_situation
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.commands import ROOT
-from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of, said, taken
-from tests.support.stores import stored_records
+from tests.support.lakes import gaps_of, list_leftovers, messages_of_broker, messages_of_lake, raw_rows, rows_of
+from tests.support.stores import read_store_records
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
-MANY = 5  # small files that a run lets lie
-CRASHES = 0.1  # of bursts
-OPTIMIZERS_KILLED = 0.3
-OPTIMIZED = "optimized.json"
-GATEWAY = "GATEWAY_OF_TESTS"  # in the environment: port and secret of a JVM
-LONGEST_S = float(os.environ.get("LONGEST_S", "30"))  # of one campaign of random kills
+SMALL_FILES_BEFORE_MERGE = 5  # in place of the product's limit
+CRASH_PROBABILITY = 0.1  # after each burst
+OPTIMIZE_KILL_PROBABILITY = 0.3
+OPTIMIZE_CODES_FILE = "optimized.json"
+GATEWAY_VARIABLE = "GATEWAY_OF_TESTS"  # environment variable with the port and secret of a JVM
+CAMPAIGN_LIMIT_S = float(os.environ.get("LONGEST_S", "30"))  # of a campaign of random kills
 EFFECTS: tuple[tuple[Any, str], ...] = (
     (writing.TableFile, "_open"),
     (writing.TableFile, "write"),
@@ -77,7 +78,7 @@ EFFECTS: tuple[tuple[Any, str], ...] = (
 )
 
 
-def forked(work: Callable[[], object]) -> int:
+def start_fork(work: Callable[[], object]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -96,32 +97,32 @@ def forked(work: Callable[[], object]) -> int:
         os._exit(status)
 
 
-def ended(pid: int) -> int:
-    """Wait for a process; its exit code, or minus the signal that ended it."""
+def wait_for_exit(pid: int) -> int:
+    """Wait for a process, and return its exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def in_fork(work: Callable[[], object]) -> None:
-    assert ended(forked(work)) == 0
+def call_in_fork(work: Callable[[], object]) -> None:
+    assert wait_for_exit(start_fork(work)) == 0
 
 
-def killed_in_fork(work: Callable[[], object], seconds: float) -> int:
-    """Kill a process after some seconds, and return its exit code, or minus the signal that ended it."""
-    pid = forked(work)
+def fork_and_kill(work: Callable[[], object], seconds: float) -> int:
+    """Do *work* in a fork, kill it after some seconds, and return its exit code, or minus the signal that ended it."""
+    pid = start_fork(work)
     time.sleep(seconds)
     with suppress(ProcessLookupError):  # it has ended
         os.killpg(pid, signal.SIGKILL)
-    return ended(pid)
+    return wait_for_exit(pid)
 
 
-def told_by_fork(root: Path, work: Callable[[], T]) -> T:
-    """Do what touches a lake in a fork, and return its answer, which JSON can write."""
+def result_of_fork(root: Path, work: Callable[[], T]) -> T:
+    """Do *work* in a fork, and return its result, which must be serializable as JSON."""
     answer = root / "answer.json"
 
     def write() -> None:
         answer.write_text(json.dumps(work()))
 
-    in_fork(write)
+    call_in_fork(write)
     found: T = json.loads(answer.read_text())
     return found
 
@@ -139,10 +140,10 @@ def run(root: Path, *, follows: bool = False) -> int:
 
 
 @contextmanager
-def killed_after(
+def signal_after_effect(
     number: int, effects: Iterable[tuple[Any, str]], send: int = signal.SIGKILL, within_s: float = 0
 ) -> Iterator[None]:
-    """Send a signal to this process after the effect of that number, or *within_s* seconds after its beginning."""
+    """Send a signal to this process group after its *number*-th effect, or *within_s* seconds after that began."""
     numbers = count(1)
 
     def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,12 +168,12 @@ def killed_after(
 FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 
 
-def judge(root: Path) -> dict[str, Any]:
+def check_lake(root: Path) -> dict[str, Any]:
     if (root / "EXPECT.json").exists():  # of a tiered store
-        expected, ingested = set(said(root / "EXPECT.json")), taken(root / "lake")
+        expected, ingested = set(messages_of_broker(root / "EXPECT.json")), messages_of_lake(root / "lake")
         wrong = {"lost": len(expected - set(ingested)), "twice": len(ingested) - len(set(ingested))}
-        return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": leftovers(root / "lake")}
-    history = {record.physical_offset: raw for record, raw in stored_records(root / "history")}
+        return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": list_leftovers(root / "lake")}
+    history = {record.physical_offset: raw for record, raw in read_store_records(root / "history")}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")
     missing = history.keys() - {offset for offset, _ in found}
@@ -187,15 +188,15 @@ def judge(root: Path) -> dict[str, Any]:
         "blamed": sum(row["status"] not in {"matched", "expired"} for row in rows_of(root / "lake", "consume_queue")),
         "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
         "traces": wrong_traces(root / "lake"),
-        "leftovers": leftovers(root / "lake"),
+        "leftovers": list_leftovers(root / "lake"),
     }
 
 
 def wrong_units(lake: Path, messages: list[int]) -> int:
     """
-    Count the messages that have not exactly one matched unit, and the matched units of no message.
+    Count messages without exactly one matched unit, matched units without a message, and units with several rows.
 
-    What no queue's last unit proves to be dispatched may still lack its own. No unit has two rows.
+    Messages that are not proven to be dispatched by the last unit of a queue may still lack theirs.
     """
     rows = rows_of(lake, "consume_queue")
     units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
@@ -209,7 +210,7 @@ def wrong_units(lake: Path, messages: list[int]) -> int:
 
 
 def wrong_entries(lake: Path, messages: list[int]) -> int:
-    """Count the index entries that are there twice or not at all, and the messages that lack some."""
+    """Count the entries that are missing from index files, and the messages that lack entries or have duplicates."""
     entries = rows_of(lake, "index_entries")
     places = {(row["index_file"], row["entry"]) for row in entries}
     files = Counter(row["index_file"] for row in entries)
@@ -229,50 +230,50 @@ def wrong_traces(lake: Path) -> int:
     return (expected - found).total() + (found - expected).total()
 
 
-def run_and_judge(root: Path) -> dict[str, Any]:
-    return told_by_fork(root, lambda: {"code": run(root), **judge(root)})
+def run_and_check(root: Path) -> dict[str, Any]:
+    return result_of_fork(root, lambda: {"code": run(root), **check_lake(root)})
 
 
-def wrong_after_a_run(root: Path) -> dict[str, Any]:
-    verdict = run_and_judge(root)
+def faults_after_next_run(root: Path) -> dict[str, Any]:
+    verdict = run_and_check(root)
     return verdict if any(verdict[fault] for fault in FAULTS) else {}
 
 
-def every_effect(  # noqa: PLR0913 - in what campaigns differ
+def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
     prepare: Callable[[Path], object],
     folder: Path,
     stride: int,
     *,
     send: int = signal.SIGKILL,
     command: Callable[[Path], object] = run,
-    finished: Callable[[Path], object] = wrong_after_a_run,
+    finished: Callable[[Path], object] = faults_after_next_run,
     effects: Iterable[tuple[Any, str]] = (),
     within_s: float = 0,
 ) -> dict[str, Any]:
     """
-    Kill or stop commands after each *stride*-th of their effects, have the next one finish; until all are done.
+    Kill or suspend a command after each *stride*-th of its effects, and let another command finish its work.
 
-    A command that is stopped is continued when another one has come and ended. What *finished* returns is wrong.
+    A suspended command is resumed after the other command has ended. *finished* returns the errors in the result.
     """
     base = folder / "base"
     prepare(base)
-    bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
+    bad, background, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
-        root = folder / f"here-{effect}"  # Delta in a JVM remembers the tables of a place
+        root = folder / f"here-{effect}"  # a new path each time: Delta in a JVM caches tables by path
         copytree(base, root)
-        pid = forked(killed_after(effect, effects or EFFECTS, send, within_s)(partial(command, root)))
+        pid = start_fork(signal_after_effect(effect, effects or EFFECTS, send, within_s)(partial(command, root)))
         status = os.waitpid(pid, os.WUNTRACED)[1]
         if os.WIFEXITED(status):
             break
         reached += 1
         if os.WIFSTOPPED(status):
-            others[str(ended(forked(partial(command, root))))] += 1
+            background[str(wait_for_exit(start_fork(partial(command, root))))] += 1
             os.kill(pid, signal.SIGCONT)
-            codes[str(ended(pid))] += 1
+            codes[str(wait_for_exit(pid))] += 1
         if wrong := finished(root):
             bad.append({"effect": effect, "wrong": wrong})
         rmtree(root)
-    return {"reached": reached, "others": others, "codes": codes, "bad": bad}
+    return {"reached": reached, "others": background, "codes": codes, "bad": bad}
 
 
 def some_traces(seed: int) -> list[MessageRecord]:
@@ -294,40 +295,40 @@ def new_store(root: Path) -> Broker:
     return broker
 
 
-def run_in_fork(root: Path) -> None:
-    in_fork(partial(run, root))
+def ingest_in_fork(root: Path) -> None:
+    call_in_fork(partial(run, root))
 
 
-def growing_store(root: Path, ingests: Callable[[Path], object] = run_in_fork) -> Broker:
+def growing_store(root: Path, ingests: Callable[[Path], object] = ingest_in_fork) -> Broker:
     broker = new_store(root)
     ingests(root)
     broker.append([*some_traces(2), *some_records(70, seed=2)])
     return broker
 
 
-def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork) -> Broker:
+def rewritten_store(root: Path, ingests: Callable[[Path], object] = ingest_in_fork) -> Broker:
     broker = new_store(root)
-    placed = broker.append([*some_records(20, seed=2), *some_traces(2)])
+    written = broker.append([*some_records(20, seed=2), *some_traces(2)])
     ingests(root)
-    broker.truncate(placed[5].physical_offset)
+    broker.truncate(written[5].physical_offset)
     broker.append([*some_records(40, seed=3), *some_traces(3)])
     return broker
 
 
 @contextmanager
-def spark_of_tests() -> Iterator[None]:
-    """Have this process and its forks commit by the JVM of the tests."""
+def commit_in_test_jvm() -> Iterator[None]:
+    """Let this process and its forks commit to Delta tables in the JVM of the tests."""
     with (
-        patch.multiple(commit, jvm_and_session=jvm_of_tests, has_session=lambda: True),
+        patch.multiple(commit, jvm_and_session=connect_to_test_jvm, has_session=lambda: True),
         patch.object(features, "has_session", lambda: True),
     ):
         yield
 
 
 @cache
-def jvm_of_tests(_: str) -> tuple[JVMView, JavaObject]:
+def connect_to_test_jvm(_: str) -> tuple[JVMView, JavaObject]:
     """Connect this process to the JVM whose port and secret are in the environment; it survives the kills."""
-    port, secret = os.environ[GATEWAY].split(":")
+    port, secret = os.environ[GATEWAY_VARIABLE].split(":")
     jvm = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)).jvm
     return (jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
 
@@ -341,25 +342,25 @@ def tiered_store(root: Path) -> None:
 
 def busy_store(root: Path) -> None:
     broker = new_store(root)
-    for number in range(MANY - 1):
-        run_in_fork(root)
+    for number in range(SMALL_FILES_BEFORE_MERGE - 1):
+        ingest_in_fork(root)
         broker.append(some_records(3, seed=2 + number))
 
 
-class CutShortError(Exception):
-    """A run ends before the commit of a table."""
+class RunInterruptedError(Exception):
+    """Ends a run before the commit of a table."""
 
 
 @contextmanager
-def vacuumed_before_commit(table: str) -> Iterator[None]:
-    """Have runs end before their commit of a table, with the files that they have written for it deleted."""
+def delete_files_before_commit(table: str) -> Iterator[None]:
+    """End runs before their commit of a table, and delete the files that they have written for it."""
 
     def delete(lake: Lake, to: Table, actions: Sequence[AddedFile], *_rest: object) -> object:
         if to.name != table:
-            return DEFAULT  # what `commit` does
+            return DEFAULT  # call `commit`
         for action in actions:
             lake.delete(f"{table}/{action.path}")
-        raise CutShortError(table)
+        raise RunInterruptedError(table)
 
     spy = Mock(wraps=commit.commit, side_effect=delete)
     with patch.object(runs, "commit", spy):
@@ -367,67 +368,67 @@ def vacuumed_before_commit(table: str) -> Iterator[None]:
 
 
 def vacuumed_store(root: Path, table: str) -> None:
-    """Make a store, and a lake with a run that is prepared and has lost its files of a table."""
+    """Create a store, and a lake with a prepared run whose files of a table are deleted."""
     growing_store(root)
 
-    def cut_short() -> None:
-        with vacuumed_before_commit(table), suppress(CutShortError):
+    def run_interrupted() -> None:
+        with delete_files_before_commit(table), suppress(RunInterruptedError):
             run(root)
 
-    in_fork(cut_short)
+    call_in_fork(run_interrupted)
 
 
-def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
+def write_until_stopped(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
     """
-    Append in bursts, one record in two strokes now and then, until told to stop.
+    Append bursts of records, the last one of each in two writes, until SIGTERM arrives.
 
-    Crash and cut off the end, or delete the oldest segments beyond some more than *kept*.
+    Sometimes crash and truncate the log, or delete the oldest segments, but keep at least *kept* of them.
     """
     random = Random(seed)
-    placed: list[MessageRecord] = []
+    written: list[MessageRecord] = []
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     for number in count(seed):
         records = [
-            # Born when it was stored, as anywhere: one field alone that differs may have rotted.
+            # As in other records: the product treats one implausible timestamp in a record as damage.
             record._replace(born_timestamp=record.store_timestamp - 1)
             for record in some_records(random.randrange(1, 12), seed=number, stored=time.time_ns() // 1_000_000)
         ]
-        placed += broker.append(records[:-1])
+        written += broker.append(records[:-1])
         broker.append(records[-1:], cut_at=random.randrange(records[-1].total_size))
         time.sleep(random.random() / 100)
-        placed += broker.append(records[-1:])
+        written += broker.append(records[-1:])
         if stopped.is_set() or os.getppid() == 1:
             return
-        if crashes and random.random() < CRASHES:
-            placed = placed[: -random.randrange(1, min(len(placed), 20))]
-            broker.truncate(placed[-1].end_offset)
+        if crashes and random.random() < CRASH_PROBABILITY:
+            written = written[: -random.randrange(1, min(len(written), 20))]
+            broker.truncate(written[-1].end_offset)
         elif not crashes and len(list((broker.root / "commitlog").iterdir())) > random.randrange(kept, 2 * kept):
             broker.expire(random.randrange(1, 3))
         time.sleep(random.random() * pause_s)
 
 
-def optimize_for_ever(root: Path, seed: int) -> None:
-    """Put the lake in order again and again, until told to stop; one time in three, kill what does it."""
+def optimize_until_stopped(root: Path, seed: int) -> None:
+    """Optimize the lake repeatedly until SIGTERM arrives, and kill three of ten runs."""
     random = Random(seed)
     codes: Counter[int] = Counter()
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     while not stopped.wait(random.random()) and os.getppid() != 1:
         work = partial(optimize, str(root / "lake"), SerialWorkers())
-        is_killed = random.random() < OPTIMIZERS_KILLED
-        codes[killed_in_fork(work, random.random()) if is_killed else ended(forked(work))] += 1
-    (root / OPTIMIZED).write_text(json.dumps(codes))
+        is_killed = random.random() < OPTIMIZE_KILL_PROBABILITY
+        codes[fork_and_kill(work, random.random()) if is_killed else wait_for_exit(start_fork(work))] += 1
+    (root / OPTIMIZE_CODES_FILE).write_text(json.dumps(codes))
 
 
-def stop(others: Iterable[int]) -> None:
-    """End processes that work until they are told to stop."""
-    for other in others:
+def stop_processes(background: Iterable[int]) -> None:
+    """Stop background processes, and wait until they have ended."""
+    for other in background:
         os.kill(other, signal.SIGTERM)
-        assert ended(other) == 0
+        assert wait_for_exit(other) == 0
 
 
-def random_moments(  # noqa: PLR0913 - in what campaigns differ
+def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
     folder: Path,
     kills: int,
     *,
@@ -437,50 +438,53 @@ def random_moments(  # noqa: PLR0913 - in what campaigns differ
     follows: bool = False,
 ) -> dict[str, Any]:
     """
-    Kill runs at any moment while the store is written to, then run to the end and judge.
+    Kill runs at any moment while a broker writes to the store, then complete a run and check the lake.
 
-    A broker that *crashes* truncates its log now and then; otherwise retention deletes segments, but leaves at least
-    *kept* of them. A run that *follows* does several steps before it is killed.
+    With *crashes*, the broker sometimes truncates its log; otherwise retention deletes segments, but keeps at least
+    *kept* of them. With *follows*, a run performs several steps before it is killed.
     """
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    others = [forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))]
+    background = [start_fork(partial(write_until_stopped, new_store(folder), seed, crashes=crashes, kept=kept))]
     # 4: a crashing broker here leaves units of the records that it truncated, which contradict the log. 1: see `run`.
     fine = (0, 1, 3, 4) if crashes else (0, 3)
-    assert ended(forked(partial(run, folder))) in fine  # it may have to compile what no run before had
-    began = time.monotonic()
-    assert ended(forked(partial(run, folder))) in fine
-    longest = time.monotonic() - began
+    assert wait_for_exit(start_fork(partial(run, folder))) in fine  # it may compile
+    started = time.monotonic()
+    assert wait_for_exit(start_fork(partial(run, folder))) in fine
+    longest = time.monotonic() - started
     if optimizes:
-        others.append(forked(partial(optimize_for_ever, folder, seed)))
-    until = time.monotonic() + LONGEST_S
+        background.append(start_fork(partial(optimize_until_stopped, folder, seed)))
+    until = time.monotonic() + CAMPAIGN_LIMIT_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
-        began = time.monotonic()
+        started = time.monotonic()
         work = partial(run, folder, follows=follows)
-        code = killed_in_fork(work, random.random() * (5 if follows else 1.2) * longest)
+        code = fork_and_kill(work, random.random() * (5 if follows else 1.2) * longest)
         codes[code] += 1
         if not follows:
-            longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
-    stop(others)
-    ended(forked(partial(run, folder)))
+            longest = (longest + time.monotonic() - started) / 2 if code >= 0 else longest * 1.02
+    stop_processes(background)
+    wait_for_exit(start_fork(partial(run, folder)))
     names = {str(code): count for code, count in codes.items()}
-    verdict = run_and_judge(folder)
-    return {"codes": names, **verdict, **(optimized(folder, verdict) if optimizes else {})}
+    verdict = run_and_check(folder)
+    return {"codes": names, **verdict, **(add_optimize_codes(folder, verdict) if optimizes else {})}
 
 
-def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how those ended that put the lake in order, and a verdict without what the killed ones left."""
-    return {"optimized": json.loads((root / OPTIMIZED).read_text()), "leftovers": without_merged(verdict["leftovers"])}
+def add_optimize_codes(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the exit codes of the optimize runs, and the leftovers without those of killed optimize runs."""
+    return {
+        "optimized": json.loads((root / OPTIMIZE_CODES_FILE).read_text()),
+        "leftovers": exclude_compacted(verdict["leftovers"]),
+    }
 
 
-def without_merged(leftovers: Sequence[str]) -> list[str]:
-    """Return the files that are left over but for those of a killed `optimize`, which vacuum deletes after a week."""
-    return [name for name in leftovers if "/compacted-" not in name]
+def exclude_compacted(list_leftovers: Sequence[str]) -> list[str]:
+    """Exclude leftover files of a killed `optimize`, which vacuum deletes after a week."""
+    return [name for name in list_leftovers if "/compacted-" not in name]
 
 
-def many_stores(folder: Path, stores: int) -> dict[str, Any]:
-    """Bring several stores into one lake at the same moment, and each twice."""
+def ingest_many_stores(folder: Path, stores: int) -> dict[str, Any]:
+    """Ingest several stores into one lake at the same time, each with two runs."""
     roots = []
     for number in range(stores):
         root = folder / str(number)
@@ -493,40 +497,43 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
         request = IngestRequest(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
         return int(ingest(request, SerialWorkers()).exit_code)
 
-    codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
-    expected = sorted(raw for root in roots for _, raw in stored_records(root / "history"))
+    codes = sorted(wait_for_exit(pid) for pid in [start_fork(partial(work, n % stores)) for n in range(2 * stores)])
+    expected = sorted(raw for root in roots for _, raw in read_store_records(root / "history"))
 
-    def look() -> dict[str, Any]:
+    def compare_rows() -> dict[str, Any]:
         rows = sorted(raw for _, raw in raw_rows(folder / "lake"))
-        return {"equal": rows == expected, "leftovers": leftovers(folder / "lake")}
+        return {"equal": rows == expected, "leftovers": list_leftovers(folder / "lake")}
 
-    return {"codes": codes, **told_by_fork(folder, look)}
+    return {"codes": codes, **result_of_fork(folder, compare_rows)}
 
 
 # --- whole commands ---------------------------------------------------------------------------------------------------
 
 # As `python -m jobs.main`, with a lower limit for the data that the driver reads itself, because the simulated broker's
 # segments are small: Spark's tasks read the data that exists at the start, the driver reads the data that follows.
-_FOLLOWING: Final = """
+_FOLLOW_PROGRAM: Final = """
 from functools import partial
 from jobs.store import workers
 workers.WorkersOnDemand = partial(workers.WorkersOnDemand, small=16384)
 from jobs.main import main
 main()
 """
-_ONCE: Final = ("./spark-submit.sh", "--master", "local[*,4]", "ingest")
-_FOLLOW: Final = (sys.executable, "-c", _FOLLOWING, "ingest", "--follow", "--every", "100ms")
-_STEP: Final = ("--max-bytes-per-step", str(1 << 17))
-_LONGEST_S: Final = 300  # of one command: beyond, it hangs
-_LATER_S: Final = 5.0  # at most: some steps
-_STOPPED_S: Final = 10.0
+_INGEST_COMMAND: Final = ("./spark-submit.sh", "--master", "local[*,4]", "ingest")
+_FOLLOW_COMMAND: Final = (sys.executable, "-c", _FOLLOW_PROGRAM, "ingest", "--follow", "--every", "100ms")
+_STEP_OPTIONS: Final = ("--max-bytes-per-step", str(1 << 17))
+_COMMAND_TIMEOUT_S: Final = 300  # after this time, a command hangs
+_FOLLOW_EXTRA_S: Final = 5.0  # at most; time for some steps
+_SUSPENDED_S: Final = 10.0
 
-_DAEMONS: Final = (b"-m\0jobs.store.spark_workers", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
+_WORKER_DAEMONS: Final = (
+    b"-m\0jobs.store.spark_workers",
+    b"-m\0pyspark.daemon",
+)  # the JVM has the first name as a setting
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
-_VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
+_INGEST_VICTIMS: Final = ("everything", "workers", "stopped workers")
 
 
-def _session(leader: int) -> Iterator[int]:
+def _session_processes(leader: int) -> Iterator[int]:
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):  # it has ended
@@ -535,118 +542,124 @@ def _session(leader: int) -> Iterator[int]:
                     yield int(path.name)
 
 
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    while processes := list(_session(process.pid)):
-        _signal(processes, signal.SIGKILL)
+def _kill_session(process: "subprocess.Popen[bytes]") -> None:
+    while processes := list(_session_processes(process.pid)):
+        _send_signal(processes, signal.SIGKILL)
     process.wait()
 
 
-def _signal(processes: Iterable[int], number: int) -> None:
+def _send_signal(processes: Iterable[int], number: int) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, number)
 
 
-def _parts(process: "subprocess.Popen[bytes]", part: str) -> list[int]:
-    """Return the processes of a command that are its driver, its JVM or its workers."""
+def _find_processes(process: "subprocess.Popen[bytes]", part: str) -> list[int]:
+    """Return the driver, the JVM or the worker processes of a command."""
     if part == "driver":
         return [process.pid]
     found = []
-    for one in _session(process.pid):
+    for one in _session_processes(process.pid):
         with suppress(OSError):  # it has ended
             parent = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]
-            above = Path(f"/proc/{parent}/cmdline").read_bytes()
+            parent_command = Path(f"/proc/{parent}/cmdline").read_bytes()
             is_jvm = Path(f"/proc/{one}/comm").read_text().strip() == "java"
-            if is_jvm if part == "JVM" else any(name in above for name in _DAEMONS):
+            if is_jvm if part == "JVM" else any(name in parent_command for name in _WORKER_DAEMONS):
                 found.append(one)
     return found
 
 
 class _Commands:
-    """Commands that are killed one after the other."""
+    """Starts commands one after the other, and kills them."""
 
     def __init__(self, root: Path, random: Random, *, follows: bool) -> None:
         self.root, self.random, self.follows = root, random, follows
-        self.kills, self.codes = Counter[str](), Counter[int]()  # by their victim; of commands that ended by themselves
-        self._before: list[subprocess.Popen[bytes]] = []  # whose driver alone was killed
-        self._seconds = 10.0  # of a command
+        self.kills, self.codes = Counter[str](), Counter[int]()  # by victim; of commands that were not killed
+        self._orphaned: list[subprocess.Popen[bytes]] = []  # only their driver was killed
+        self._duration_s = 10.0  # of a command
 
-    def whole(self) -> int:
-        began = time.monotonic()
-        code = self._start(*(("--until", "+0s") if self.follows else ())).wait(_LONGEST_S)
-        self._seconds = time.monotonic() - began
+    def run_to_end(self) -> int:
+        started = time.monotonic()
+        code = self._start(*(("--until", "+0s") if self.follows else ())).wait(_COMMAND_TIMEOUT_S)
+        self._duration_s = time.monotonic() - started
         return code
 
     def _start(self, *more: str) -> "subprocess.Popen[bytes]":
-        words = (*_FOLLOW, *_STEP) if self.follows else _ONCE
+        words = (*_FOLLOW_COMMAND, *_STEP_OPTIONS) if self.follows else _INGEST_COMMAND
         command = [*words, str(self.root / "store"), "--lake", str(self.root / "lake"), "--quiet", *more]
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONFAULTHANDLER": "1"}
         with (self.root / "errors.txt").open("ab") as errors:
             return subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment, stderr=errors)
 
-    def one(self, victim: str) -> None:
+    def run_and_kill(self, victim: str) -> None:
         process = self._start()
-        until = time.monotonic() + self.random.random() * (self._seconds + _LATER_S * self.follows)
+        until = time.monotonic() + self.random.random() * (self._duration_s + _FOLLOW_EXTRA_S * self.follows)
         awaits_workers = self.random.random() < 0.5
         while process.poll() is None and time.monotonic() < until:
-            if awaits_workers and _parts(process, "workers"):
+            if awaits_workers and _find_processes(process, "workers"):
                 break
             time.sleep(0.01)
         if process.poll() is not None:
             self.codes[process.returncode] += 1
             return
-        parts = [] if victim == "everything" else _parts(process, victim.rpartition(" ")[2])
+        parts = [] if victim == "everything" else _find_processes(process, victim.rpartition(" ")[2])
         self.kills[victim if parts else "everything"] += 1
         if not parts:
-            _kill(process)
+            _kill_session(process)
         elif victim == "stopped workers":
-            _signal(parts, signal.SIGSTOP)
-            time.sleep(_STOPPED_S)
-            _signal(parts, signal.SIGCONT)
-            self.codes[process.wait(_LONGEST_S)] += 1
+            _send_signal(parts, signal.SIGSTOP)
+            time.sleep(_SUSPENDED_S)
+            _send_signal(parts, signal.SIGCONT)
+            self.codes[process.wait(_COMMAND_TIMEOUT_S)] += 1
         else:
-            _signal(parts, signal.SIGKILL)
-            if victim == "driver":  # its children must end by themselves, and may still write
+            _send_signal(parts, signal.SIGKILL)
+            if victim == "driver":  # its children end by themselves, and may still write
                 process.wait()
-                self._before.append(process)
+                self._orphaned.append(process)
             else:
                 with suppress(subprocess.TimeoutExpired):  # it follows
-                    self.codes[process.wait(self.random.random() * 2 * _LATER_S if self.follows else _LONGEST_S)] += 1
-                _kill(process)
+                    self.codes[
+                        process.wait(self.random.random() * 2 * _FOLLOW_EXTRA_S if self.follows else _COMMAND_TIMEOUT_S)
+                    ] += 1
+                _kill_session(process)
 
     def await_orphans(self) -> None:
-        """Wait until nothing is left of commands whose driver was killed."""
-        wait_until(lambda: not [*chain(*(_session(one.pid) for one in self._before))], lambda: "orphans do not end")
+        """Wait until all processes of commands whose driver was killed have ended."""
+        wait_until(
+            lambda: not [*chain(*(_session_processes(one.pid) for one in self._orphaned))], lambda: "orphans do not end"
+        )
 
 
-def whole_commands(root: Path, kills: int, *, follows: bool = False, crashes: bool = False) -> dict[str, Any]:
+def kill_whole_commands(root: Path, kills: int, *, follows: bool = False, crashes: bool = False) -> dict[str, Any]:
     """
-    Kill commands next to a broker that writes and deletes, then run one twice to the end and judge.
+    Kill commands while a broker writes and deletes, then complete two commands and check the lake.
 
-    Commands that *follow* the store do so next to `optimize`; others run once. A kill comes at any moment, or once
-    Spark has workers; it hits all processes, or only the driver, the JVM or the workers, which may also be stopped.
+    With *follows*, commands follow the store while `optimize` runs. A command is killed at any moment, or once Spark
+    has workers: all of its processes, or only the driver, the JVM or the workers, which may also be suspended.
     """
     state = _Commands(root, Random(1), follows=follows)
     pause_s, kept = (2.0, 300) if follows else (1.0, 60)  # between bursts, at most; segments
-    others = [forked(partial(write_for_ever, new_store(root), 1, crashes=crashes, pause_s=pause_s, kept=kept))]
-    ends = [state.whole()]
+    background = [
+        start_fork(partial(write_until_stopped, new_store(root), 1, crashes=crashes, pause_s=pause_s, kept=kept))
+    ]
+    ends = [state.run_to_end()]
     if follows:
-        others.append(forked(partial(optimize_for_ever, root, 1)))
+        background.append(start_fork(partial(optimize_until_stopped, root, 1)))
     waiting: list[str] = []
     while state.kills.total() < kills:
-        waiting = waiting or state.random.sample(VICTIMS if follows else _VICTIMS_OF_ONCE, k=3 + follows)
-        state.one(waiting.pop())
-    stop(others)
+        waiting = waiting or state.random.sample(VICTIMS if follows else _INGEST_VICTIMS, k=3 + follows)
+        state.run_and_kill(waiting.pop())
+    stop_processes(background)
     state.await_orphans()
-    ends += [state.whole() for _ in range(2)]
-    verdict = told_by_fork(root, partial(judge, root))
+    ends += [state.run_to_end() for _ in range(2)]
+    verdict = result_of_fork(root, partial(check_lake, root))
     codes = {str(code): count for code, count in state.codes.items()}
     found = {"kills": state.kills.total(), "victims": dict(state.kills), "codes": codes, "ends": ends, **verdict}
-    return found | (optimized(root, verdict) if follows else {})
+    return found | (add_optimize_codes(root, verdict) if follows else {})
 
 
 def load_everything() -> None:
-    """Import what verbs import, and compile it, so that each fork has it; nothing here touches a lake."""
+    """Import and compile the modules of all commands before the first fork, without opening a lake."""
     for verb in VERBS.values():
         verb.load()
     import_module("jobs.browse.pages")
@@ -659,31 +672,33 @@ def load_everything() -> None:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "new": partial(every_effect, new_store),
-    "growing": partial(every_effect, growing_store),
-    "rewritten": partial(every_effect, rewritten_store),
-    "busy": patch.object(upkeep, "MAX_SMALL_FILES", MANY)(partial(every_effect, busy_store)),
-    "tiered": partial(every_effect, tiered_store),
-    "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
-    "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),
-    "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
-    "retention": random_moments,
-    "hasty": partial(random_moments, kept=2),
-    "crashes": partial(random_moments, crashes=True),
-    "followed": partial(random_moments, follows=True),
-    "followed-crashes": partial(random_moments, crashes=True, follows=True),
-    "followed-optimized": partial(random_moments, kept=60, optimizes=True, follows=True),
-    "many": many_stores,
-    "commands": whole_commands,
-    "commands-followed": partial(whole_commands, follows=True),
-    "commands-followed-crashes": partial(whole_commands, follows=True, crashes=True),
+    "new": partial(kill_after_each_effect, new_store),
+    "growing": partial(kill_after_each_effect, growing_store),
+    "rewritten": partial(kill_after_each_effect, rewritten_store),
+    "busy": patch.object(upkeep, "MAX_SMALL_FILES", SMALL_FILES_BEFORE_MERGE)(
+        partial(kill_after_each_effect, busy_store)
+    ),
+    "tiered": partial(kill_after_each_effect, tiered_store),
+    "vacuumed": partial(kill_after_each_effect, partial(vacuumed_store, table="messages")),
+    "vacuumed-queues": partial(kill_after_each_effect, partial(vacuumed_store, table="consume_queue")),
+    "stopped": partial(kill_after_each_effect, growing_store, send=signal.SIGSTOP),
+    "retention": kill_at_random_moments,
+    "hasty": partial(kill_at_random_moments, kept=2),
+    "crashes": partial(kill_at_random_moments, crashes=True),
+    "followed": partial(kill_at_random_moments, follows=True),
+    "followed-crashes": partial(kill_at_random_moments, crashes=True, follows=True),
+    "followed-optimized": partial(kill_at_random_moments, kept=60, optimizes=True, follows=True),
+    "many": ingest_many_stores,
+    "commands": kill_whole_commands,
+    "commands-followed": partial(kill_whole_commands, follows=True),
+    "commands-followed-crashes": partial(kill_whole_commands, follows=True, crashes=True),
 }
 
 
 def main(scenarios: Mapping[str, Callable[[Path, int], dict[str, Any]]]) -> None:
-    """Run one campaign of the command line, or those of standard input; print a line of JSON for each."""
+    """Run the campaign of the command line, or those of standard input, and print a line of JSON for each."""
     load_everything()
-    with spark_of_tests() if GATEWAY in os.environ else nullcontext():
+    with commit_in_test_jvm() if GATEWAY_VARIABLE in os.environ else nullcontext():
         for scenario, folder, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
             print(json.dumps(scenarios[scenario](Path(folder) / scenario, int(number))), flush=True)
 

@@ -1,4 +1,4 @@
-"""A lake as seen by readers other than Spark, and its other files."""
+"""Write lakes, and read them without Spark."""
 
 import json
 import struct
@@ -24,9 +24,9 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
-from tests.support.stores import log_folders, stored_records, tree_state
+from tests.support.stores import log_folders, read_store_records, tree_state
 
-REGISTRATION = "-0-registered-"
+REGISTRATION_MARK = "-0-registered-"
 
 
 def delta_extension() -> Path:
@@ -36,8 +36,8 @@ def delta_extension() -> Path:
     return next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 
 
-class Options(TypedDict, total=False):
-    """The fields of a request that tests give besides its store, lake and broker."""
+class IngestOptions(TypedDict, total=False):
+    """The optional fields of an ingest request that tests set."""
 
     commitlog: Sequence[str]
     range_size: int
@@ -54,12 +54,14 @@ class Options(TypedDict, total=False):
     dry_run: bool
 
 
-def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Unpack[Options]) -> Summary:
+def ingest_store(
+    store: Path | str, lake: Path | str, broker: str | None = None, **options: Unpack[IngestOptions]
+) -> Summary:
     return ingest(IngestRequest(str(store), str(lake), broker, **options), SerialWorkers())
 
 
-def ingest_beside(
-    store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[Options]
+def ingest_into_own_lake(
+    store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[IngestOptions]
 ) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or SerialWorkers())
 
@@ -74,18 +76,18 @@ def compare_with_lake(store: Path, lake: Path, commitlog: Sequence[str] = ()) ->
     return diff(DiffRequest(str(store), Lake(str(lake)), commitlog=commitlog), SerialWorkers())
 
 
-def request_of(name: str, store: Path, lake: Path, **options: Unpack[Options]) -> IngestRequest:
-    """Return a request of all of a golden store, under its name."""
-    usual: Options = {"commitlog": log_folders(store), "release": release_of(name)}
+def request_of(name: str, store: Path, lake: Path, **options: Unpack[IngestOptions]) -> IngestRequest:
+    """Return the request that ingests a golden store with its own release, and with its name as the broker."""
+    usual: IngestOptions = {"commitlog": log_folders(store), "release": release_of(name)}
     return IngestRequest(str(store), str(lake), name, **(usual | options))
 
 
 def dataset_of(location: Path) -> Dataset:
     """
-    Return a table as `deltalake` reads it, its files opened by Arrow itself.
+    Open a table with `deltalake`, and its files with Arrow's own file system.
 
-    The file system that `deltalake` would bring is Python: a thread of Arrow's that still lets go of one of its files
-    while the interpreter ends takes the process down with SIGABRT, after all that it had to say.
+    The file system of `deltalake` is written in Python. If a thread of Arrow releases one of its files while the
+    interpreter ends, the process is aborted (SIGABRT), after all of its output.
     """
     return DeltaTable(location).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(location), LocalFileSystem()))
 
@@ -105,13 +107,13 @@ def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
     return [(row["physical_offset"], encode_record(record_from_row(row))) for row in rows_of(lake, table)]
 
 
-def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
+def encode_rows(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
     """Return the offsets and the bytes of records, in the form of `raw_rows`."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def state_without_locks(lake: Path) -> dict[str, tuple[str, int, int]]:
-    """Return what a write into a lake would change but for the note of a lock."""
+    """Return the state of a lake's files, to detect any write except those to lock files."""
     return {path: state for path, state in tree_state(lake).items() if "_locks" not in path}
 
 
@@ -120,15 +122,15 @@ def gaps_of(lake: Path) -> list[tuple[int, int]]:
     return [(gap["from"], gap["to"]) for detail in details for gap in detail["gaps"]]
 
 
-def leftovers(lake: Path) -> list[str]:
+def list_leftovers(lake: Path) -> list[str]:
     """
-    Return every file of the lake that no table, no row and no vacuum owns.
+    Return every file of the lake that no table and no run refers to, and that vacuum would not delete.
 
-    Of a registration that was killed nothing is known, not even its number: its one row is left to the vacuum. A half
-    commit (with a '#' in its name) may be another process's at work: it is deleted when it is old.
+    The file of a killed registration is not listed, because no run can identify it: vacuum deletes it. Nor is an
+    unfinished commit (with a '#' in its name), which may belong to a running process: it is deleted when it is old.
     """
     found = []
-    for table in (one.name for one in WRITTEN_BY_RUNS):
+    for table in (table.name for table in WRITTEN_BY_RUNS):
         if not (lake / table / "_delta_log").exists():
             continue
         known = set(DeltaTable(lake / table).file_uris())
@@ -136,15 +138,17 @@ def leftovers(lake: Path) -> list[str]:
             for line in log.read_text().splitlines():
                 removed = json.loads(line).get("remove")
                 known |= {str(lake / table / removed["path"])} if removed else set()
-        for checkpoint in (lake / table / "_delta_log").glob("*.checkpoint.parquet"):  # what the log has forgotten
+        for checkpoint in (lake / table / "_delta_log").glob(
+            "*.checkpoint.parquet"
+        ):  # removals that are no longer in the log
             removals = pq.read_table(checkpoint, columns=["remove"])["remove"].combine_chunks().drop_null()
             known |= {str(lake / table / removed["path"]) for removed in removals.to_pylist()}
         found += [
             str(path)
             for path in (lake / table).glob("*.parquet")
-            if str(path) not in known and REGISTRATION not in path.name
+            if str(path) not in known and REGISTRATION_MARK not in path.name
         ]
-        names = ("*.json", "*.checkpoint.parquet", "_last_checkpoint", "*.crc")  # Spark's Delta writes sums
+        names = ("*.json", "*.checkpoint.parquet", "_last_checkpoint", "*.crc")  # Delta in Spark writes checksums
         logged = {path for name in names for path in (lake / table / "_delta_log").glob(name)}
         found += [
             str(path) for path in (lake / table / "_delta_log").iterdir() if path not in logged and "#" not in path.name
@@ -154,27 +158,27 @@ def leftovers(lake: Path) -> list[str]:
     return [name.removeprefix(str(lake)) for name in found]
 
 
-def cut_back_after_a_run(folder: Path, release: str) -> tuple[Broker, IngestRequest]:
-    """Let a broker truncate records that a run has read, and write others; also return the request for the next run."""
+def truncate_after_run(folder: Path, release: str) -> tuple[Broker, IngestRequest]:
+    """Let a broker replace records that a run has ingested; return the broker, and the request for the next run."""
     broker = Broker(folder / "store")
     broker.append(some_records(60))
-    taken_back = broker.append(some_records(20, seed=2))
-    asked = IngestRequest(str(broker.root), str(folder / "lake"), broker="b", release=release)
-    ingest(asked, SerialWorkers())
-    broker.truncate(taken_back[5].physical_offset)
+    truncated = broker.append(some_records(20, seed=2))
+    request = IngestRequest(str(broker.root), str(folder / "lake"), broker="b", release=release)
+    ingest(request, SerialWorkers())
+    broker.truncate(truncated[5].physical_offset)
     broker.append(some_records(40, seed=3))
-    return broker, asked
+    return broker, request
 
 
-BROKER = "212d6b50_DefaultCluster/b0"
-Place = tuple[str, int, int]  # topic, queue and offset in it
+TIER_BROKER = "212d6b50_DefaultCluster/b0"
+MessageNumber = tuple[str, int, int]  # topic, queue id and queue offset
 
 
-def files(tier: Path, queue: str) -> list[Path]:
-    return sorted((tier / BROKER / queue / "COMMIT_LOG").iterdir(), key=lambda path: path.name[-20:])
+def list_tier_files(tier: Path, queue: str) -> list[Path]:
+    return sorted((tier / TIER_BROKER / queue / "COMMIT_LOG").iterdir(), key=lambda path: path.name[-20:])
 
 
-def said(answers: Path) -> list[Place]:
+def messages_of_broker(answers: Path) -> list[MessageNumber]:
     queues = json.loads(answers.read_text())["beforeStop"]["queues"]
     found = []
     for name, queue in queues.items():
@@ -183,15 +187,15 @@ def said(answers: Path) -> list[Place]:
     return sorted(found)
 
 
-def taken(lake: Path) -> list[Place]:
+def messages_of_lake(lake: Path) -> list[MessageNumber]:
     return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows_of(lake, "tiered"))
 
 
 SLOTS, ENTRIES = 100, 20  # of every golden store
-ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
+ENTRY = struct.Struct(">iqii")  # written by hand, independent of the product's layout
 
 
-def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
+def read_index_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
     found = []
     for ordinal, path in enumerate(sorted((store / "index").iterdir())):
         content = path.read_bytes()
@@ -215,10 +219,10 @@ def newest_headers(lake: Path) -> list[dict[str, Any]]:
 
 
 def shorten_index_file(store: Path, path: Path, entries: int) -> bytes:
-    """Rewrite an index file with only its first *entries*, as it once was; return its current content."""
+    """Reduce an index file to its first *entries*, as it was earlier; return its current content."""
     whole, at = path.read_bytes(), 40 + 4 * SLOTS
     kept = [ENTRY.unpack_from(whole, at + 20 * number) for number in range(1, entries + 1)]
-    last = next(record for record, _ in stored_records(store) if record.physical_offset == kept[-1][1])
+    last = next(record for record, _ in read_store_records(store) if record.physical_offset == kept[-1][1])
     slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(kept, 1)}
     begin, start = struct.unpack_from(">q8xq", whole)
     header = struct.pack(">4q2i", begin, last.store_timestamp, start, last.physical_offset, len(slots), entries + 1)

@@ -16,7 +16,7 @@ from jobs.lake.snapshots import rows_without_timestamps
 from tests.support.broker import Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import ingest_store
-from tests.support.stores import folder_of_process
+from tests.support.stores import make_process_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ class SharedLake:
 
 @cache
 def _filled(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
-    lake = SharedLake(spark, folder_of_process("shared-lake-"))
+    lake = SharedLake(spark, make_process_folder("shared-lake-"))
     for count in runs:
         lake.grow(count)
         lake.run()

@@ -19,7 +19,7 @@ from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
-from tests.support.lakes import Options, ingest_store
+from tests.support.lakes import IngestOptions, ingest_store
 
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200
@@ -104,8 +104,8 @@ def opened(
         yield StoreSource(reader, release, through_log=through_log)
 
 
-def write_lake(store: Path, lake: Path, **options: Unpack[Options]) -> Path:
-    usual: Options = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
+def write_lake(store: Path, lake: Path, **options: Unpack[IngestOptions]) -> Path:
+    usual: IngestOptions = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
     ingest_store(store, lake, "b0", **(usual | options))
     return lake
 

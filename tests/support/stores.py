@@ -1,4 +1,4 @@
-"""The scalar layer's view of a store, as reference for the pipeline."""
+"""Read, compare and change stores; the readable modules serve as the reference for the fast ones."""
 
 import atexit
 import hashlib
@@ -29,14 +29,14 @@ _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
 
 
 class StoredRecord(NamedTuple):
-    """A record, and the bytes it was read from."""
+    """A record and its bytes."""
 
     record: MessageRecord
     raw: bytes
 
 
-def segments_of(store: Path) -> list[Path]:
-    """Return the files of a log, wherever they lie, in the order of their offsets."""
+def list_segments(store: Path) -> list[Path]:
+    """Return the segments of a log, which may be in several directories, in the order of their offsets."""
     files = [path for path in store.rglob("*") if path.is_file()]
     found = [
         path
@@ -52,25 +52,25 @@ def read_segment(path: Path) -> SegmentBytes:
     return replace(plain, framing=find_framing(plain.read, plain.size, plain.base_offset))
 
 
-def newest_segment(store: Path) -> Path:
-    """Find the last segment that holds anything: a crash leaves one of zeros after it, made ahead of need."""
-    return [path for path in segments_of(store) if any(path.read_bytes()[:8])][-1]
+def find_newest_segment(store: Path) -> Path:
+    """Find the last segment that is not empty: after a crash, a preallocated segment of zeros may follow it."""
+    return [path for path in list_segments(store) if any(path.read_bytes()[:8])][-1]
 
 
-def walked(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
-    """Walk a log with the scalar modules alone; records follow a segment where a later one holds anything."""
+def walk_log(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    """Walk a log with the readable modules; a segment is full if a later one is not empty."""
     newest = max((path.name for path in segments if any(path.read_bytes()[:8])), default="")
     for path in segments:
         segment = read_segment(path)
         yield segment, list(walk_segment(segment, final=path.name < newest))
 
 
-def walked_segments(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
-    return walked(segments_of(store))
+def walk_store(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    return walk_log(list_segments(store))
 
 
-def records_of(segments: Sequence[Path]) -> Iterator[StoredRecord]:
-    for segment, pieces in walked(segments):
+def read_records(segments: Sequence[Path]) -> Iterator[StoredRecord]:
+    for segment, pieces in walk_log(segments):
         header = segment.framing.header_size
         for piece in pieces:
             if piece.kind is PieceKind.RECORD:
@@ -79,21 +79,21 @@ def records_of(segments: Sequence[Path]) -> Iterator[StoredRecord]:
                 yield StoredRecord(segment.record_at(position), raw)
 
 
-def stored_records(store: Path) -> Iterator[StoredRecord]:
-    return records_of(segments_of(store))
+def read_store_records(store: Path) -> Iterator[StoredRecord]:
+    return read_records(list_segments(store))
 
 
-def names(store: Path) -> list[str]:
-    """List the files of a golden store but for those that tell of it."""
-    return [name for name in files_in(store) if not name.startswith(("EXPECT/", "PROVENANCE"))]
+def list_names(store: Path) -> list[str]:
+    """List the files of a golden store, without the recorded answers and the description of its origin."""
+    return [name for name in read_files(store) if not name.startswith(("EXPECT/", "PROVENANCE"))]
 
 
 def raw_records(store: Path) -> list[bytes]:
-    return [raw for _, raw in stored_records(store)]
+    return [raw for _, raw in read_store_records(store)]
 
 
 def log_folders(store: Path) -> list[str]:
-    """Return the folders of a log that lies on several paths; a request names them, for any other log none."""
+    """Return the folders of a log that is stored on several paths, as a request names them; of any other log, none."""
     return [str(path) for path in sorted(store.glob("commitlog-*"))]
 
 
@@ -105,13 +105,13 @@ def compare_queues(store: Path, release: str) -> PartReport:
     return report
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def content_of(store: Path) -> dict[str, bytes]:
-    """Return the bytes of each file but of those that a repair has set aside."""
-    return {name: data for name, data in files_in(store).items() if ".replaced-" not in name}
+def read_files_except_replaced(store: Path) -> dict[str, bytes]:
+    """Return the content of each file, except files that a repair has set aside."""
+    return {name: data for name, data in read_files(store).items() if ".replaced-" not in name}
 
 
 def flip(path: Path, at: int, bits: int = 1) -> None:
@@ -121,7 +121,7 @@ def flip(path: Path, at: int, bits: int = 1) -> None:
 
 
 def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
-    """Return what a write below *root* would change: hash, time and mode of everything."""
+    """Return the hash, time and mode of each file and directory below *root*, to detect any write."""
     state = {}
     for directory, _, names in os.walk(root):
         for name in [".", *names]:
@@ -133,7 +133,7 @@ def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
 
 
 def lose_first_segment_like_retention(store: Path) -> int:
-    """Delete the first segment, and the files that retention deletes with it; return where the log begins now."""
+    """Delete the first segment, and the files that retention deletes with it; return the new start of the log."""
     first, second, *_ = sorted((store / "commitlog").iterdir())
     first.unlink()
     for path in [path for path in (store / "consumequeue").rglob("*") if path.is_file()]:
@@ -144,8 +144,8 @@ def lose_first_segment_like_retention(store: Path) -> int:
     return int(second.name)
 
 
-def damage_each_part(store: Path) -> Path:
-    """Change a record of the log, and lose a queue and an index file; return the changed segment."""
+def damage_log_queue_and_index(store: Path) -> Path:
+    """Change a record of the log, and delete a queue and an index file; return the changed segment."""
     segment = sorted((store / "commitlog").iterdir())[1]
     flip(segment, 4616)
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
@@ -153,23 +153,23 @@ def damage_each_part(store: Path) -> Path:
     return segment
 
 
-def folder_of_process(prefix: str) -> Path:
-    """Make a folder for what tests of this process share; it is deleted when the process ends."""
+def make_process_folder(prefix: str) -> Path:
+    """Make a folder that the tests of this process share; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-HOLD = (
+HOLD_LOCK_PROGRAM = (
     "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1); "
     "print(flush=True); sys.stdin.read()"
 )
 
 
 @contextmanager
-def held(store: Path) -> Iterator[int]:
-    """Hold the store's lock as a running broker does, in another process; give its id."""
-    command = [sys.executable, "-c", HOLD, str(store / "lock")]
+def hold_lock(store: Path) -> Iterator[int]:
+    """Hold the store's lock in another process, as a running broker does, and yield the id of that process."""
+    command = [sys.executable, "-c", HOLD_LOCK_PROGRAM, str(store / "lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()

@@ -39,7 +39,7 @@ from tests.support.broker import Broker
 from tests.support.commands import ROOT
 from tests.support.pages import HOSTILE, Pages, rendered, served
 from tests.support.query_stores import Sent, stored, write_lake, write_store
-from tests.support.stores import segments_of, stored_records, tree_state
+from tests.support.stores import list_segments, read_store_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
 VIEWS = ("/", "/messages", "/topics", "/groups", "/unfinished", "/tables/runs", "/tables/transactions")
@@ -184,7 +184,7 @@ def test_a_browser_may_only_display_a_page(of_lake: Pages, path: str) -> None:
 
 
 def test_pages_link_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    records = [record for record, _ in stored_records(store)]
+    records = [record for record, _ in read_store_records(store)]
     of_t1 = [record for record in records if record.topic == "T1"]
 
     assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(of_store)
@@ -196,7 +196,7 @@ def test_pages_link_to_every_message(store: Path, of_store: Pages, of_lake: Page
 
 
 def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    record, raw = next((one, raw) for one, raw in stored_records(store) if one.topic == "T2" and one.sys_flag)
+    record, raw = next((one, raw) for one, raw in read_store_records(store) if one.topic == "T2" and one.sys_flag)
     for pages in (of_store, of_lake):
         at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
         page = pages.get(f"{at}&chains=1").text
@@ -227,7 +227,7 @@ def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store
 
 def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
     """A key of several messages leads to the list of these."""
-    records = [record for record, _ in stored_records(store)]
+    records = [record for record, _ in read_store_records(store)]
     one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
     keys = Counter(key for record in records for key in Message(record, NEWEST).keys)
     single, several = (next(key for key in keys if (keys[key] == 1) is is_single) for is_single in (True, False))
@@ -257,7 +257,7 @@ def test_a_misspelled_topic_is_answered_with_similar_names(of_store: Pages, of_l
 
 
 def test_one_queue_of_a_topic_is_shown(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    records = [record for record, _ in stored_records(store)]
+    records = [record for record, _ in read_store_records(store)]
     for pages in (of_store, of_lake):
         queues = {one for one in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in one}
         assert {f"/messages?topic=T1&queue={one.queue_id}" for one in records if one.topic == "T1"} == queues
@@ -293,7 +293,7 @@ def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> N
 
 def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden: StoreOf, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    segment = segments_of(damaged)[1]
+    segment = list_segments(damaged)[1]
     content = bytearray(segment.read_bytes())
     content[5000:5050] = bytes(50)
     segment.write_bytes(content)

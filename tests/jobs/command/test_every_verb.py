@@ -33,7 +33,7 @@ from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, without_spark
 from tests.support.lakes import rows_of
-from tests.support.stores import damage_each_part
+from tests.support.stores import damage_log_queue_and_index
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -77,7 +77,7 @@ def words(
     good = golden("b551-base")
     (tmp_path / "bad").mkdir()
     bad = copy_of(good, tmp_path / "bad")
-    places = {"good": good, "bad": bad, "file": damage_each_part(bad), "out": tmp_path / "out"}
+    places = {"good": good, "bad": bad, "file": damage_log_queue_and_index(bad), "out": tmp_path / "out"}
     places |= {"lake": shutil.copytree(newer_lake, tmp_path / "lake"), "types": tmp_path / "types.toml"}
     places["types"].write_text('topic.T1 = {format = "json", schema = "id bigint"}')
 

@@ -15,8 +15,8 @@ from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf, unpack_situation
 from tests.support.broker import Broker, some_records
 from tests.support.fault_draws import drawn, lake_of, planted
-from tests.support.lakes import compare_with_lake, cut_back_after_a_run, ingest_store, rows_of, table_of
-from tests.support.stores import stored_records
+from tests.support.lakes import compare_with_lake, ingest_store, rows_of, table_of, truncate_after_run
+from tests.support.stores import read_store_records
 
 RELEASE = "5.3.3"
 
@@ -62,7 +62,7 @@ def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(st
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
-    broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
+    broker, asked = truncate_after_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
     ingest(asked, SerialWorkers())
@@ -93,7 +93,7 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
     found = Counter[Severity]()
     for one in summary.differences:
         found[one.severity] += one.records
-    others = len(list(stored_records(store))) - chosen
+    others = len(list(read_store_records(store))) - chosen
     assert (summary.exit_code, summary.equal) == (3, left)
     assert found == {Severity.GAP: chosen - left, Severity.NOT_VERIFIED: others}
     assert 0 < left < chosen

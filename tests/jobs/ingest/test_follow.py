@@ -42,7 +42,7 @@ from jobs.verbs.ingest import _workers_that_follow
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import ingest_beside, raw, raw_rows, rows_of
+from tests.support.lakes import encode_rows, ingest_into_own_lake, raw_rows, rows_of
 from tests.support.meanwhile import Meanwhile
 from tests.support.waiting import wait_until
 
@@ -101,7 +101,7 @@ def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path
     )
     whole = story.run(request(broker))
 
-    assert raw_rows(tmp_path / "lake") == raw(placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
     assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
 
@@ -189,7 +189,7 @@ def test_another_run_of_the_store_ends_immediately(broker: Broker, tmp_path: Pat
 
     Story([nothing, other]).run(request(broker))
     assert ended == [ExitCode.HELD]
-    ingest_beside(broker.root)  # nothing is held any more
+    ingest_into_own_lake(broker.root)  # nothing is held any more
     assert len(rows_of(tmp_path / "lake")) == 6
 
 
@@ -215,7 +215,7 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
     with patch.object(following, "_PAUSE_S", 0.0):
         Story(more).run(request(broker), Meanwhile(happens=fail))
     assert errors == []
-    assert raw_rows(tmp_path / "lake") == raw(placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
 
 
 def test_a_stop_after_a_failed_step_reports_the_failure(broker: Broker) -> None:
@@ -342,7 +342,7 @@ def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_sto
             if number == MANY:
                 upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
                 DeltaTable(lake / "messages").alter.set_table_properties({FILE_RETENTION_PROPERTY: kept})
-            ingest_beside(broker.root)
+            ingest_into_own_lake(broker.root)
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
     assert len(rows_of(lake)) == 5 * MANY
 
@@ -353,7 +353,7 @@ def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path
     with patch.multiple(upkeep, CHECKPOINT_INTERVAL=1, MAX_SMALL_FILES=last, _RUNS_BETWEEN_VACUUMS=last):
         for number in range(1, last + 1):
             broker.append(some_records(5, seed=number))
-            ingest_beside(broker.root, tables=frozenset({"messages"}))
+            ingest_into_own_lake(broker.root, tables=frozenset({"messages"}))
             if number == 1:
                 upkeep.shorten_file_retention(Lake(str(table.parent)), 1.0)
             DeltaTable(table).create_checkpoint()
@@ -366,7 +366,7 @@ def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path
 def test_retention_of_a_followed_lake_depends_on_the_step_length_unless_it_was_set_by_hand(tmp_path: Path) -> None:
     broker, lake = Broker(tmp_path / "store", dispatches=True), tmp_path / "lake"
     broker.append(some_records(5))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
         DeltaTable(lake / name).alter.set_table_properties(
             {FILE_RETENTION_PROPERTY: kept, LOG_RETENTION_PROPERTY: kept}
@@ -423,7 +423,7 @@ def test_a_signal_ends_following_after_the_current_step(number: signal.Signals, 
             process.kill()
     assert "8 messages" in shown
     assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
-    assert raw_rows(lake) == raw(placed)
+    assert raw_rows(lake) == encode_rows(placed)
 
 
 def await_rows(lake: Path, count: int) -> None:

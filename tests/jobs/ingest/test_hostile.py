@@ -22,7 +22,7 @@ from tests.sampling import some_often
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
 from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
-from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
+from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
 from tests.support.meanwhile import reads_of_the_first_segment_fail
 from tests.support.stores import tree_state
 
@@ -72,7 +72,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     store.write(folder / "store")
     wanted = expected(folder / "store")
 
-    summary = ingest_beside(folder / "store", workers=workers, range_size=700)
+    summary = ingest_into_own_lake(folder / "store", workers=workers, range_size=700)
 
     quarantined = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:
@@ -92,9 +92,9 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     before = tree_state(tmp_path / "outside"), tree_state(broker.root)
 
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
 
-    assert raw_rows(tmp_path / "a" / "lake") == raw(placed)
+    assert raw_rows(tmp_path / "a" / "lake") == encode_rows(placed)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
     assert before == (tree_state(tmp_path / "outside"), tree_state(broker.root))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "outside"]
@@ -116,9 +116,9 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     (broker.root / "config").mkdir(exist_ok=True)
     (broker.root / "config" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
 
-    ingest_beside(broker.root, workers=workers)
+    ingest_into_own_lake(broker.root, workers=workers)
 
-    assert raw_rows(tmp_path / "lake") == raw(placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
     assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
 
@@ -165,12 +165,12 @@ def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
         return offset < start + BLOCK and offset + size > start
 
     with reads_of_the_first_segment_fail(errno.EIO, is_bad):
-        summary = ingest_beside(broker.root)
+        summary = ingest_into_own_lake(broker.root)
 
     hit = [one for one in placed if is_bad(one.physical_offset, one.total_size)]
     assert summary.exit_code is ExitCode.DAMAGE
     assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
-    assert [item for item in raw(placed) if item not in raw(hit)] == raw_rows(tmp_path / "lake")
+    assert [item for item in encode_rows(placed) if item not in encode_rows(hit)] == raw_rows(tmp_path / "lake")
     assert 0 < len(hit) < len(placed)
 
 
@@ -183,8 +183,8 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
     (small_disk / "filler").unlink()
     ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
 
-    assert raw_rows(small_disk / "lake") == raw(placed)
-    assert leftovers(small_disk / "lake") == []
+    assert raw_rows(small_disk / "lake") == encode_rows(placed)
+    assert list_leftovers(small_disk / "lake") == []
 
 
 @pytest.mark.parametrize("column", ["body", "store_timestamp"])

@@ -31,31 +31,31 @@ from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.killing import (
     FAULTS,
-    CutShortError,
+    RunInterruptedError,
+    check_lake,
+    delete_files_before_commit,
     growing_store,
-    judge,
     new_store,
     rewritten_store,
-    vacuumed_before_commit,
 )
 from tests.support.lakes import (
-    BROKER,
+    TIER_BROKER,
     compare_with_lake,
-    files,
-    ingest_beside,
+    ingest_into_own_lake,
     ingest_store,
-    leftovers,
+    list_leftovers,
+    list_tier_files,
+    messages_of_broker,
+    messages_of_lake,
     raw_rows,
     request_of,
     restore_log,
     rows_of,
-    said,
     state_without_locks,
     table_of,
-    taken,
 )
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import log_folders, newest_segment, records_of, segments_of, stored_records
+from tests.support.stores import find_newest_segment, list_segments, log_folders, read_records, read_store_records
 
 _QUICK = ("b420-crash-later", "b498-multipath", "b533-expired")
 _DLEDGER = ("b498-dledger", "b498-dledger-upgraded")
@@ -71,7 +71,7 @@ def test_rows_of_a_real_store_have_its_bytes_and_restore_its_log(name: str, gold
     restored = restore_log(lake, tmp_path / "out")
 
     rows = raw_rows(lake)
-    assert [raw for _, raw in records_of(segments_of(store))] == [raw for _, raw in rows]
+    assert [raw for _, raw in read_records(list_segments(store))] == [raw for _, raw in rows]
     assert [one for one in compared.differences if "damaged when it was read" not in one.cause] == []
     assert compared.equal == len(rows)
     assert (restored.exit_code, restored.missing, restored.assumed) == (0, [], [])
@@ -81,7 +81,7 @@ def test_rows_of_a_real_store_have_its_bytes_and_restore_its_log(name: str, gold
 
 
 def log_of(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in segments_of(store)}
+    return {str(path.relative_to(store)): path.read_bytes() for path in list_segments(store)}
 
 
 def test_spark_tasks_and_one_process_write_the_same_rows(golden: StoreOf, spark: SparkSession, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_threa
 
     one, four = (contents(lake) for lake in lakes.values())
     assert one == four
-    assert [] == leftovers(lakes[4])
+    assert [] == list_leftovers(lakes[4])
 
 
 def contents(lake: Path, *names: str) -> dict[str, list[str]]:
@@ -134,8 +134,8 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
 
 def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) -> None:
     store = unpack("b498-base", tmp_path)
-    newest = newest_segment(store)
-    offset = [one.record.physical_offset for one in stored_records(store)][-5]
+    newest = find_newest_segment(store)
+    offset = [one.record.physical_offset for one in read_store_records(store)][-5]
     begin = offset - int(newest.name)
     overwrite(newest, begin, bytes(newest.stat().st_size - begin))
 
@@ -178,9 +178,9 @@ def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingest_beside(broker.root, workers=Meanwhile(happens=interrupt), step_bytes=SEGMENT_SIZE)
+        ingest_into_own_lake(broker.root, workers=Meanwhile(happens=interrupt), step_bytes=SEGMENT_SIZE)
     committed = len(rows_of(tmp_path / "lake"))
-    rest = ingest_beside(broker.root)
+    rest = ingest_into_own_lake(broker.root)
 
     assert 0 < committed < len(records)
     assert (rest.messages, rest.from_offset) == (len(records) - committed, records[committed].physical_offset)
@@ -189,9 +189,9 @@ def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) 
 
 def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
-    steps = ingest_beside(broker.root, step_bytes=SEGMENT_SIZE).steps
+    steps = ingest_into_own_lake(broker.root, step_bytes=SEGMENT_SIZE).steps
     broker.append(some_records(5, seed=2))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
 
     commands = [json.loads(row["detail"])["command"] for row in prepared(tmp_path / "lake")]
     assert steps > 2
@@ -249,7 +249,7 @@ def rewritten(root: Path) -> Broker:
 
 def vacuumed(root: Path, table: str) -> None:
     """Prepare a run that ends before its commit of a table, whose files are deleted."""
-    with vacuumed_before_commit(table), pytest.raises(CutShortError):
+    with delete_files_before_commit(table), pytest.raises(RunInterruptedError):
         run(root)
 
 
@@ -277,7 +277,7 @@ def test_the_next_run_rereads_lost_rows(
         rf"/{table}/.*\.parquet: .*deleted this file before it was committed.* omitted from .*{table}",
         capsys.readouterr().err,
     )
-    verdict = judge(tmp_path)
+    verdict = check_lake(tmp_path)
     assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
     assert verdict["history"] == verdict["rows"]
     assert verdict["history"] == sum(row["messages"] for row in prepared(tmp_path / "lake"))
@@ -294,7 +294,7 @@ def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path
 
     summary = run(tmp_path)
 
-    verdict = judge(tmp_path)
+    verdict = check_lake(tmp_path)
     assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
     assert summary.superseded is not None
     assert broker.offset == summary.to_offset
@@ -328,7 +328,7 @@ def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> No
     run(tmp_path)
     (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
     assert find_unfinished_run(Lake(str(tmp_path / "lake")), store) is None
-    assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
+    assert check_lake(tmp_path)["rows"] == check_lake(tmp_path)["history"]
 
 
 @pytest.fixture
@@ -337,13 +337,13 @@ def lake(tmp_path: Path) -> Path:
 
 
 def test_the_next_run_rereads_a_tier_whose_files_were_deleted(place: Path, tier: Path, lake: Path) -> None:
-    with vacuumed_before_commit("tiered"), pytest.raises(CutShortError):
+    with delete_files_before_commit("tiered"), pytest.raises(RunInterruptedError):
         ingest_store(tier, lake)
 
     assert ingest_store(tier, lake).recovered == 1
-    assert said(place / "EXPECT.json") == taken(lake)
+    assert messages_of_broker(place / "EXPECT.json") == messages_of_lake(lake)
     counts = [json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(lake)]
-    assert counts == [0, len(taken(lake))]
+    assert counts == [0, len(messages_of_lake(lake))]
 
 
 _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
@@ -366,29 +366,29 @@ def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
 def test_the_queue_of_a_recreated_topic_in_a_tier_starts_a_new_log(tier: Path, lake: Path) -> None:
     """Its messages are added to the earlier ones, at the same offsets."""
     ingest_store(tier, lake)
-    folder = tier / BROKER / "Bills/0"
+    folder = tier / TIER_BROKER / "Bills/0"
     shutil.rmtree(folder)
-    shutil.copytree(tier / BROKER / "Orders/0", folder)
+    shutil.copytree(tier / TIER_BROKER / "Orders/0", folder)
     again = ingest_store(tier, lake)
     generations = {(row["segment"], row["generation"]) for row in rows_of(lake, "tiered") if row["generation"]}
 
-    assert len(files(tier, "Bills/0")) == len(generations)
+    assert len(list_tier_files(tier, "Bills/0")) == len(generations)
     assert again.messages == sum(1 for row in rows_of(lake, "tiered") if row["generation"] == 1)
     assert (None, 0) == (ingest_store(tier, lake).run, again.exit_code)
 
 
 def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, lake: Path) -> None:
-    newest = files(tier, "Orders/1")[-1]
+    newest = list_tier_files(tier, "Orders/1")[-1]
     held_back = newest.read_bytes()
     newest.unlink()
     stop = StopRequest()
 
     def done(_: Summary) -> None:
         newest.write_bytes(held_back)
-        if len(taken(lake)) == len(said(place / "EXPECT.json")):
+        if len(messages_of_lake(lake)) == len(messages_of_broker(place / "EXPECT.json")):
             stop.request()
 
     summary = Follower(IngestRequest(str(tier), str(lake)), SerialWorkers(), Pace(0.01), stop, done).run()
 
-    assert said(place / "EXPECT.json") == taken(lake)
-    assert summary.messages == len(taken(lake))
+    assert messages_of_broker(place / "EXPECT.json") == messages_of_lake(lake)
+    assert summary.messages == len(messages_of_lake(lake))

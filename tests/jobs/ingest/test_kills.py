@@ -26,8 +26,8 @@ def campaign() -> Iterator[Campaign]:
         yield campaign
 
 
-def is_right(result: dict[str, Any]) -> bool:
-    """Return whether every record is there once, and nothing else."""
+def is_complete(result: dict[str, Any]) -> bool:
+    """Return whether the lake contains every record exactly once, and nothing else."""
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
@@ -64,7 +64,7 @@ def test_a_suspended_run_blocks_other_runs_and_succeeds_when_it_is_resumed(
 def test_crashes_of_the_broker_and_killed_runs_leave_the_current_log_in_the_lake(
     kills: int, tmp_path: Path, campaign: Campaign
 ) -> None:
-    assert is_right(campaign("crashes", tmp_path, kills))
+    assert is_complete(campaign("crashes", tmp_path, kills))
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_runs_killed_at_random_moments_next_to_a_live_broker_lose_nothing(
 ) -> None:
     result = campaign(scenario, tmp_path, KILLS)
 
-    assert is_right(result)
-    # A crash leaves units of records that the broker took back: they contradict the log. Three in a row stop a run.
+    assert is_complete(result)
+    # After a crash, units of truncated records contradict the log. A follower ends after three of them in a row.
     assert set(result["codes"]) <= {"-9", "0", "3"} | ({"1", "4"} if scenario.endswith("crashes") else set())
     if not scenario.endswith("crashes"):
         assert result["blamed"] == 0
@@ -91,7 +91,7 @@ def test_runs_killed_at_random_moments_next_to_a_live_broker_lose_nothing(
 
 
 def test_many_stores_are_ingested_into_one_lake_at_the_same_time(tmp_path: Path, campaign: Campaign) -> None:
-    """Each by two runs, of which one at most does the work."""
+    """Each store by two runs, at most one of which ingests it."""
     result = campaign("many", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}
@@ -102,32 +102,31 @@ def test_many_stores_are_ingested_into_one_lake_at_the_same_time(tmp_path: Path,
 COMMANDS_KILLED = int(os.environ.get("SPARK_KILLS", "100"))
 
 
-def of_commands(campaign: Campaign, folder: Path, kills: int, way: str) -> dict[str, Any]:
-    """Kill whole commands, and compare the lake with all that the broker ever wrote."""
-    result, folder = campaign(way, folder, kills), folder / way
-    # 3: a gap or damage. 4: a broker that crashes here leaves units of what it took back, which contradict the log. 1:
-    # its JVM was killed.
-    fine = {0, 3, *([4] if "crashes" in way else [])}
+def kill_commands(campaign: Campaign, folder: Path, kills: int, scenario: str) -> dict[str, Any]:
+    """Kill whole commands, and compare the lake with all records that the broker has written."""
+    result, folder = campaign(scenario, folder, kills), folder / scenario
+    # 3: a gap or damage. 4: after a crash, units of truncated records contradict the log. 1: the JVM was killed.
+    fine = {0, 3, *([4] if "crashes" in scenario else [])}
     codes = {int(code) for code in result["codes"]}
 
-    assert is_right(result), result
+    assert is_complete(result), result
     assert set(result["ends"]) <= fine, (folder / "errors.txt").read_text()[-4000:]
-    assert codes <= fine | ({1} if "followed" in way else set()), (folder / "errors.txt").read_text()[-4000:]
+    assert codes <= fine | ({1} if "followed" in scenario else set()), (folder / "errors.txt").read_text()[-4000:]
     assert set(result.get("optimized", {})) <= {"-9", "0"}
     return result
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
-@pytest.mark.parametrize(("way", "kills"), [("commands", 2), ("commands-followed", 1)])
-def test_commands_that_are_killed_lose_nothing(tmp_path: Path, campaign: Campaign, way: str, kills: int) -> None:
-    assert of_commands(campaign, tmp_path, kills, way)["kills"] == kills
+@pytest.mark.parametrize(("scenario", "kills"), [("commands", 2), ("commands-followed", 1)])
+def test_commands_that_are_killed_lose_nothing(tmp_path: Path, campaign: Campaign, scenario: str, kills: int) -> None:
+    assert kill_commands(campaign, tmp_path, kills, scenario)["kills"] == kills
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(14400)
-@pytest.mark.parametrize("way", ["commands", "commands-followed", "commands-followed-crashes"])
-def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path, campaign: Campaign, way: str) -> None:
-    result = of_commands(campaign, tmp_path, COMMANDS_KILLED, way)
+@pytest.mark.parametrize("scenario", ["commands", "commands-followed", "commands-followed-crashes"])
+def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path, campaign: Campaign, scenario: str) -> None:
+    result = kill_commands(campaign, tmp_path, COMMANDS_KILLED, scenario)
 
-    assert set(result["victims"]) >= (set(VICTIMS) if "followed" in way else {"everything", "workers"})
+    assert set(result["victims"]) >= (set(VICTIMS) if "followed" in scenario else {"everything", "workers"})

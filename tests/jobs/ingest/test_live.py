@@ -31,13 +31,21 @@ from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run, overwrite
-from tests.support.lakes import gaps_of, ingest_beside, leftovers, raw, raw_rows, restore_log, rows_of
+from tests.support.lakes import (
+    encode_rows,
+    gaps_of,
+    ingest_into_own_lake,
+    list_leftovers,
+    raw_rows,
+    restore_log,
+    rows_of,
+)
 from tests.support.meanwhile import Meanwhile, preceded, reads_of_the_first_segment_fail
-from tests.support.stores import flip, stored_records
+from tests.support.stores import flip, read_store_records
 
 
 def history_of(folder: Path) -> list[bytes]:
-    return [data for _, data in stored_records(folder / "history")]
+    return [data for _, data in read_store_records(folder / "history")]
 
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
@@ -46,13 +54,13 @@ def test_an_incomplete_record_is_left_for_the_next_run(written: int, broker: Bro
     newest = some_records(1, seed=2)
     broker.append(newest, cut_at=written)
 
-    half = ingest_beside(broker.root)
+    half = ingest_into_own_lake(broker.root)
     placed = broker.append(newest)
-    whole = ingest_beside(broker.root)
+    whole = ingest_into_own_lake(broker.root)
 
     assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - placed[0].total_size, ExitCode.CLEAN)
     assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
-    assert raw_rows(tmp_path / "lake") == raw(first + placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(first + placed)
 
 
 def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, tmp_path: Path) -> None:
@@ -60,8 +68,8 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
     more: list[Any] = []
 
     grows = Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
-    first = ingest_beside(broker.root, workers=grows)
-    second = ingest_beside(broker.root)
+    first = ingest_into_own_lake(broker.root, workers=grows)
+    second = ingest_into_own_lake(broker.root)
 
     assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
     assert first.messages + second.messages == 110
@@ -71,8 +79,8 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(200))
 
-    during = ingest_beside(broker.root, workers=Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
-    after = ingest_beside(broker.root)
+    during = ingest_into_own_lake(broker.root, workers=Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
+    after = ingest_into_own_lake(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.DAMAGE)  # until it is acknowledged
     assert (len(during.gaps), after.gaps) == (during.open.gap_count, [])
@@ -93,13 +101,13 @@ def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) ->
             broker.truncate(placed[70].physical_offset)
             happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_beside(broker.root, workers=Meanwhile(happens=crash), range_size=4096)
-    after = ingest_beside(broker.root)
+    during = ingest_into_own_lake(broker.root, workers=Meanwhile(happens=crash), range_size=4096)
+    after = ingest_into_own_lake(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
     assert (during.messages, after.messages) == (90, 0)
     assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
-    assert leftovers(tmp_path / "lake") == []
+    assert list_leftovers(tmp_path / "lake") == []
 
 
 def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_again(tmp_path: Path) -> None:
@@ -112,8 +120,8 @@ def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_ag
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
     with patch.object(index_product, "plan_index_files_work", preceded(index_product.plan_index_files_work, crash)):
-        during = ingest_beside(broker.root)
-    history = list(stored_records(tmp_path / "history"))
+        during = ingest_into_own_lake(broker.root)
+    history = list(read_store_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")
 
     assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)
@@ -121,7 +129,7 @@ def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_ag
     assert [(row["entry"], row["physical_offset"]) for row in sorted(entries, key=itemgetter("entry"))] == list(
         enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
     )
-    assert leftovers(tmp_path / "lake") == []
+    assert list_leftovers(tmp_path / "lake") == []
 
 
 @pytest.mark.parametrize("records", [1, 30])
@@ -144,9 +152,9 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_beside(broker.root, workers=Meanwhile(before_range=crash), range_size=SEGMENT_SIZE)
+    during = ingest_into_own_lake(broker.root, workers=Meanwhile(before_range=crash), range_size=SEGMENT_SIZE)
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
-    after = ingest_beside(broker.root)
+    after = ingest_into_own_lake(broker.root)
 
     assert (during.quarantined, after.quarantined) == (0, 0)
     assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
@@ -157,10 +165,10 @@ def test_a_store_is_recognised_if_retention_deletes_its_last_known_segment_meanw
 ) -> None:
     """After the listing and before the read, retention deleted all segments with known fingerprints."""
     broker.append(some_records(60))
-    first = ingest_beside(broker.root)
+    first = ingest_into_own_lake(broker.root)
     broker.append(some_records(200, seed=2))
     with patch.object(identity, "list_known_stores", preceded(list_known_stores, lambda: broker.expire(2))):
-        second = ingest_beside(broker.root)
+        second = ingest_into_own_lake(broker.root)
 
     assert second.store_id == first.store_id
     assert second.exit_code is ExitCode.DAMAGE
@@ -172,13 +180,13 @@ def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(bro
     """The run reads after the end of the last run's segment, which retention deletes at that moment."""
     broker.append(some_records(60))
     broker.seal()
-    first = ingest_beside(broker.root)
+    first = ingest_into_own_lake(broker.root)
     broker.append(some_records(200, seed=2))
     expired = broker.offset // SEGMENT_SIZE - 1
     looked = preceded(history.find_first_difference, lambda: broker.expire(expired))
 
     with patch.object(history, "find_first_difference", looked):
-        second = ingest_beside(broker.root)
+        second = ingest_into_own_lake(broker.root)
 
     assert (first.to_offset, None) == (second.from_offset, second.superseded)
     assert second.exit_code is ExitCode.DAMAGE
@@ -190,10 +198,12 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
     away = tmp_path / "away"
 
     with pytest.raises((OSError, FormatError)):
-        ingest_beside(broker.root, workers=Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
+        ingest_into_own_lake(
+            broker.root, workers=Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away))
+        )
     shutil.move(away, broker.root / "commitlog")
 
-    assert ingest_beside(broker.root).messages == 200
+    assert ingest_into_own_lake(broker.root).messages == 200
     assert gaps_of(tmp_path / "lake") == []
 
 
@@ -205,10 +215,10 @@ def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_befo
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{number * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
-    ahead = ingest_beside(broker.root)
+    ahead = ingest_into_own_lake(broker.root)
     assert (ahead.messages, ahead.gaps) == (30, [])
     placed = broker.append(some_records(100, seed=2))
-    assert ingest_beside(broker.root).messages == len(placed)
+    assert ingest_into_own_lake(broker.root).messages == len(placed)
 
 
 def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
@@ -222,7 +232,7 @@ def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker:
         return store if len(listings) > 1 else replace(store, segments=store.segments[:1] + store.segments[2:])
 
     with patch.object(store_files, "_list", listed):
-        summary = ingest_beside(broker.root)
+        summary = ingest_into_own_lake(broker.root)
 
     assert (summary.messages, summary.gaps) == (200, [])
 
@@ -246,15 +256,15 @@ def test_settle_leaves_out_the_newest_records_of_the_open_segment(
     for seed, (count, stored) in enumerate(parts):
         broker.append(some_records(count, seed=seed, stored=now + stored))
 
-    assert ingest_beside(broker.root, settle_ms=HOUR // 6).messages == taken
-    assert ingest_beside(broker.root, settle_ms=HOUR // 6).run is None
-    assert ingest_beside(broker.root).messages == sum(count for count, _ in parts) - taken
+    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).messages == taken
+    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).run is None
+    assert ingest_into_own_lake(broker.root).messages == sum(count for count, _ in parts) - taken
 
 
 def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
     placed = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
 
-    summary = ingest_beside(broker.root, settle_ms=600_000)
+    summary = ingest_into_own_lake(broker.root, settle_ms=600_000)
 
     assert summary.messages == sum(one.physical_offset < SEGMENT_SIZE for one in placed)
 
@@ -275,18 +285,18 @@ def damaged(tmp_path: Path) -> Broker:
 
 def test_the_next_run_reports_the_damage_found_by_a_run_that_was_killed_before_its_report(damaged: Broker) -> None:
     with patch("jobs.ingest.commit.commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        ingest_beside(damaged.root)
+        ingest_into_own_lake(damaged.root)
 
-    finished = ingest_beside(damaged.root)
+    finished = ingest_into_own_lake(damaged.root)
 
     assert (1, ExitCode.DAMAGE) == (finished.recovered, finished.exit_code)
 
 
 def test_a_lake_of_an_earlier_version_has_only_the_damage_of_its_newest_run(damaged: Broker) -> None:
     with patch("jobs.ingest.commit.OPEN_DAMAGE_KEY", "not known"):
-        ingest_beside(damaged.root)
+        ingest_into_own_lake(damaged.root)
 
-    assert ExitCode.DAMAGE == ingest_beside(damaged.root).exit_code
+    assert ExitCode.DAMAGE == ingest_into_own_lake(damaged.root).exit_code
 
 
 def test_a_gap_is_counted_only_once() -> None:
@@ -303,13 +313,13 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
     monkeypatch.setattr(upkeep, "MAX_SMALL_FILES", MANY)
     for number in range(MANY - 1):
         broker.append(some_records(2, seed=number))
-        ingest_beside(broker.root)
+        ingest_into_own_lake(broker.root)
     rotten = min((tmp_path / "lake" / "messages").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     data = rotten.read_bytes()
     rotten.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
     broker.append(some_records(2, seed=MANY))
     capfd.readouterr()
-    done = ingest_beside(broker.root)
+    done = ingest_into_own_lake(broker.root)
 
     assert (2, ExitCode.CLEAN) == (done.messages, done.exit_code)
     assert [rotten.name in note for note in done.notes] == [True]
@@ -320,7 +330,7 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
 def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path, broker: Broker) -> None:
     """A gauge that falls to 0 whenever a run adds nothing would raise false alarms."""
     placed = broker.append(some_records(3))
-    times = [ingest_beside(broker.root).newest_ms for _ in range(2)]
+    times = [ingest_into_own_lake(broker.root).newest_ms for _ in range(2)]
 
     assert [placed[-1].store_timestamp] * 2 == times
     assert 3 == len(rows_of(tmp_path / "lake"))
@@ -382,7 +392,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
     broker, end = _store_with_stale_bytes(tmp_path)
 
     with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
-        summary = ingest_beside(broker.root, "b")
+        summary = ingest_into_own_lake(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows if row["bytes"] is None]
@@ -404,7 +414,7 @@ def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Pa
     """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
     with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
-        ingest_beside(broker.root, "b")
+        ingest_into_own_lake(broker.root, "b")
     if version == "earlier":
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
@@ -423,13 +433,13 @@ def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_co
 
     # The end of the file is read by nothing else, the first time.
     with reads_of_the_first_segment_fail(error, lambda offset, _: offset == end), pytest.raises(raised):
-        ingest_beside(broker.root, "b")
+        ingest_into_own_lake(broker.root, "b")
     assert [] == rows_of(tmp_path / "lake")
-    ingest_beside(broker.root, "b")
+    ingest_into_own_lake(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
     assert [STALE] == [row["bytes"][BLANK.size :][: len(STALE)] for row in rows if row["bytes"] is not None]
-    assert leftovers(tmp_path / "lake") == []
+    assert list_leftovers(tmp_path / "lake") == []
 
 
 def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_gap(tmp_path: Path) -> None:
@@ -442,7 +452,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
         return offset == end
 
     with reads_of_the_first_segment_fail(errno.ENOENT, deleted):
-        summary = ingest_beside(broker.root, "b")
+        summary = ingest_into_own_lake(broker.root, "b")
 
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]
     assert ("unknown", end, SEGMENT_SIZE - end) in places
@@ -474,7 +484,7 @@ def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
     tracemalloc.start()
     try:
         with patch("jobs.ingest.run.plan_ranges", _narrow_ranges):
-            summary = ingest_beside(folder / "store", "b", tables=frozenset())
+            summary = ingest_into_own_lake(folder / "store", "b", tables=frozenset())
         assert summary.quarantined == count - 2  # the first one proves itself, the last one may be unfinished
         return tracemalloc.get_traced_memory()[1]
     finally:

@@ -29,7 +29,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import rows_of
-from tests.support.stores import flip, segments_of
+from tests.support.stores import flip, list_segments
 
 
 class Taken:
@@ -72,7 +72,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append([a_record(b"body of a message that is damaged"), *some_records(3)])
-    flip(segments_of(broker.root)[0], 90)
+    flip(list_segments(broker.root)[0], 90)
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
     ingest(request, SerialWorkers())
     check_and_run(request)
@@ -123,7 +123,7 @@ CHANGES: dict[str, Callable[[Taken], object]] = {
     "seal": lambda taken: taken.broker.seal(),
     "write over": _write_over,
     "cut back": lambda taken: taken.broker.truncate(taken.placed[10].physical_offset),
-    "flip a bit": lambda taken: flip(segments_of(taken.broker.root)[-1], 30),
+    "flip a bit": lambda taken: flip(list_segments(taken.broker.root)[-1], 30),
     "add a queue": _add_a_queue,
     "rebuild a queue in place": lambda taken: os.utime(next(taken.broker.root.glob("consumequeue/*/*/*")), (1, 1)),
     "be killed": _be_killed,

@@ -28,8 +28,8 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record
-from tests.support.lakes import ingest_beside
-from tests.support.stores import log_folders, segments_of, stored_records
+from tests.support.lakes import ingest_into_own_lake
+from tests.support.stores import list_segments, log_folders, read_store_records
 
 SEGMENT = 1 << 14
 
@@ -53,7 +53,7 @@ class _Offsets:
 def test_any_division_of_a_real_log_yields_its_records_in_order(name: str, golden: StoreOf) -> None:
     root = golden(name)
     store = list_store(str(root), commitlog=log_folders(root))
-    expected = [record.physical_offset for record, _ in stored_records(root)]
+    expected = [record.physical_offset for record, _ in read_store_records(root)]
 
     for range_size in (97, 1000, 5000, 1 << 20):
         outcomes = read_chained(SerialWorkers(), plan_ranges(store, 0, range_size), [_Offsets])
@@ -153,7 +153,7 @@ def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None
 
 
 def test_offsets_that_are_in_no_file_are_reported(newer_store: Path) -> None:
-    first, second, *_ = segments_of(newer_store)
+    first, second, *_ = list_segments(newer_store)
     first.write_bytes(first.read_bytes()[:10_000])
     second.unlink()
 
@@ -184,7 +184,7 @@ def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
 
 
 def _planned_bytes(store: Path) -> int:
-    plan = ingest_beside(store, dry_run=True, range_size=16 << 20).plan
+    plan = ingest_into_own_lake(store, dry_run=True, range_size=16 << 20).plan
     return -1 if plan is None or plan["bytes"] is None else plan["bytes"]
 
 
@@ -193,7 +193,7 @@ def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_
     store = _log(tmp_path, data + bytes((64 << 20) - len(data)))
 
     assert len(data) <= _planned_bytes(store) < len(data) + 4096
-    ingest_beside(store)
+    ingest_into_own_lake(store)
     assert _planned_bytes(store) == 0
 
 

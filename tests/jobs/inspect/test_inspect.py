@@ -21,7 +21,7 @@ from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import Outcome, Run, copy_of
-from tests.support.stores import held, log_folders, newest_segment, stored_records
+from tests.support.stores import find_newest_segment, hold_lock, log_folders, read_store_records
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
 ) -> None:
     """The newest record is written between one read of the file and the next."""
     (store / "abort").touch()
-    segment = newest_segment(store)
-    records = [record for record, _ in stored_records(store) if record.physical_offset >= int(segment.name)]
+    segment = find_newest_segment(store)
+    records = [record for record, _ in read_store_records(store) if record.physical_offset >= int(segment.name)]
     read, written = LocalReader.read, records[len(records) // 2].physical_offset - int(segment.name)
     inode = segment.stat().st_ino
 
@@ -124,7 +124,7 @@ def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> No
     with (store / "lock").open("r+") as file:  # asking for the lock has not taken it
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    with held(store) as broker:
+    with hold_lock(store) as broker:
         state = inspected(run, store).document["state"]
 
     assert state["process"] == broker
@@ -142,7 +142,7 @@ def test_queues_may_be_missing_until_a_new_broker_has_flushed_units(
     checkpoint[8:16] = checkpoint[8:16] if has_flushed_units else bytes(8)
     (store / "checkpoint").write_bytes(checkpoint)
 
-    with held(store):
+    with hold_lock(store):
         problems = inspected(run, store).document["problems"]
 
     assert any("folder is missing" in one["text"] for one in problems) == has_flushed_units
@@ -181,7 +181,7 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "00000000000000016384"
-    whole = len(list(stored_records(store)))
+    whole = len(list(read_store_records(store)))
     original = LocalReader.read
 
     def read(self: LocalReader, position: int, length: int) -> bytes:

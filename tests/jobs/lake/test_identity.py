@@ -22,9 +22,9 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_beside, ingest_store, raw, raw_rows, rows_of
+from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
 from tests.support.meanwhile import reads_of_the_first_segment_fail
-from tests.support.stores import flip, records_of, segments_of
+from tests.support.stores import flip, list_segments, read_records
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def broker(tmp_path: Path) -> Broker:
 def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_path: Path) -> None:
     """Zeros in place of known rows are not written yet, and an incomplete record is not a different one."""
     placed = broker.append(some_records(30, seed=2))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     slave = Broker(tmp_path / "slave")
     slave.append(some_records(70))
     slave.append(some_records(10, seed=2))
     slave.append(some_records(30, seed=2)[10:11], cut_at=50)
 
-    summary = ingest_beside(tmp_path / "slave")
+    summary = ingest_into_own_lake(tmp_path / "slave")
 
     assert (summary.run, summary.superseded, summary.exit_code) == (None, None, ExitCode.CLEAN)
     assert len(raw_rows(tmp_path / "lake")) == 70 + len(placed)
@@ -56,20 +56,20 @@ def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     before: int, cut: int, after: int, broker: Broker, tmp_path: Path
 ) -> None:
     """This also holds if the broker wrote one record and waits: the other truncated records still follow it."""
-    kept = raw(Broker(tmp_path / "same").append(some_records(70)))
+    kept = encode_rows(Broker(tmp_path / "same").append(some_records(70)))
     tail = broker.append(some_records(before, seed=2))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     broker.truncate(tail[cut].physical_offset)
     new = broker.append(some_records(after, seed=3, stored=STORED + 1000))
 
-    summary = ingest_beside(broker.root)
+    summary = ingest_into_own_lake(broker.root)
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.superseded is not None
     assert summary.superseded["from_offset"] == tail[cut].physical_offset
-    assert raw_rows(tmp_path / "lake") == kept + raw(tail[:cut]) + raw(new)
-    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[cut:])
-    assert ingest_beside(broker.root).run is None
+    assert raw_rows(tmp_path / "lake") == kept + encode_rows(tail[:cut]) + encode_rows(new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == encode_rows(tail[cut:])
+    assert ingest_into_own_lake(broker.root).run is None
     ingest_store(broker.root, tmp_path / "new")
     old, new_lake = (rows_of(tmp_path / name, "log_pieces") for name in ("lake", "new"))
     assert [row["physical_offset"] for row in new_lake] == [row["physical_offset"] for row in old]
@@ -79,12 +79,12 @@ def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker,
     """The other truncated records still follow it, and are equal to the rows of the lake."""
     records = some_records(12, seed=2)
     tail = broker.append(records)
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     broker.truncate(tail[3].physical_offset)
     later = records[3].store_timestamp + 10_000
     (new,) = broker.append([records[3]._replace(born_timestamp=later, store_timestamp=later)])
 
-    summary = ingest_beside(broker.root)
+    summary = ingest_into_own_lake(broker.root)
 
     assert new.end_offset == tail[3].end_offset
     assert summary.superseded is not None
@@ -97,14 +97,14 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(30))
     broker.seal()
-    sealed = ingest_beside(broker.root)
+    sealed = ingest_into_own_lake(broker.root)
     broker.truncate(placed[-1].end_offset)
     new = broker.append(some_records(3, seed=2, stored=STORED + 10_000))
 
     assert sealed.to_offset == SEGMENT_SIZE
-    assert ingest_beside(broker.root).from_offset == placed[-1].end_offset
-    assert raw_rows(tmp_path / "lake") == raw(placed) + raw(new)
-    assert ingest_beside(broker.root).run is None
+    assert ingest_into_own_lake(broker.root).from_offset == placed[-1].end_offset
+    assert raw_rows(tmp_path / "lake") == encode_rows(placed) + encode_rows(new)
+    assert ingest_into_own_lake(broker.root).run is None
 
 
 @pytest.mark.parametrize(
@@ -119,48 +119,51 @@ def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was
     assert broker.offset > TAIL_SIZE + tail[10].end_offset
     if was_sealed:
         broker.seal()
-    watermark = ingest_beside(broker.root).to_offset
+    watermark = ingest_into_own_lake(broker.root).to_offset
     broker.truncate(tail[10].physical_offset)
     new = broker.append(some_records(written, seed=3, stored=STORED + 10_000))
     broker.seal()
     new += broker.append(some_records(10, seed=4, stored=STORED + 20_000))
 
-    summary = ingest_beside(broker.root)
+    summary = ingest_into_own_lake(broker.root)
 
     assert (watermark == 1 << 20) == was_sealed
     assert summary.superseded is not None
-    assert raw_rows(tmp_path / "lake") == raw(kept + tail[:10] + new)
-    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[10:])
+    assert raw_rows(tmp_path / "lake") == encode_rows(kept + tail[:10] + new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == encode_rows(tail[10:])
     assert rows_of(tmp_path / "lake", "quarantine") == []
-    assert ingest_beside(broker.root).run is None
+    assert ingest_into_own_lake(broker.root).run is None
 
 
 def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_store(
     broker: Broker, tmp_path: Path
 ) -> None:
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     more = broker.append(some_records(10, seed=2))
     with reads_of_the_first_segment_fail(errno.EIO, lambda offset, length: offset < 100 and length > 8):
-        summary = ingest_beside(broker.root)
+        summary = ingest_into_own_lake(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))
     assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
 def test_a_wiped_log_is_registered_as_a_new_store_with_the_same_label(broker: Broker, tmp_path: Path) -> None:
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     shutil.rmtree(broker.root)
     new = Broker(broker.root)
     new.append(some_records(30, seed=9))
 
-    summary = ingest_beside(broker.root)
+    summary = ingest_into_own_lake(broker.root)
     rows = rows_of(tmp_path / "lake")
 
     assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
     assert "the lake already has a broker b" in summary.notes[0]
     assert len(rows) == 100
     assert sum(row["store_id"] == summary.store_id for row in rows) == 30
-    assert (ingest_beside(broker.root).run, ingest_beside(broker.root).exit_code) == (None, ExitCode.CLEAN)
+    assert (ingest_into_own_lake(broker.root).run, ingest_into_own_lake(broker.root).exit_code) == (
+        None,
+        ExitCode.CLEAN,
+    )
 
 
 def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Path) -> None:
@@ -178,11 +181,11 @@ def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Pa
 def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: Broker, tmp_path: Path) -> None:
     ingest_store(broker.root, tmp_path / "lake", "b", selection=Selection(("Orders",)))
     (more,) = broker.append(some_records(1, seed=2))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     rows = raw_rows(tmp_path / "lake")
     overwrite(broker.root / "commitlog" / f"{SEGMENT_SIZE:020}", 40, b"\x7f")
 
-    summary = ingest_beside(broker.root)
+    summary = ingest_into_own_lake(broker.root)
 
     assert (summary.superseded, summary.run) == (None, None)
     assert (more.physical_offset, encode_record(more)) in rows
@@ -190,11 +193,11 @@ def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: 
 
 
 def test_a_second_store_needs_a_label(broker: Broker, tmp_path: Path) -> None:
-    ingest_beside(broker.root, None)
+    ingest_into_own_lake(broker.root, None)
     Broker(tmp_path / "second").append(some_records(5, seed=4))
 
     with pytest.raises(AmbiguousBrokerError):
-        ingest_beside(tmp_path / "second", None)
+        ingest_into_own_lake(tmp_path / "second", None)
 
     assert len(rows_of(tmp_path / "lake")) == 70
 
@@ -205,8 +208,8 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
     """In DLedger's log a record lies behind the header of its entry."""
     store, lake = Path(shutil.copytree(golden("b498-dledger"), tmp_path / "store")), tmp_path / "lake"
     ingest_store(store, lake)
-    segments = segments_of(store)
-    others = [record.physical_offset for record, _ in records_of(segments)][-6:]
+    segments = list_segments(store)
+    others = [record.physical_offset for record, _ in read_records(segments)][-6:]
     for offset in others:
         at = offset - int(segments[-1].name)
         flip(segments[-1], at + 15)  # its queue
@@ -214,7 +217,7 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
 
     assert ingest_store(store, lake).messages == len(others)
     assert [row["physical_offset"] for row in rows_of(lake, "superseded_messages")] == others
-    assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
+    assert raw_rows(lake) == [(record.physical_offset, data) for record, data in read_records(segments)]
 
 
 def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broker) -> None:
@@ -227,24 +230,24 @@ def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broke
 
 def test_bit_rot_in_an_old_file_does_not_cause_rereads(broker: Broker) -> None:
     """A broker that truncates its log deletes all later files, so a later file that agrees rules out a truncation."""
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
     broker.append(some_records(10, seed=2))
 
     with patch.object(history, "find_first_difference", side_effect=AssertionError):
-        assert ingest_beside(broker.root).messages == 10
+        assert ingest_into_own_lake(broker.root).messages == 10
 
 
 def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
     with patch("jobs.ingest.run.thin_fingerprints", lambda known: tuple(sorted(known)[-1:])):
-        ingest_beside(broker.root)
+        ingest_into_own_lake(broker.root)
     (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
     (tmp_path / "part" / "commitlog").mkdir(parents=True)
     shutil.copy(lone, tmp_path / "part" / "commitlog")
 
-    summary = ingest_beside(tmp_path / "part", "elsewhere")
+    summary = ingest_into_own_lake(tmp_path / "part", "elsewhere")
 
     assert summary.run is None
     assert len(rows_of(tmp_path / "lake")) == 400

@@ -22,7 +22,7 @@ from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of
 from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
-from tests.support.stores import files_in
+from tests.support.stores import read_files
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     extract(LAKES / f"{commit}.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
-    assert files_in(store) == files_in(broker.root)
+    assert read_files(store) == read_files(broker.root)
     before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
     unchanged = ingest_store(broker.root, lake, "b")

@@ -36,7 +36,7 @@ from tests.support.lakes import compare_with_lake, ingest_store, restore_log, ro
 from tests.support.meanwhile import followed, preceded
 from tests.support.other_engine import FEATURES, NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
 from tests.support.query_stores import open_lake
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds
 
@@ -95,7 +95,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     report = build_ingest_report(summary, lake.lake)
 
     assert restored.messages == len(left)
-    assert [record.physical_offset for record, _ in stored_records(tmp_path / "out")] == left
+    assert [record.physical_offset for record, _ in read_store_records(tmp_path / "out")] == left
     assert plan_log(lake.lake, list_known_stores(lake.lake)[0]).size.origin != "detected"
     [topics] = [part for part in report.parts if isinstance(part, Bars) and "topic" in part.title]
     assert sum(topics.values.values()) == len([at for at in left if at >= summary.from_offset])

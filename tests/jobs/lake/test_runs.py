@@ -40,7 +40,7 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw_rows, rows_of
+from tests.support.lakes import ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
 from tests.support.meanwhile import Meanwhile
 
 FIRST = Fingerprint(0, 100, "00")
@@ -99,7 +99,7 @@ def test_the_second_of_two_runs_with_one_number_is_refused_and_leaves_no_files(
     commit_prepared(lake, winner)
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
-    assert leftovers(Path(lake.location)) == []
+    assert list_leftovers(Path(lake.location)) == []
 
 
 def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, store: KnownStore) -> None:
@@ -173,7 +173,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
 
     assert sum(one.merged for one in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
-    assert leftovers(Path(lake.location)) == []
+    assert list_leftovers(Path(lake.location)) == []
 
 
 def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store: KnownStore) -> None:
@@ -237,7 +237,7 @@ def test_runs_merge_small_files_without_losing_rows(tmp_path: Path) -> None:
     assert len(files) < 2 * 4 + 4
     assert sum("-0-registered-" in file for file in files) == 1  # which every run reads: alone, it stays small
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
-    assert leftovers(lake) == []
+    assert list_leftovers(lake) == []
 
 
 def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,10 +266,10 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
 ) -> None:
     broker.append(some_records(5))
     workers = Meanwhile(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
-    ingest_beside(broker.root, workers=workers)
+    ingest_into_own_lake(broker.root, workers=workers)
 
     assert len(raw_rows(tmp_path / "lake")) == 5
-    assert (leftovers(tmp_path / "lake") == []) == is_known
+    assert (list_leftovers(tmp_path / "lake") == []) == is_known
 
 
 @pytest.mark.parametrize(("retention", "ages"), [(None, (6, 8)), ("interval 30 days", (8, 31))])

@@ -28,7 +28,7 @@ from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.commands import result_of, state_of
-from tests.support.killing import GATEWAY
+from tests.support.killing import GATEWAY_VARIABLE
 from tests.support.lakes import delta_extension, restore_log
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
 from tests.support.stores import raw_records
@@ -267,7 +267,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
     assert gateway is not None
     parameters = gateway.gateway_parameters
-    monkeypatch.setenv(GATEWAY, f"{parameters.port}:{parameters.auth_token}")
+    monkeypatch.setenv(GATEWAY_VARIABLE, f"{parameters.port}:{parameters.auth_token}")
 
 
 @pytest.mark.usefixtures("gateway")

@@ -15,7 +15,7 @@ from tests.jobs.lake.test_integrity import LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, restore_log, rows_of
-from tests.support.stores import files_in
+from tests.support.stores import read_files
 from tests.support.tables_page import page
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
@@ -70,7 +70,7 @@ def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_resto
     stored, plain = ([without(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
     assert stored == plain
     restore_log(tmp_path / "with", tmp_path / "out")
-    assert files_in(tmp_path / "out" / "commitlog") == files_in(broker.root / "commitlog")
+    assert read_files(tmp_path / "out" / "commitlog") == read_files(broker.root / "commitlog")
 
 
 def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:

@@ -41,26 +41,26 @@ from tests.support.killing import wrong_entries
 from tests.support.lakes import (
     ENTRIES,
     SLOTS,
-    Options,
-    ingest_beside,
+    IngestOptions,
+    ingest_into_own_lake,
     ingest_store,
     lake_entries,
     newest_headers,
-    real_entries,
+    read_index_entries,
     request_of,
     rows_of,
     shorten_index_file,
     table_of,
 )
 from tests.support.meanwhile import preceded
-from tests.support.stores import flip, log_folders, records_of, segments_of, stored_records
+from tests.support.stores import flip, list_segments, log_folders, read_records, read_store_records
 
 Row = dict[str, Any]
 UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 
-def run(store: Path, lake: Path, name: str, **options: Unpack[Options]) -> Summary:
-    usual: Options = {
+def run(store: Path, lake: Path, name: str, **options: Unpack[IngestOptions]) -> Summary:
+    usual: IngestOptions = {
         "release": UPGRADED.get(name) or release_of(name),
         "hash_slots": SLOTS,
         "index_num": ENTRIES,
@@ -109,7 +109,7 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
             run(tmp_path / "growing", lake, name)
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
 
-    assert lake_entries(lake) == real_entries(golden(name))
+    assert lake_entries(lake) == read_index_entries(golden(name))
     assert complete_files(lake) == {
         number: hashlib.sha256(data).hexdigest()
         for number, data in enumerate(real)
@@ -164,7 +164,7 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
     store, lake = golden(name), tmp_path / "lake"
     run(store, lake, name)
 
-    assert lake_entries(lake) == real_entries(store)
+    assert lake_entries(lake) == read_index_entries(store)
     assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
     history = [row for row in entry_rows(lake) if row["topic"] is None]
     assert bool(history) == (SCENARIO[name] == "expired")
@@ -188,7 +188,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     list(segments)
     run(tmp_path / "growing", lake, "b533-base")
 
-    expected = real_entries(golden("b533-base"))
+    expected = read_index_entries(golden("b533-base"))
     assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in there]
     assert None not in {row["key"] for row in entry_rows(lake) if row["index_file"] >= open_file}
     complete = complete_files(lake)
@@ -206,7 +206,7 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     run(tmp_path / "growing", lake, "b533-base", tables=frozenset({"messages"}), selection=selection)
     if not chosen:
         DeltaTable(lake / "messages").delete("topic = 'T1'")
-    expected = real_entries(golden("b533-base"))
+    expected = read_index_entries(golden("b533-base"))
     for _ in segments:
         run(tmp_path / "growing", lake, "b533-base", change_topics=True)
     there = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
@@ -289,7 +289,7 @@ def test_the_time_zone_is_that_of_most_file_names() -> None:
 
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
     """Show a store as it was when *written* bytes were in its log and those before *kept_from* had been deleted."""
-    for segment in segments_of(whole):
+    for segment in list_segments(whole):
         base = int(segment.name)
         content = segment.read_bytes()
         target = store / "commitlog" / segment.name
@@ -304,7 +304,7 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
     golden: StoreOf, tmp_path: Path
 ) -> None:
     whole = golden("b498-base")
-    offsets = [record.end_offset for record, _ in stored_records(whole)]
+    offsets = [record.end_offset for record, _ in read_store_records(whole)]
     complete: dict[int, str] = {}
     for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
         _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
@@ -314,7 +314,7 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
         assert complete.items() <= now.items()
         complete = now
 
-    assert real_entries(whole) == lake_entries(tmp_path / "lake")
+    assert read_index_entries(whole) == lake_entries(tmp_path / "lake")
 
 
 def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: StoreOf, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
             shutil.copy(path, store / "index")
         ingest_store(store, tmp_path / "lake")
 
-    assert real_entries(whole) == lake_entries(tmp_path / "lake")
+    assert read_index_entries(whole) == lake_entries(tmp_path / "lake")
 
 
 @pytest.mark.parametrize(("with_files", "wrong_bodies"), [(True, 0), (False, 0), (False, 1)])
@@ -338,9 +338,9 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
     """The keys of a message are kept as it is read, even if it has no row in `messages`: the broker has indexed it."""
     if not with_files:
         shutil.rmtree(newer_store / "index")
-    *deleted, _ = segments_of(newer_store)
+    *deleted, _ = list_segments(newer_store)
     if wrong_bodies:
-        record = next(record for record, _ in records_of(deleted) if record.body and record.topic == "T1")
+        record = next(record for record, _ in read_records(deleted) if record.body and record.topic == "T1")
         flip(deleted[0], deleted[0].read_bytes().index(record.body, record.physical_offset), 0xFF)
 
     def retention() -> None:
@@ -351,7 +351,7 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
         summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])
-    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
+    assert read_index_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
 def test_files_continue_after_a_partial_newest_file_is_filled(
@@ -361,13 +361,13 @@ def test_files_continue_after_a_partial_newest_file_is_filled(
     _, second, *later = sorted((newer_store / "index").iterdir())
     for path in later:
         path.unlink()
-    offsets = [row[3] for row in real_entries(golden("b551-base")) if row[0] == 1]
+    offsets = [row[3] for row in read_index_entries(golden("b551-base")) if row[0] == 1]
     some = next(n for n in range(len(offsets) // 2, len(offsets)) if offsets[n - 1] != offsets[n])
     shorten_index_file(newer_store, second, some)
 
     run(newer_store, tmp_path / "lake", "b551-base")
 
-    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
+    assert read_index_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
 def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path, tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path,
 def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
     for seed, tables in enumerate([PRODUCT_NAMES, frozenset({"messages", "consume_queue"}), PRODUCT_NAMES]):
         broker.append(some_records(20, seed=seed))
-        ingest_beside(broker.root, tables=tables)
+        ingest_into_own_lake(broker.root, tables=tables)
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
     assert wrong_entries(tmp_path / "lake", offsets) == 0
@@ -395,13 +395,13 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
 
 def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer_store: Path, tmp_path: Path) -> None:
     """The log has lost their keys; the broker's entries are kept, without key and topic."""
-    (_, _, _, offset, _, _) = real_entries(newer_store)[30]
-    segment = max(path for path in segments_of(newer_store) if int(path.name) <= offset)
+    (_, _, _, offset, _, _) = read_index_entries(newer_store)[30]
+    segment = max(path for path in list_segments(newer_store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)
     summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert 1 == summary.quarantined
-    assert real_entries(newer_store) == lake_entries(tmp_path / "lake")
+    assert read_index_entries(newer_store) == lake_entries(tmp_path / "lake")
     rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
     assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}
 

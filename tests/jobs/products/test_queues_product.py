@@ -50,9 +50,9 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_beside, ingest_store, request_of, rows_of
+from tests.support.lakes import ingest_into_own_lake, ingest_store, request_of, rows_of
 from tests.support.meanwhile import Meanwhile, followed, preceded
-from tests.support.stores import records_of, segments_of, stored_records
+from tests.support.stores import list_segments, read_records, read_store_records
 
 Row = dict[str, Any]
 
@@ -110,7 +110,7 @@ def truth(root: Path) -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
-    for record, _ in stored_records(root):
+    for record, _ in read_store_records(root):
         parser = rules.release_at(record.physical_offset).property_parser
         tags = parse_properties(record.properties_raw, parser).get("TAGS")
         for unit in expected_units(record, rules):
@@ -138,7 +138,7 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
 ) -> None:
     """The dispatcher is some records after the log, and another number of records at each run."""
     whole = golden("b551-base")
-    records = [record for record, _ in stored_records(whole)]
+    records = [record for record, _ in read_store_records(whole)]
     lake = tmp_path / "lake"
     for number, share in enumerate(history):
         count = int(share * len(records))
@@ -154,7 +154,7 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
 def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
     """This also holds for a store that was shut down cleanly, if the run was asked to leave the newest messages."""
     whole = golden("b551-base")
-    records = [record for record, _ in stored_records(whole)]
+    records = [record for record, _ in read_store_records(whole)]
     part = Path(shutil.copytree(whole, tmp_path / "store"))
     shorten(part, records[30].physical_offset)
     first = run(part, tmp_path / "lake")
@@ -184,7 +184,7 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
 def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
     """The next run reads the log from the end of a record on, whatever the last unit says."""
     whole = golden("b551-base")
-    records = [record for record, _ in stored_records(whole)]
+    records = [record for record, _ in read_store_records(whole)]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
     store = at_moment(whole, tmp_path / "store", middle)
     path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
@@ -254,8 +254,8 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
         (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"], row["size"], row["tags_code"])
         for row in rows
     ]
-    segments = segments_of(store)
-    log_end = max(record.end_offset for record, _ in records_of(segments))
+    segments = list_segments(store)
+    log_end = max(record.end_offset for record, _ in read_records(segments))
     expected = [unit for unit in _units(store) if unit[3] < log_end]  # of a live copy, units may be ahead of the log
 
     assert expected == seen
@@ -354,7 +354,7 @@ def _retention(store: Path, offset: int, range_: Range) -> None:
 
 
 def _delete_old(store: Path) -> None:
-    for path in segments_of(store)[:-1]:
+    for path in list_segments(store)[:-1]:
         path.unlink()
 
 
@@ -383,12 +383,12 @@ def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_
 def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset: int, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     broker.append(some_records(300, seed=2))
     workers = Meanwhile(before_range=partial(_retention, broker.root, offset))
-    hurried = ingest_beside(broker.root, workers=workers, range_size=4096)
+    hurried = ingest_into_own_lake(broker.root, workers=workers, range_size=4096)
     broker.append(some_records(10, seed=3))
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     rows = _rows(tmp_path / "lake")
 
     assert hurried.gaps
@@ -407,7 +407,7 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
     broker = Broker(tmp_path / "store", dispatches=True)
     old = broker.append([_record(b"old") for _ in range(3)])
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
     broker.truncate(old[1].physical_offset)  # units stay
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
 
@@ -415,9 +415,9 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
     with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
-        ingest_beside(broker.root)
+        ingest_into_own_lake(broker.root)
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
-    ingest_beside(broker.root)
+    ingest_into_own_lake(broker.root)
 
     rows = _rows(tmp_path / "lake")
     units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]

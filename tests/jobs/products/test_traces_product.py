@@ -15,7 +15,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import dataset_of, ingest_beside, rows_of
+from tests.support.lakes import dataset_of, ingest_into_own_lake, rows_of
 from tests.support.recipes import RECIPES
 
 _SENT = "Pub\x01{time}\x01R\x01producers\x01Orders\x01{id}\x01TagA\x01k\x01host\x014\x017\x010\x01OFF\x01true\x02"
@@ -30,7 +30,7 @@ def reports(
 
 
 def taken(broker: Broker, selection: Selection = Selection()) -> Summary:  # noqa: B008 - frozen
-    return ingest_beside(broker.root, selection=selection)
+    return ingest_into_own_lake(broker.root, selection=selection)
 
 
 def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:

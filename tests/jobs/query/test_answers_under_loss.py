@@ -34,7 +34,7 @@ from tests.support.data_source import read_offsets
 from tests.support.fault_draws import Draw, drawn, failure, find_violations
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
-from tests.support.stores import flip, records_of, segments_of
+from tests.support.stores import flip, list_segments, read_records
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
 KINDS = ("commitlog", "consumequeue", "index")
@@ -97,8 +97,8 @@ def test_an_answer_is_complete_or_names_the_missing_part(
 @pytest.mark.parametrize("at", [4, 89])  # magic code, body
 def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: Path, tmp_path: Path) -> None:
     """It reads as a record that the broker is still writing."""
-    last = segments_of(store)[-1]
-    newest = max(record.physical_offset for record, _ in records_of([last]))
+    last = list_segments(store)[-1]
+    newest = max(record.physical_offset for record, _ in read_records([last]))
     flip(last, newest - int(last.name) + at)
     _check_readers(store, tmp_path / "lake", is_lost=True)
 
@@ -244,7 +244,7 @@ def _damage_record(segment: Path) -> None:
 def test_a_list_reports_which_part_of_the_log_is_missing(
     run: Run, store: Path, tmp_path: Path, lose: Callable[[Path], None], place: str
 ) -> None:
-    lose(segments_of(store)[1])
+    lose(list_segments(store)[1])
     if place == "lake":
         ingest_store(store, tmp_path / "lake", "b0", release="5.5.1", hash_slots=7, index_num=9)
     for line, expected in QUESTIONS:

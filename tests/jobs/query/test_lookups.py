@@ -45,7 +45,7 @@ from tests.support.query_stores import (
     write_segment,
     write_store,
 )
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")
@@ -179,7 +179,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
     name: str, golden: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with StoreReader(list_store(str(golden(name)))) as reader:
-        everything = [stored.record for stored in stored_records(golden(name))]
+        everything = [stored.record for stored in read_store_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
             monkeypatch.setattr(store_index, "COMPILED_SCAN_MIN_BYTES", compiled_from)

@@ -27,7 +27,7 @@ from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import RELEASE, Sent, open_lake, opened, stored, write_store
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def sources(store: Path, newer_lake: Path) -> Iterator[tuple[StoreSource, LakeSo
 
 @pytest.fixture(scope="module")
 def records(store: Path) -> list[MessageRecord]:
-    return [record for record, _ in stored_records(store)]
+    return [record for record, _ in read_store_records(store)]
 
 
 @pytest.fixture(params=["store", "lake"])

@@ -20,7 +20,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import state_of
-from tests.support.stores import HOLD, files_in, held
+from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files
 
 STORE = "b533-base"
 INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
@@ -81,7 +81,7 @@ def test_lost_files_are_installed_into_the_store(
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
     install(planned(store, folder))
 
-    assert [*files_in(store / folder).values()] == [*files_in(golden(STORE) / folder).values()]
+    assert [*read_files(store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
 
@@ -102,20 +102,20 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
 @pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
     lose(store, folder)
-    old = files_in(store / folder)
+    old = read_files(store / folder)
     out = rebuilt(store, folder, lost_only=lost_only)
     steps: list[str] = []
     probe = Path(shutil.copytree(store, store.parent / "probe"))
     install(plan_of(probe, out, folder), steps.append)
-    new = files_in(probe / folder)
+    new = read_files(probe / folder)
     for number in range(len(steps)):
         victim = Path(shutil.copytree(store, store.parent / f"victim-{number}"))
         kill_at(number, plan_of(victim, out, folder))
 
-        assert files_in(victim / folder) in (old, new), steps[number]
-        if files_in(victim / folder) == old:
+        assert read_files(victim / folder) in (old, new), steps[number]
+        if read_files(victim / folder) == old:
             install(plan_of(victim, out, folder))
-        assert files_in(victim / folder) == new
+        assert read_files(victim / folder) == new
         assert not list(victim.glob("*.attempt-*"))
 
 
@@ -138,7 +138,7 @@ def kill_at(number: int, plan: Installation) -> None:
 
 def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: Path) -> None:
     out = store.parent / "out"
-    with held(store), pytest.raises(NotInstalledError, match="a broker is running"), lock_store(str(store), out):
+    with hold_lock(store), pytest.raises(NotInstalledError, match="a broker is running"), lock_store(str(store), out):
         pytest.fail("the broker holds the lock")
     with (
         pytest.raises(NotInstalledError, match="inside the store"),
@@ -165,7 +165,7 @@ def test_a_lock_file_that_is_not_a_file_is_named(store: Path, tmp_path: Path, ki
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     """Also after a look for a running broker: POSIX locks end when any descriptor of the file is closed."""
-    broker = [sys.executable, "-c", HOLD, str(store / "lock")]
+    broker = [sys.executable, "-c", HOLD_LOCK_PROGRAM, str(store / "lock")]
     with lock_store(str(store), store.parent / "out"):
         assert find_broker_process(str(store)) is None
         (store / "lock").read_bytes()
@@ -287,7 +287,7 @@ def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: P
     lose(theirs, folder)
     install(planned(theirs, folder))
 
-    assert [*files_in(theirs / folder).values()] == [*files_in(golden(STORE) / folder).values()]
+    assert [*read_files(theirs / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     found = [path.lstat() for path in (theirs / folder, *(theirs / folder).rglob("*"))]
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0

@@ -55,7 +55,15 @@ from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import compare_queues, files_in, flip, log_folders, segments_of, stored_records, tree_state
+from tests.support.stores import (
+    compare_queues,
+    flip,
+    list_segments,
+    log_folders,
+    read_files,
+    read_store_records,
+    tree_state,
+)
 
 # Halted between append and dispatch, copied while being written, deleted in part, without queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -67,13 +75,13 @@ def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
 
 
 def made_files(out: Path) -> dict[str, bytes]:
-    return {path: data for path, data in files_in(out).items() if path != MANIFEST_FILE}
+    return {path: data for path, data in read_files(out).items() if path != MANIFEST_FILE}
 
 
 def real_files(store: Path) -> dict[str, bytes]:
-    found = files_in(store / "consumequeue")
+    found = read_files(store / "consumequeue")
     for folder in FOLDERS:
-        found |= {f"{folder}/{path}": data for path, data in files_in(store / folder).items()}
+        found |= {f"{folder}/{path}": data for path, data in read_files(store / folder).items()}
     return found
 
 
@@ -170,7 +178,7 @@ def whole_store(store: Path, out: Path, workers: Workers) -> None:
 
 def segment(store: Path, out: Path, workers: Workers) -> None:
     lake, damaged = lake_of(store, out), Path(shutil.copytree(store, out.with_name(f"{out.name}-store")))
-    flip(segments_of(damaged)[0], 2000)
+    flip(list_segments(damaged)[0], 2000)
     assert repair(RepairRequest(str(damaged), out, lake), workers).files
 
 
@@ -321,7 +329,7 @@ def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golde
     rules = UnitRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
-    for unit in (unit for record, _ in stored_records(store) for unit in expected_units(record, rules)):
+    for unit in (unit for record, _ in read_store_records(store) for unit in expected_units(record, rules)):
         key = encode_unit_key(QueuePrefix(unit.queue.topic, unit.queue.queue_id), unit.queue_offset)
         expected[key] = UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
     assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
@@ -409,7 +417,7 @@ def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Pa
     """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
     store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
     summary = made(store, tmp_path / "out")
-    places = [record.physical_offset for record, _ in stored_records(store)]
+    places = [record.physical_offset for record, _ in read_store_records(store)]
 
     assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
     assert any(note.startswith("records whose queue offset ") for note in summary.notes)

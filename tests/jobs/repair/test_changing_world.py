@@ -34,7 +34,7 @@ from tests.jobs.rebuild.test_install import INDEX, QUEUES, planned
 from tests.support.commands import Run, overwrite
 from tests.support.disturbed_repairs import KilledError, Scene, effects, faults, play, scene_of
 from tests.support.fault_kinds import QUEUE_FILE, STORE
-from tests.support.stores import content_of, flip
+from tests.support.stores import flip, read_files_except_replaced
 
 PARTS = 12
 
@@ -58,11 +58,11 @@ def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def test_a_killed_repair_is_undone(scene: Scene) -> None:
-    damaged = content_of(scene.damaged)
+    damaged = read_files_except_replaced(scene.damaged)
     for number in scene.steps:
         scene.killed_at(number)
         undo(str(scene.store), scene.request.out)
-        assert content_of(scene.store) == damaged, number
+        assert read_files_except_replaced(scene.store) == damaged, number
         assert not list(scene.store.glob("*.*-*")), number
 
 
@@ -86,7 +86,7 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next(
         journal = Journal.read(scene.request.out)
         if journal is not None and journal.entries:
             undo(str(scene.store), scene.request.out)
-        assert content_of(scene.store) == content_of(scene.damaged), number
+        assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
 
 
 def test_a_repair_killed_in_its_first_write_is_repeated(scene: Scene) -> None:
@@ -115,13 +115,13 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
     for number in scene.steps:
         scene.killed_at(number)
         written = dict(appended(scene.store))
-        before = content_of(scene.store)
+        before = read_files_except_replaced(scene.store)
         try:
             undo(str(scene.store), scene.request.out)
             outcomes.append("undone")
         except NotRepairableError:
             outcomes.append("refused")
-            assert content_of(scene.store) == before, number
+            assert read_files_except_replaced(scene.store) == before, number
         assert all(path.read_bytes().startswith(data) for path, data in written.items()), number
     assert {*outcomes} == {"undone", "refused"}
 
@@ -132,9 +132,9 @@ def test_a_killed_repair_is_repeated_and_both_are_undone(scene: Scene, part: int
     for number in scene.steps[part::PARTS]:
         scene.killed_at(number)
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
-        assert content_of(scene.store) == scene.repaired, number
+        assert read_files_except_replaced(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
-        assert content_of(scene.store) == content_of(scene.damaged), number
+        assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
 
 
 def test_repairs_one_after_the_other_are_undone_together(scene: Scene) -> None:
@@ -143,7 +143,7 @@ def test_repairs_one_after_the_other_are_undone_together(scene: Scene) -> None:
     repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
     assert repair(scene.request, SerialWorkers()).files > 0
     undo(str(store), scene.request.out)
-    assert content_of(store) == content_of(scene.damaged)
+    assert read_files_except_replaced(store) == read_files_except_replaced(scene.damaged)
 
 
 REFUSALS = (RequestError, OSError, FormatError)
@@ -226,7 +226,7 @@ def _content_of(store: Path) -> dict[str, bytes]:
     """Return the files of a store, without how many segments a restore has found there: a lost one is made again."""
     return {
         name: _without_count(data) or b"" if name == "MANIFEST.json" else data
-        for name, data in content_of(store).items()
+        for name, data in read_files_except_replaced(store).items()
     }
 
 

@@ -31,7 +31,7 @@ from tests.support.broker import Broker
 from tests.support.commands import overwrite
 from tests.support.fault_kinds import GEOMETRY, WANTED
 from tests.support.lakes import ingest_store
-from tests.support.stores import content_of, flip, log_folders, segments_of
+from tests.support.stores import flip, list_segments, log_folders, read_files_except_replaced
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
 _KINDS = {
@@ -110,7 +110,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
 ) -> None:
     """Without a lake only what the lost bytes could tell is left."""
     _FAULTS[fault](kind)
-    damaged = content_of(kind.store)
+    damaged = read_files_except_replaced(kind.store)
     summary = kind.repaired(with_lake=with_lake)
 
     assert summary.left is not None
@@ -126,7 +126,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
         assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
-    assert content_of(kind.store) == damaged
+    assert read_files_except_replaced(kind.store) == damaged
 
 
 # The segments are tiny. In each pass a fourth of such a file is read besides, to find where the log ends, and the like.
@@ -159,7 +159,7 @@ def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_p
         for number in range(1900)
     )
     ingest_store(broker.root, tmp_path / "lake")
-    (segment,) = segments_of(broker.root)
+    (segment,) = list_segments(broker.root)
     overwrite(segment, segment.stat().st_size // 3, bytes(4096))
     reads.clear()
 
@@ -172,7 +172,7 @@ def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_p
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_damaged: bool) -> None:
-    segments = segments_of(store)
+    segments = list_segments(store)
     if is_damaged:
         overwrite(segments[2], 4096, bytes(4096))
 

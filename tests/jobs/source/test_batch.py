@@ -32,7 +32,7 @@ from tests.support.commands import overwrite
 from tests.support.data_source import read_offsets, read_rows
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
-from tests.support.stores import stored_records
+from tests.support.stores import read_store_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_bytes(name: s
     reader = RocketmqReader(ReadOptions.parse({"path": str(golden(name))}))
     rows = read_rows(reader, reader.partitions())
 
-    assert [record.raw for record in stored_records(golden(name))] == [
+    assert [record.raw for record in read_store_records(golden(name))] == [
         encode_record(record_from_row(row)) for row in rows
     ]
 

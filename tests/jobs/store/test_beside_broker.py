@@ -27,7 +27,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.support.commands import ROOT
-from tests.support.stores import held
+from tests.support.stores import hold_lock
 
 MIB = 1 << 20
 AGAIN = 4  # times
@@ -56,7 +56,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def test_priorities_are_lowered_once_and_inherited(store: Path) -> None:
-    with held(store):
+    with hold_lock(store):
         answer = subprocess.run(
             [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
         )
@@ -85,7 +85,7 @@ def test_verbs_that_read_the_log_limit_their_load(
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
     monkeypatch.setattr("jobs.store.running_broker.lower_priority", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
-    with held(store), pytest.raises(Begun):
+    with hold_lock(store), pytest.raises(Begun):
         cli.run_nested([verb, str(store), *where])
 
     assert {"half": True, "stepped back": True} == seen
@@ -254,7 +254,7 @@ def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
         "jobs.store.running_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
     )
     lake = str(tmp_path / "lake")
-    with held(store):
+    with hold_lock(store):
         with pytest.raises(OSError, match=r"75%"):
             ingest(IngestRequest(str(store), lake), SerialWorkers())
         with pytest.raises(OSError, match=r"75%"):

@@ -19,7 +19,7 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
 from tests.support.meanwhile import Meanwhile, followed, preceded
-from tests.support.stores import segments_of
+from tests.support.stores import list_segments
 
 NAME = "b551-base"
 
@@ -32,8 +32,8 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
-    if segments_of(store)[0].name == "0" * 20:
-        for path in segments_of(store)[:segments]:
+    if list_segments(store)[0].name == "0" * 20:
+        for path in list_segments(store)[:segments]:
             path.unlink()
         for path in sorted((store / "index").iterdir())[:index_files]:
             path.unlink()
@@ -54,13 +54,13 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
 
     queues, index = verdict.parts["queues"].numbers, verdict.parts["index"].numbers
     assert verdict.findings == []
-    assert segments_of(store)[0].name == f"{2 * 16384:020}"
+    assert list_segments(store)[0].name == f"{2 * 16384:020}"
     assert index["files"] == len(list((store / "index").iterdir()))
     assert step or (queues["expired"] > 0 and index["messages"] == queues["matched"])
 
 
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
-    newest = segments_of(store)[-1]
+    newest = list_segments(store)[-1]
     with pytest.raises(FileNotFoundError, match="retention did not delete it") as caught:
         verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
 

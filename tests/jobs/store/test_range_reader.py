@@ -36,7 +36,7 @@ from tests.support.commands import Run, copy_of, overwrite
 from tests.support.fault_kinds import Placed, records_in
 from tests.support.lakes import table_of
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import held, newest_segment
+from tests.support.stores import find_newest_segment, hold_lock
 
 _PAGE = 4096
 _SIZE = 1 << 20
@@ -106,7 +106,7 @@ def test_a_log_is_read_twice_only_if_a_broker_may_be_writing_it(tmp_path: Path, 
     with_mark = bytes_read()
     (tmp_path / "abort").unlink()
     (tmp_path / "lock").touch()
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         with_lock = bytes_read()
 
     assert once < with_mark == with_lock
@@ -212,7 +212,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def _damaged(store: Path) -> Placed:
-    in_newest = [one for one in records_in(store) if one.path == newest_segment(store)]
+    in_newest = [one for one in records_in(store) if one.path == find_newest_segment(store)]
     return in_newest[len(in_newest) // 3]
 
 

@@ -33,9 +33,9 @@ from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run, overwrite
-from tests.support.lakes import files, ingest_store, rows_of
+from tests.support.lakes import ingest_store, list_tier_files, rows_of
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import segments_of, stored_records
+from tests.support.stores import list_segments, read_store_records
 
 
 def verified(store: Path) -> Verdict:
@@ -57,7 +57,7 @@ def test_every_message_that_the_broker_sent_is_in_the_tier_with_its_unit(place: 
 
 def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, tmp_path: Path, run: Run) -> None:
     summary = ingest_store(tier, tmp_path / "lake")
-    overwrite(files(tier, "Orders/0")[1], 120, b"?")
+    overwrite(list_tier_files(tier, "Orders/0")[1], 120, b"?")
     run("verify", tier, "--findings-lake", tmp_path / "lake")
     (row,) = rows_of(tmp_path / "lake", "findings", "kind")
 
@@ -85,9 +85,9 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
     """By its name, the copy would cut the other segment short."""
     healthy = golden("b533-base")
     store = Path(shutil.copytree(healthy, tmp_path / "store"))
-    first, second, *_ = segments_of(store)
+    first, second, *_ = list_segments(store)
     copy = Path(shutil.copyfile(first, second.with_name(file_name_of_offset(int(second.name) + 20))))
-    offsets = [stored.record.physical_offset for stored in stored_records(healthy)]
+    offsets = [stored.record.physical_offset for stored in read_store_records(healthy)]
     listed = list_store(str(store))
     inspected = inspect_store(str(store), (), BrokerConf(), deep=True, progress=do_nothing).problems
 
@@ -101,7 +101,7 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
 
 def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(store: Path, run: Run) -> None:
     """All commands that read the log ended with exit code 1, and without the name of the file."""
-    first = segments_of(store)[0]
+    first = list_segments(store)[0]
     copy = Path(shutil.copyfile(first, first.with_name("09223372036854775000")))
     inspected = run("inspect", store)
     verified_copy = run("verify", store)
@@ -142,7 +142,7 @@ def test_a_file_whose_name_is_not_an_offset_is_named_and_not_its_size(
 ) -> None:
     """It said: size: 16384, expected 16384."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    shutil.copyfile(segments_of(store)[0], store / "commitlog" / name)
+    shutil.copyfile(list_segments(store)[0], store / "commitlog" / name)
 
     (found,) = verified(store).findings
     assert (found.kind, found.file, found.field, found.found) == ("unexpected_file", f"commitlog/{name}", "name", name)
@@ -155,7 +155,7 @@ def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`verify` would recommend to move an intact segment out of the log's folder."""
-    first, second, *_ = segments_of(store)
+    first, second, *_ = list_segments(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     opened = LocalStorage.open
 
@@ -172,7 +172,7 @@ def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the
 def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(
     store: Path, golden: StoreOf, tmp_path: Path
 ) -> None:
-    first, second, *_ = segments_of(store)
+    first, second, *_ = list_segments(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     overwrite(second, 0, bytes(100))
     taken = ingest_store(golden("b533-base"), tmp_path / "whole").messages

@@ -27,7 +27,7 @@ from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
 from tests.support.lakes import shorten_index_file
-from tests.support.stores import log_folders, stored_records
+from tests.support.stores import log_folders, read_store_records
 
 TINY = Geometry(100, 20)
 
@@ -89,7 +89,7 @@ def without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]
     """Copy a store, its folder of index files empty; also return its records."""
     copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
     (copy / "index").mkdir()
-    return copy, [stored.record for stored in stored_records(copy)]
+    return copy, [stored.record for stored in read_store_records(copy)]
 
 
 def new_writer() -> IndexWriter:

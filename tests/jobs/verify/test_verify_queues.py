@@ -35,7 +35,7 @@ from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import a_record
 from tests.support.commands import overwrite, peak_of
-from tests.support.stores import compare_queues, flip, records_of, segments_of, stored_records
+from tests.support.stores import compare_queues, flip, list_segments, read_records, read_store_records
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
@@ -48,7 +48,7 @@ UNDISPATCHED = ("b533-crash-before", "b498-live")  # the broker had not come to 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_files_of_a_real_broker_have_no_findings(golden: StoreOf, name: str) -> None:
     report = compare_queues(golden(name), release_of(name))
-    *_, (newest, _) = stored_records(golden(name))
+    *_, (newest, _) = read_store_records(golden(name))
 
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"] > 0
@@ -62,7 +62,7 @@ def unit_of(store: Path, position: int) -> Unit:
 
 
 def place_in_log(store: Path, offset: int) -> tuple[Path, int]:
-    segment = max(path for path in segments_of(store) if int(path.name) <= offset)
+    segment = max(path for path in list_segments(store) if int(path.name) <= offset)
     return segment, offset - int(segment.name)
 
 
@@ -86,7 +86,7 @@ def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tm
     """Delayed, retried and light messages, transactions: a broker counts each of them in its queue."""
     root = Path(shutil.copytree(golden(name), tmp_path / name))
     units = [unit for path in root.glob("consumequeue/*/*/*") for unit in walk_units(path.read_bytes())]
-    start = min((int(path.name) for path in segments_of(root)), default=0)
+    start = min((int(path.name) for path in list_segments(root)), default=0)
     offsets = sorted(unit.physical_offset for unit in units if unit.physical_offset >= start)
     for at in (offsets[len(offsets) // 4], offsets[len(offsets) // 2]):
         kill(fresh_copy(golden(name), root), at)
@@ -314,7 +314,7 @@ def test_light_queues_in_rocksdb_are_compared_up_to_their_end(tmp_path: Path) ->
     part = shutil.copytree(root, tmp_path / "part")
     first, last = sorted((part / "commitlog").iterdir())
     last.unlink()
-    records = [record for record, _ in records_of([first])]
+    records = [record for record, _ in read_records([first])]
     log = first.read_bytes()
     first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
     request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
