@@ -39,7 +39,7 @@ from tests.oracle.sessions import (
     open_store,
 )
 from tests.support.commands import overwrite
-from tests.support.disturbed_repairs import Scene, scene_of
+from tests.support.disturbed_repairs import RepairScenario, make_repair_scenario
 from tests.support.fault_draws import drawn, lake_of, planted
 from tests.support.fault_kinds import (
     FIRST_TIME,
@@ -370,12 +370,12 @@ def _plant(store: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden: StoreOf, tmp_path: Path) -> None:
-    scene = scene_of(golden(STORE), _plant, tmp_path)
+    scene = make_repair_scenario(golden(STORE), _plant, tmp_path)
     healthy = {record.physical_offset for record in records(golden(STORE)) if record.topic == _TOPIC}
     known: list[dict[str, bytes]] = []
     with running(_RELEASE) as driver:
         for number in scene.steps:
-            scene.killed_at(number)
+            scene.kill_before_step(number)
             if read_files_except_replaced(scene.store) not in known:  # stores with the same bytes are started alike
                 known.append(read_files_except_replaced(scene.store))
                 expected = healthy | _written(driver, scene, number)
@@ -388,7 +388,7 @@ def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden
     assert len(known) > 3  # each part
 
 
-def _written(driver: DriverProcess, scene: Scene, number: int) -> set[int]:
+def _written(driver: DriverProcess, scene: RepairScenario, number: int) -> set[int]:
     """Let the broker start and take messages; return their offsets."""
     with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]

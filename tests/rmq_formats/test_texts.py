@@ -40,7 +40,7 @@ from rmq_formats.properties import (
 )
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import encode_properties
-from tests.support.commands import peak_of
+from tests.support.commands import measure_peak
 from tests.support.stores import read_store_records
 
 R = "\N{REPLACEMENT CHARACTER}"
@@ -311,7 +311,7 @@ def test_a_file_of_many_values_is_rejected_and_a_long_text_takes_few_copies(raw:
         with pytest.raises(CorruptData, match="more than 3,000,000 values") if copies == 1 else nullcontext():
             decode_json_config(raw)
 
-    assert peak_of(decode)[1] < copies * len(raw)
+    assert measure_peak(decode)[1] < copies * len(raw)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_one_half_and_one_whole_character_do_not_multiply_the_memory() -> None:
     """A file of 64 MiB took 1.1 GB."""
     raw = b'{"a":"' + b"x" * (4 << 20) + "\N{GRINNING FACE}".encode() + rb'\ud800"}'
 
-    assert peak_of(lambda: decode_json_config(raw))[1] < 10 * len(raw)
+    assert measure_peak(lambda: decode_json_config(raw))[1] < 10 * len(raw)
 
 
 @given(st.binary(max_size=100))

@@ -48,7 +48,7 @@ from tests.scale.servers import (
     spark_options_of,
 )
 from tests.support.broker import Broker, some_records
-from tests.support.commands import copy_of, runner
+from tests.support.commands import copy_store, runner
 from tests.support.lakes import ingest_store, raw_rows, rows_of, table_of
 from tests.support.stores import raw_records, read_files
 
@@ -62,7 +62,7 @@ class Uploaded:
 
     def __init__(self, server: S3Server | AzureServer | Hdfs, golden: Path, prefix: str, folder: Path) -> None:
         self.server, self.folder = server, folder
-        self.local = copy_of(golden, folder)
+        self.local = copy_store(golden, folder)
         self.prefix = re.sub(r"\W|_", "-", prefix).strip("-")
         self.options = server.options
         self.store, self.lake = self.upload(self.local), self.place("lake")

@@ -16,12 +16,12 @@ from tests.rmq_formats.builders import STORED, a_record
 
 SEGMENT_SIZE = 16384
 QUEUE_FILE_SIZE = 100 * UNIT.size
-KEYS = 3  # of each record that some_records makes
-TAG_A = 2598919  # Java's hash of the text that some_records tags with
+KEYS = 3  # of each record of `some_records`
+TAG_A = 2598919  # Java's hash of the tag of `some_records`
 
 
 def some_records(count: int, seed: int = 1, stored: int = STORED) -> list[MessageRecord]:
-    """Return records of different topics and lengths, stored one millisecond after the other."""
+    """Return records of different topics and lengths, with store times one millisecond apart."""
     random = Random(seed)
     return [
         a_record(
@@ -37,7 +37,7 @@ def some_records(count: int, seed: int = 1, stored: int = STORED) -> list[Messag
 
 
 class Broker:
-    """Writes a store as a broker does: into files made ahead, each record where the last one ended."""
+    """Writes a store as a broker does: into preallocated files, each record at the end of the previous one."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Broker:
         dispatches: bool = False,
     ) -> None:
         """
-        Go on at *offset*; every byte is also written to *history*, which is never deleted.
+        Start at *offset*; every byte is also written to *history*, whose files are never deleted.
 
-        One that *dispatches* runs: it gives each record its place in a queue, and writes the units.
+        With *dispatches*, assign queue offsets and write units, and create the `abort` file of a running broker.
         """
         self.root = root
         self.offset = offset
         self._segment_size = segment_size
-        self._queues: dict[tuple[str, int], list[int]] = {}  # the physical offsets of each one's records
+        self._queues: dict[tuple[str, int], list[int]] = {}  # physical offsets of the records of each queue
         self._dispatches = dispatches
         self._logs = [root / "commitlog", *([history / "commitlog"] if history else [])]
         for log in self._logs:
@@ -71,21 +71,21 @@ class Broker:
         return other
 
     def append(self, records: Iterable[MessageRecord], *, cut_at: int | None = None) -> list[MessageRecord]:
-        placed = []
+        written = []
         for record in records:
             left = self._segment_size - self.offset % self._segment_size
             if record.total_size + BLANK.size > left:
                 self.seal()
             queue = self._queues.setdefault((record.topic, record.queue_id), [])
             at = len(queue) if self._dispatches else record.queue_offset
-            placed.append(record._replace(physical_offset=self.offset, queue_offset=at))
-            self._write(encode_record(placed[-1])[:cut_at])
+            written.append(record._replace(physical_offset=self.offset, queue_offset=at))
+            self._write(encode_record(written[-1])[:cut_at])
             if cut_at is None:
-                self.offset = placed[-1].end_offset
+                self.offset = written[-1].end_offset
                 if self._dispatches:
-                    queue.append(placed[-1].physical_offset)
-                    self._write_unit(placed[-1])
-        return placed
+                    queue.append(written[-1].physical_offset)
+                    self._write_unit(written[-1])
+        return written
 
     def seal(self) -> None:
         left = self._segment_size - self.offset % self._segment_size
@@ -97,7 +97,7 @@ class Broker:
             path.unlink()
 
     def truncate(self, offset: int) -> None:
-        """Go back to *offset*, as recovery does: bytes after it stay in its file, whole files after it go."""
+        """Truncate the log as recovery does: later bytes in the same file remain, later files are deleted."""
         for number, log in enumerate(self._logs):
             for path in log.iterdir():
                 if int(path.name) > offset:

@@ -1,4 +1,4 @@
-"""Run verbs as a user does, in this process, and run campaigns in programs that can fork."""
+"""Run commands in this process, and campaigns in programs that can fork."""
 
 import io
 import json
@@ -49,21 +49,21 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def run_in_process(*words: str | Path) -> Outcome:
-    """Run a command line where no fixture captures its output: outside a test, or often in one."""
-    kept = [io.BytesIO(), io.BytesIO()]
-    out, err = (io.TextIOWrapper(one, "utf-8", "surrogateescape", write_through=True) for one in kept)
+    """Run a command line without a fixture that captures its output."""
+    buffers = [io.BytesIO(), io.BytesIO()]
+    out, err = (io.TextIOWrapper(buffer, "utf-8", "surrogateescape", write_through=True) for buffer in buffers)
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.main([str(word) for word in words])
-    return Outcome(code, *(one.getvalue().decode("utf-8", "surrogateescape") for one in kept))
+    return Outcome(code, *(buffer.getvalue().decode("utf-8", "surrogateescape") for buffer in buffers))
 
 
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process do the work even where other tests have started a session."""
+def ignore_spark_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands run in this process even if other tests have started a session."""
     monkeypatch.setattr("jobs.launch.engine.is_spark_requested", lambda: False)
 
 
 def packages_loaded_by(*arguments: str | Path) -> set[str]:
-    """Run one command line in a process of its own, which must succeed, and return the packages that it imported."""
+    """Run a command line in a new process, which must succeed, and return the packages that it imported."""
     program = (
         "import json, sys\n"
         "from jobs.command import cli\n"
@@ -76,7 +76,7 @@ def packages_loaded_by(*arguments: str | Path) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 
 
-def copy_of(store: Path, folder: Path) -> Path:
+def copy_store(store: Path, folder: Path) -> Path:
     return Path(shutil.copytree(store, folder / store.name, ignore=shutil.ignore_patterns("EXPECT")))
 
 
@@ -86,8 +86,8 @@ def overwrite(path: Path, position: int, raw: bytes) -> None:
         file.write(raw)
 
 
-def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Take a folder's files with their times, to see that nothing was written."""
+def read_state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Read a folder's files with their times, to detect any write."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_size, path.read_bytes())
         for path in sorted(folder.rglob("*"))
@@ -95,8 +95,8 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def peak_of(work: Callable[[], T]) -> tuple[T, int]:
-    """Return a result, and the most bytes of Python and numpy that it took; Arrow's are not counted."""
+def measure_peak(work: Callable[[], T]) -> tuple[T, int]:
+    """Return the result of *work*, and its peak memory in Python and numpy, without that of Arrow."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]
@@ -104,7 +104,7 @@ def peak_of(work: Callable[[], T]) -> tuple[T, int]:
         tracemalloc.stop()
 
 
-def result_of(module: str, *arguments: object) -> dict[str, Any]:
+def run_campaign(module: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     result: dict[str, Any] = json.loads(done.stdout)
@@ -113,16 +113,16 @@ def result_of(module: str, *arguments: object) -> dict[str, Any]:
 
 
 @contextmanager
-def campaigns(module: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Start a program that runs a campaign for each line that it reads, so that it imports and compiles only once."""
+def start_campaigns(module: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start a program that imports and compiles once, and runs a campaign for each line of its standard input."""
     command = [sys.executable, "-m", module]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        asked, answers = process.stdin, process.stdout
+        requests, answers = process.stdin, process.stdout
 
         def result(*arguments: object) -> dict[str, Any]:
-            print(*arguments, file=asked, flush=True)
+            print(*arguments, file=requests, flush=True)
             found: dict[str, Any] = json.loads(answers.readline())
             print(*arguments, {name: value for name, value in found.items() if name != "bad"})
             return found

@@ -1,4 +1,4 @@
-"""Repairs that are killed before a step, and commands while another process changes a file of the store."""
+"""Kill repairs before a step, and change a file of the store while a command runs."""
 
 import os
 import shutil
@@ -16,9 +16,9 @@ import pytest
 
 import jobs.repair as journal
 from jobs.lake.lake import Lake
-from jobs.rebuild import install as installing
+from jobs.rebuild import install as install_module
 from jobs.rebuild.install import Installation, install
-from jobs.repair import run as story
+from jobs.repair import run as repair_run
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.running_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
@@ -32,27 +32,27 @@ class KilledError(BaseException):
     """Stands for a kill."""
 
 
-class Scene(NamedTuple):
-    """A damaged store, and the planned repair of it: every part has files to be replaced, and all but one lost ones."""
+class RepairScenario(NamedTuple):
+    """A damaged store and its planned repair: every part has files to replace, and all but one part have lost files."""
 
     damaged: Path
     store: Path  # where copies of it are repaired
     request: RepairRequest
     plans: Sequence[Installation]
-    steps: list[int]  # before which a repair is killed: of many files that are kept, the first and the last
+    steps: list[int]  # before which a repair is killed; of a series of kept files, only the first and the last
     repaired: dict[str, bytes]
 
-    def again(self) -> Path:
-        """Make the store as it was before the repair, without a journal."""
+    def reset(self) -> Path:
+        """Reset the store to its state before the repair, without a journal."""
         shutil.rmtree(self.store, ignore_errors=True)
         shutil.copytree(self.damaged, self.store)
         shutil.rmtree(self.request.out, ignore_errors=True)
         self.request.out.mkdir()
         return self.store
 
-    def killed_at(self, number: int) -> None:
-        """Repair a copy, and die before a step of the installation, whichever part it is in."""
-        self.again()
+    def kill_before_step(self, number: int) -> None:
+        """Repair a copy, and stop before the step of that number of the installation."""
+        self.reset()
         before = iter(range(number))
 
         def step(_: str) -> None:
@@ -65,12 +65,12 @@ class Scene(NamedTuple):
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable[[str], object]) -> None:
     with pytest.MonkeyPatch.context() as patch, lock_store(request.store, request.out) as held:
-        patch.setattr(story, "install", lambda plan: install(of_now(plan), step))
-        story._apply(request, plans, held)  # noqa: SLF001 - the part of a repair that can be killed
+        patch.setattr(repair_run, "install", lambda plan: install(with_current_states(plan), step))
+        repair_run._apply(request, plans, held)  # noqa: SLF001 - only this part of a repair changes the store
 
 
-def of_now(plan: Installation) -> Installation:
-    """Return a plan with the states of the files of this copy of the store."""
+def with_current_states(plan: Installation) -> Installation:
+    """Return a plan with the current states of the files in this copy of the store."""
     if plan.is_exchange:
         return replace(
             plan, states={str(path.relative_to(plan.folder)): it for path, it in list_file_states(plan.folder)}
@@ -79,25 +79,27 @@ def of_now(plan: Installation) -> Installation:
     return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 
-def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scene:
-    """Damage a copy of a store, and plan its repair with a lake that has all of it."""
+def make_repair_scenario(healthy: Path, damage: Callable[[Path], None], folder: Path) -> RepairScenario:
+    """Damage a copy of a store, and plan its repair with a lake that contains the whole store."""
     damaged = folder / "damaged"
     ingest_store(healthy, folder / "lake", release="5.3.3")
-    plant(Path(shutil.copytree(healthy, damaged)))
+    damage(Path(shutil.copytree(healthy, damaged)))
     lake, store = Lake(str(folder / "lake")), folder / "store"
     request = RepairRequest(str(store), folder / "repair", lake, None, WANTED, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(story, "_apply", lambda _, plans, __: planned.extend(plans))
+        patch.setattr(repair_run, "_apply", lambda _, plans, __: planned.extend(plans))
         repair(replace(request, out=folder / "plan"), SerialWorkers())
     steps: list[str] = []
-    made = Scene(damaged, store, request, planned, [], {})
-    made.again()
+    scenario = RepairScenario(damaged, store, request, planned, [], {})
+    scenario.reset()
     _apply(request, planned, steps.append)
     assert verify(VerifyRequest(str(store)), SerialWorkers()).exit_code == 0
-    some = [n for n, step in enumerate(steps) if not all("keep " in near for near in steps[max(n - 1, 0) : n + 2])]
-    return made._replace(steps=[*some, len(steps)], repaired=read_files_except_replaced(store))
+    to_test = [
+        n for n, step in enumerate(steps) if not all("keep " in neighbour for neighbour in steps[max(n - 1, 0) : n + 2])
+    ]
+    return scenario._replace(steps=[*to_test, len(steps)], repaired=read_files_except_replaced(store))
 
 
 MARKER = b"what came later"
@@ -105,23 +107,23 @@ _EFFECTS = {"open", *(f"os.{name}" for name in ("rename", "link", "remove", "mkd
 _EFFECTS |= {f"os.{name}" for name in ("truncate", "chmod", "chown")}
 
 
-class _Listener:
-    """Receives the effects while a block runs; an audit hook cannot be removed, and slows every later test."""
+class _EffectListener:
+    """Receives the effects while a block runs; shared, as an audit hook cannot be removed and slows later tests."""
 
     def __init__(self) -> None:
         self.call: Callable[[str], None] | None = None
         self.root = ""
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._on_audit_event)
 
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _on_audit_event(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.call is None or event not in _EFFECTS:
             return
         path = arguments[0] if arguments else None
         if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self.root):
-            self.hear(f"{event} {path}")
+            self.notify(f"{event} {path}")
 
-    def hear(self, effect: str) -> None:
-        call, self.call = self.call, None  # effects of the actor itself do not count
+    def notify(self, effect: str) -> None:
+        call, self.call = self.call, None  # effects of the change itself are not counted
         try:
             if call is not None:
                 call(effect)
@@ -130,30 +132,33 @@ class _Listener:
 
 
 @cache
-def _listener() -> _Listener:
-    return _Listener()
+def _listener() -> _EffectListener:
+    return _EffectListener()
 
 
 @contextmanager
-def effects(root: Path, number: int = -1, act: Callable[[], object] = lambda: None) -> Iterator[list[str]]:
-    """List the effects below *root*, and *act* before the one of that number."""
+def record_effects(root: Path, number: int = -1, act: Callable[[], object] = lambda: None) -> Iterator[list[str]]:
+    """List the effects below *root*, and call *act* before the effect of that number."""
     seen: list[str] = []
 
-    def effect(name: str) -> None:
+    def record(name: str) -> None:
         if len(seen) == number:
             act()
         seen.append(name)
 
-    exchange = installing.swap_paths
+    swap = install_module.swap_paths
 
-    def exchanged(new: Path, old: Path) -> None:
-        listener.hear(f"exchange {old}")
-        exchange(new, old)
+    def recorded_swap(new: Path, old: Path) -> None:
+        listener.notify(f"exchange {old}")
+        swap(new, old)
 
     listener = _listener()
-    listener.root, listener.call = str(root), effect
+    listener.root, listener.call = str(root), record
     try:
-        with patch.object(installing, "swap_paths", exchanged), patch.object(journal, "swap_paths", exchanged):
+        with (
+            patch.object(install_module, "swap_paths", recorded_swap),
+            patch.object(journal, "swap_paths", recorded_swap),
+        ):
             yield seen
     finally:
         listener.call = None
@@ -164,7 +169,7 @@ class Change(NamedTuple):
 
     name: str
     apply: Callable[[Path], None]
-    adds: bool  # bytes that no other file has
+    adds: bool  # whether it adds bytes that no other file contains
 
 
 def _grow(path: Path) -> None:
@@ -186,60 +191,62 @@ CHANGES = (
 )
 
 
-class Played(NamedTuple):
-    """What a command left in whose way an actor was."""
+class Disturbance(NamedTuple):
+    """A change of a file while a command ran, and the error of the command."""
 
     error: Exception | None
     change: Change
     victim: str
     effect: str
-    left: bytes | None  # the victim, as the actor left it
+    left: bytes | None  # the content of the changed file
 
     def __str__(self) -> str:
         return f"{self.change.name} {self.victim} before {self.effect}: {self.error!r}"
 
 
-def play(
+def run_with_change(
     command: Callable[[], object], store: Path, number: int, random: Random, refusals: tuple[type[Exception], ...]
-) -> Played:
-    """Run a command, and change a file of the store before its effect of that *number*."""
+) -> Disturbance:
+    """Run a command, and change a random file of the store before the effect of that *number*."""
     change = random.choice(CHANGES)
     acted: list[tuple[str, bytes | None]] = []
 
     def act() -> None:
-        files = sorted(path for path in store.rglob("*") if path.is_file() and _is_of_store(path.relative_to(store)))
+        files = sorted(path for path in store.rglob("*") if path.is_file() and _is_store_file(path.relative_to(store)))
         if files:
             victim = random.choice(files)
             change.apply(victim)
             acted.append((str(victim.relative_to(store)), victim.read_bytes() if victim.exists() else None))
 
     error = None
-    with effects(store.parent, number, act) as seen:
+    with record_effects(store.parent, number, act) as seen:
         try:
             command()
         except refusals as refused:
             error = refused
     victim, left = acted[0] if acted else ("", None)
-    return Played(error, change, victim, seen[number] if number < len(seen) else "the end", left)
+    return Disturbance(error, change, victim, seen[number] if number < len(seen) else "the end", left)
 
 
-def _is_of_store(path: Path) -> bool:
+def _is_store_file(path: Path) -> bool:
     return not any(".replaced-" in part or ".attempt-" in part or part == ".restore" for part in path.parts)
 
 
-def faults(played: Played, before: dict[str, bytes], result: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+def find_wrong_files(
+    disturbance: Disturbance, before: dict[str, bytes], result: dict[str, bytes], after: dict[str, bytes]
+) -> list[str]:
     """
-    Return the wrong files of the store *after* a command.
+    Return the wrong files of the store *after* a command, given *before* and the *result* of an undisturbed command.
 
-    *before* is the store before it, *result* what the command makes of it alone. What the actor has added is where it
-    added it; what it took away stays away, or is as the command has it; no other file is lost or half written.
+    Bytes that the change added must still be in its file; bytes that it removed are missing, or the file is as in
+    *before* or *result*. Every other file must be as in *before* or *result*.
     """
     wrong = []
-    for name in before.keys() | result.keys() | {played.victim} - {""}:
+    for name in before.keys() | result.keys() | {disturbance.victim} - {""}:
         possible = [before.get(name), result.get(name)]
-        if name == played.victim:
-            possible = [played.left] if played.change.adds else [*possible, played.left]
-        is_new = played.error is not None and name not in before and name != played.victim
+        if name == disturbance.victim:
+            possible = [disturbance.left] if disturbance.change.adds else [*possible, disturbance.left]
+        is_new = disturbance.error is not None and name not in before and name != disturbance.victim
         if after.get(name) not in possible and not is_new:
-            wrong.append(f"{name} after {played}")
+            wrong.append(f"{name} after {disturbance}")
     return wrong

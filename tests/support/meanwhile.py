@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile(SerialWorkers):
+class DisturbedWorkers(SerialWorkers):
     """
-    Workers during whose work something happens: after the plan, before the first range, or before each range.
+    Workers that call *happens* after the plan and before the first range, and *before_range* before each range.
 
-    Each task goes to *attempt* first, with whether it is one of a pass over the log: it may do it, and die.
+    Each task is passed to *attempt* first, with whether it is part of a pass over the log.
     """
 
     happens: Callable[[], object] = lambda: None
@@ -31,7 +31,7 @@ class Meanwhile(SerialWorkers):
     def map(
         self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working", sizes: Sequence[int] = ()
     ) -> list[Result]:
-        def with_it(item: Item) -> Result:
+        def disturbed(item: Item) -> Result:
             if isinstance(item, Range):
                 self.before_range(item)
             self.attempt(partial(task, item), bool(sizes))
@@ -39,12 +39,12 @@ class Meanwhile(SerialWorkers):
 
         if sizes:
             self.happens()
-        return SerialWorkers.map(self, items, with_it, label, sizes)
+        return SerialWorkers.map(self, items, disturbed, label, sizes)
 
 
 @contextmanager
-def reads_of_the_first_segment_fail(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
-    """Let reads of the first segment of a log fail that *when* selects by their position and length."""
+def fail_reads_of_first_segment(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
+    """Let the reads of a log's first segment fail that *when* selects by position and length."""
     original = os.preadv
 
     def preadv(descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
@@ -57,18 +57,18 @@ def reads_of_the_first_segment_fail(error: int, when: Callable[[int, int], bool]
         yield
 
 
-def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
-    def with_it(*arguments: P.args, **options: P.kwargs) -> T:
+def call_before(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
+    def disturbed(*arguments: P.args, **options: P.kwargs) -> T:
         happens()
         return step(*arguments, **options)
 
-    return with_it
+    return disturbed
 
 
-def followed(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
-    def with_it(*arguments: P.args, **options: P.kwargs) -> T:
+def call_after(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
+    def disturbed(*arguments: P.args, **options: P.kwargs) -> T:
         result = step(*arguments, **options)
         happens()
         return result
 
-    return with_it
+    return disturbed

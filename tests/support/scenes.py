@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.golden import unpack, unpack_situation
-from tests.support.commands import ROOT, Outcome, copy_of, overwrite
+from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
@@ -189,7 +189,7 @@ def name_of(scene: list[Shown]) -> str:
 def world_of(scene: list[Shown], folder: Path) -> World:
     world = World(folder)
     (folder / "golden").mkdir()
-    copy_of(unpack("b551-base", folder / "golden"), folder).rename(world.store)
+    copy_store(unpack("b551-base", folder / "golden"), folder).rename(world.store)
     shutil.rmtree(folder / "golden")
     happened = STORES.get((scene[0].page, scene[0].section))
     if happened:

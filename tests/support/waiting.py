@@ -10,32 +10,32 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 240.0  # of a busy machine; who waits as long has found a fault
-_LOOKS_AGAIN_S: Final = 0.1
+_TIMEOUT_S: Final = 240.0  # long enough for a busy machine
+_POLL_INTERVAL_S: Final = 0.1
 
 
-def wait_until(look: Callable[[], T | None], complaint: Callable[[], object]) -> T:
-    """Poll until *look* returns a true value, and return it; after the timeout raise TimeoutError with a complaint."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (seen := look()):
+def wait_until(probe: Callable[[], T | None], describe: Callable[[], object]) -> T:
+    """Poll until *probe* returns a true value, and return it; after the timeout, raise TimeoutError with *describe*."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not (found := probe()):
         if time.monotonic() > deadline:
-            raise TimeoutError(complaint())
-        time.sleep(_LOOKS_AGAIN_S)
-    return seen
+            raise TimeoutError(describe())
+        time.sleep(_POLL_INTERVAL_S)
+    return found
 
 
-_SIDE_BY_SIDE: Final = 4  # workers of pytest's, at most
-_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SIDE_BY_SIDE
+_MAX_WORKERS: Final = 4  # pytest-xdist workers
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _MAX_WORKERS
 _PORTS: Final = range(20_000, 32_000)[_WORKER * 3_000 :][:3_000]  # below the ephemeral ports
-_GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on yet, but something will
+_USED_PORTS: Final[deque[int]] = deque(maxlen=64)  # recently returned ports, on which a server may start soon
 
 
 def free_port() -> int:
     while True:
         port = random.choice(_PORTS)
-        is_apart = all(abs(port - other) > 3 for other in _GIVEN)
+        is_apart = all(abs(port - other) > 3 for other in _USED_PORTS)
         if is_apart and all(map(_is_free, (port - 2, port, port + 1))):
-            _GIVEN.append(port)
+            _USED_PORTS.append(port)
             return port
 
 

@@ -27,7 +27,7 @@ from jobs.launch.failures import one_line_message
 from jobs.launch.session import copy_jvm_output
 from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
-from tests.support.commands import ROOT, campaigns
+from tests.support.commands import ROOT, start_campaigns
 from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
@@ -471,7 +471,7 @@ FIRST = int(os.environ.get("FIRST", "1000"))
 def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    with campaigns("tests.support.failing_verbs") as campaign:
+    with start_campaigns("tests.support.failing_verbs") as campaign:
         yield campaign
 
 

@@ -31,7 +31,7 @@ from jobs.lake.runs import OtherRunActiveError
 from jobs.launch.engine import SetupError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
-from tests.support.commands import Run, copy_of, without_spark
+from tests.support.commands import Run, copy_store, ignore_spark_session
 from tests.support.lakes import rows_of
 from tests.support.stores import damage_log_queue_and_index
 
@@ -73,10 +73,10 @@ def words(
     golden: StoreOf, newer_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[str]]:
     """Return a function that puts a store, a damaged one, the lake and a new directory into a command line."""
-    without_spark(monkeypatch)
+    ignore_spark_session(monkeypatch)
     good = golden("b551-base")
     (tmp_path / "bad").mkdir()
-    bad = copy_of(good, tmp_path / "bad")
+    bad = copy_store(good, tmp_path / "bad")
     places = {"good": good, "bad": bad, "file": damage_log_queue_and_index(bad), "out": tmp_path / "out"}
     places |= {"lake": shutil.copytree(newer_lake, tmp_path / "lake"), "types": tmp_path / "types.toml"}
     places["types"].write_text('topic.T1 = {format = "json", schema = "id bigint"}')
@@ -262,7 +262,7 @@ def test_a_run_next_to_another_one_is_reported_with_its_own_exit_code(
 def test_a_store_is_verified_ingested_and_queried_from_python(
     golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_spark(monkeypatch)
+    ignore_spark_session(monkeypatch)
     store = golden("b551-base")
 
     verdict = verify(store)
@@ -280,7 +280,7 @@ def test_a_store_is_verified_ingested_and_queried_from_python(
 
 @pytest.mark.parametrize("lake", [".", "lake", "commitlog/lake"])
 def test_python_writes_no_lake_into_a_store(lake: str, golden: StoreOf, tmp_path: Path) -> None:
-    store = copy_of(golden("b551-base"), tmp_path)
+    store = copy_store(golden("b551-base"), tmp_path)
     before = sorted(store.rglob("*"))
 
     with pytest.raises(RequestError, match="Choose a location outside the store"):

@@ -22,7 +22,7 @@ from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STOR
 from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF_DIRECTORY
 from tests.golden import StoreOf
-from tests.support.commands import Run, copy_of, state_of, without_spark
+from tests.support.commands import Run, copy_store, ignore_spark_session, read_state
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 
@@ -117,12 +117,12 @@ def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tm
         "below a link": link / "config" / ".." / "index" / "new",
         "beside a segment": store / "commitlog" / "new",
     }[way]
-    before = state_of(store)
+    before = read_state(store)
     outcome = run(*_command_line(option, place, tmp_path / "elsewhere"))
 
     assert outcome.code is ExitCode.USAGE
     assert re.search("Choose a location outside the store|is a broker store, not a lake", outcome.err)
-    assert before == state_of(store)
+    assert before == read_state(store)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
 
 
@@ -186,12 +186,12 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
     elif kind == "another directory":
         (place / "photos").mkdir(parents=True)
         (place / "photos" / "1.jpg").touch()
-    before = state_of(tmp_path)
+    before = read_state(tmp_path)
     outcome = run(*_command_line(option, place, store))
 
     assert outcome.code is ExitCode.USAGE
     assert str(place) in outcome.err.replace("\n", " ")
-    assert before == state_of(tmp_path)
+    assert before == read_state(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["abort", "lock", "timerwheel", "rocksdbstore/CURRENT"])
@@ -262,10 +262,10 @@ def _configure(folder: Path) -> Path:
 def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a folder with a store, the lake of the sample and another one."""
     folder = tmp_path_factory.mktemp("sample")
-    store = copy_of(golden("b551-base"), folder)
+    store = copy_store(golden("b551-base"), folder)
     ingest_store(store, folder / "other")
     with pytest.MonkeyPatch.context() as patched:
-        without_spark(patched)
+        ignore_spark_session(patched)
         assert cli.main(["ingest", "--config", str(_configure(folder)), "--quiet"]) is ExitCode.CLEAN
     return folder
 
@@ -273,7 +273,7 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fill(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """Return a function that fills in places."""
-    without_spark(monkeypatch)
+    ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.browse.server.serve", lambda *_, **__: ExitCode.CLEAN)
     shutil.copytree(ingested, tmp_path, dirs_exist_ok=True)
     _configure(tmp_path)
@@ -289,13 +289,13 @@ def test_the_sample_works_with_every_verb_and_changes_no_lake_but_that_of_ingest
     verb: str, fill: Callable[[str], list[str]], tmp_path: Path, run: Run
 ) -> None:
     """`query` and `export` refused it, and `verify` wrote tables into a lake that its line does not name."""
-    before = state_of(tmp_path / "data" / "lake")
+    before = read_state(tmp_path / "data" / "lake")
     config = [] if verb in _NO_CONFIG else ["--config", str(tmp_path / "job.toml")]
 
     ended = run(*verb.split(), *config, *fill(LINES[verb]))
 
     assert ended.code in {ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.NOT_FOUND}, ended.err
-    assert verb == "ingest" or before == state_of(tmp_path / "data" / "lake")
+    assert verb == "ingest" or before == read_state(tmp_path / "data" / "lake")
 
 
 def test_every_verb_is_tried_with_the_sample() -> None:

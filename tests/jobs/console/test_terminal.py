@@ -25,7 +25,7 @@ from jobs.console.result import ExitCode, Severity
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
-from tests.support.commands import Run, copy_of
+from tests.support.commands import Run, copy_store
 from tests.support.waiting import wait_until
 
 _TOOL = [sys.executable, "-m", "jobs.main"]
@@ -151,7 +151,7 @@ def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf
 
 def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: StoreOf) -> None:
     """Colours are control sequences: `8` hides what follows."""
-    store = copy_of(golden("b551-base"), tmp_path)
+    store = copy_store(golden("b551-base"), tmp_path)
     file = store / "consumequeue/\x1b[8mhidden/0" / f"{0:020}"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))

@@ -13,7 +13,7 @@ from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, find_stray_ti
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
 from tests.support.agreeing_verbs import set_store_times
-from tests.support.commands import Run, copy_of
+from tests.support.commands import Run, copy_store
 from tests.support.fault_kinds import records_in
 
 _TIME = 1_795_160_458_000
@@ -49,7 +49,7 @@ def test_stray_times_do_not_depend_on_how_the_log_is_cut(steps: list[int], cuts:
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return copy_of(golden("b533-direct"), tmp_path)
+    return copy_store(golden("b533-direct"), tmp_path)
 
 
 def _unkeyed(store: Path) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from jobs.console.result import ExitCode
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import Run
-from tests.support.meanwhile import reads_of_the_first_segment_fail
+from tests.support.meanwhile import fail_reads_of_first_segment
 
 
 def test_an_unreadable_sector_is_damage_and_later_records_are_printed(tmp_path: Path, run: Run) -> None:
@@ -14,7 +14,7 @@ def test_an_unreadable_sector_is_damage_and_later_records_are_printed(tmp_path: 
     path.parent.mkdir()
     path.write_bytes(a_segment([a_record(b"x" * 900) for _ in range(30)], 65536, sealed=True))
 
-    with reads_of_the_first_segment_fail(errno.EIO, lambda offset, size: offset < 12288 and offset + size > 8192):
+    with fail_reads_of_first_segment(errno.EIO, lambda offset, size: offset < 12288 and offset + size > 8192):
         outcome = run("dump", path)
 
     assert outcome.code is ExitCode.DAMAGE

@@ -40,7 +40,7 @@ from rmq_formats.errors import UnsupportedFormat
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import ROOT, Run, copy_of, peak_of, without_spark
+from tests.support.commands import ROOT, Run, copy_store, ignore_spark_session, measure_peak
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import flip
 
@@ -100,7 +100,7 @@ def test_a_store_and_a_lake_export_the_rows_that_a_condition_selects(
     expected: "range | tuple[int, ...]",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without_spark(monkeypatch)
+    ignore_spark_session(monkeypatch)
     for place, path in places.items():
         found = {key for row in export(place, path, *options) for key in row["keys"]}
         assert {f"k{number}" for number in expected} == found
@@ -149,7 +149,7 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
 
 
 def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store = copy_of(golden("b551-base"), tmp_path)
+    store = copy_store(golden("b551-base"), tmp_path)
     (store / "commitlog" / "00000000000000016384").unlink()
     command = ("export", "--store", store, "--out", tmp_path / "out")
 
@@ -165,7 +165,7 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written in several rounds, each of some segments."""
-    without_spark(monkeypatch)
+    ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
     store = write_store(tmp_path / "store", stored([Sent(body=b"%d" % number) for number in range(200)]))
     asked = ("export", "--store", store, "--format", kind, "--engine", "here")
@@ -277,7 +277,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     [item] = plan_export(asked, {}).items
     task = PartTask(tmp_path, asked)
     next(item.read())  # loads data that later reads reuse
-    part, peak = peak_of(lambda: task((0, item)))
+    part, peak = measure_peak(lambda: task((0, item)))
 
     assert part.messages == 15
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record of all, a body

@@ -43,7 +43,7 @@ from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import encode_rows, ingest_into_own_lake, raw_rows, rows_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 from tests.support.waiting import wait_until
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
@@ -213,7 +213,7 @@ def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, br
     more: list[Callable[[], object]] = [nothing] * 5
     more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
     with patch.object(following, "_PAUSE_S", 0.0):
-        Story(more).run(request(broker), Meanwhile(happens=fail))
+        Story(more).run(request(broker), DisturbedWorkers(happens=fail))
     assert errors == []
     assert raw_rows(tmp_path / "lake") == encode_rows(placed)
 
@@ -229,7 +229,7 @@ def test_a_stop_after_a_failed_step_reports_the_failure(broker: Broker) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", "file of the lake")
 
     with pytest.raises(OSError, match="No space left on device"):
-        story.run(request(broker), Meanwhile(happens=fail))
+        story.run(request(broker), DisturbedWorkers(happens=fail))
     assert len(story.steps) == 1
 
 

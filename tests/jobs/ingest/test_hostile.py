@@ -23,7 +23,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
 from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
-from tests.support.meanwhile import reads_of_the_first_segment_fail
+from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import tree_state
 
 HOSTILE = (
@@ -164,7 +164,7 @@ def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     def is_bad(offset: int, size: int) -> bool:
         return offset < start + BLOCK and offset + size > start
 
-    with reads_of_the_first_segment_fail(errno.EIO, is_bad):
+    with fail_reads_of_first_segment(errno.EIO, is_bad):
         summary = ingest_into_own_lake(broker.root)
 
     hit = [one for one in placed if is_bad(one.physical_offset, one.total_size)]

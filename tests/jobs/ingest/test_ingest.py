@@ -54,7 +54,7 @@ from tests.support.lakes import (
     state_without_locks,
     table_of,
 )
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import find_newest_segment, list_segments, log_folders, read_records, read_store_records
 
 _QUICK = ("b420-crash-later", "b498-multipath", "b533-expired")
@@ -178,7 +178,7 @@ def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingest_into_own_lake(broker.root, workers=Meanwhile(happens=interrupt), step_bytes=SEGMENT_SIZE)
+        ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=interrupt), step_bytes=SEGMENT_SIZE)
     committed = len(rows_of(tmp_path / "lake"))
     rest = ingest_into_own_lake(broker.root)
 

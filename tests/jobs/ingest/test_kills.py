@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import campaigns
+from tests.support.commands import start_campaigns
 from tests.support.killing import FAULTS, VICTIMS
 
 KILLS = int(os.environ.get("KILLS", "100"))
@@ -22,7 +22,7 @@ Campaign = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def campaign() -> Iterator[Campaign]:
-    with campaigns("tests.support.killing") as campaign:
+    with start_campaigns("tests.support.killing") as campaign:
         yield campaign
 
 

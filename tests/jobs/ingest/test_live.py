@@ -40,7 +40,7 @@ from tests.support.lakes import (
     restore_log,
     rows_of,
 )
-from tests.support.meanwhile import Meanwhile, preceded, reads_of_the_first_segment_fail
+from tests.support.meanwhile import DisturbedWorkers, call_before, fail_reads_of_first_segment
 from tests.support.stores import flip, read_store_records
 
 
@@ -67,7 +67,7 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
     broker.append(some_records(10))
     more: list[Any] = []
 
-    grows = Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
+    grows = DisturbedWorkers(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
     first = ingest_into_own_lake(broker.root, workers=grows)
     second = ingest_into_own_lake(broker.root)
 
@@ -79,7 +79,9 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(200))
 
-    during = ingest_into_own_lake(broker.root, workers=Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
+    during = ingest_into_own_lake(
+        broker.root, workers=DisturbedWorkers(happens=lambda: broker.expire(2)), range_size=4096
+    )
     after = ingest_into_own_lake(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.DAMAGE)  # until it is acknowledged
@@ -101,7 +103,7 @@ def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) ->
             broker.truncate(placed[70].physical_offset)
             happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_into_own_lake(broker.root, workers=Meanwhile(happens=crash), range_size=4096)
+    during = ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=crash), range_size=4096)
     after = ingest_into_own_lake(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
@@ -119,7 +121,7 @@ def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_ag
             broker.truncate(placed[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch.object(index_product, "plan_index_files_work", preceded(index_product.plan_index_files_work, crash)):
+    with patch.object(index_product, "plan_index_files_work", call_before(index_product.plan_index_files_work, crash)):
         during = ingest_into_own_lake(broker.root)
     history = list(read_store_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")
@@ -152,7 +154,7 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_into_own_lake(broker.root, workers=Meanwhile(before_range=crash), range_size=SEGMENT_SIZE)
+    during = ingest_into_own_lake(broker.root, workers=DisturbedWorkers(before_range=crash), range_size=SEGMENT_SIZE)
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
     after = ingest_into_own_lake(broker.root)
 
@@ -167,7 +169,7 @@ def test_a_store_is_recognised_if_retention_deletes_its_last_known_segment_meanw
     broker.append(some_records(60))
     first = ingest_into_own_lake(broker.root)
     broker.append(some_records(200, seed=2))
-    with patch.object(identity, "list_known_stores", preceded(list_known_stores, lambda: broker.expire(2))):
+    with patch.object(identity, "list_known_stores", call_before(list_known_stores, lambda: broker.expire(2))):
         second = ingest_into_own_lake(broker.root)
 
     assert second.store_id == first.store_id
@@ -183,7 +185,7 @@ def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(bro
     first = ingest_into_own_lake(broker.root)
     broker.append(some_records(200, seed=2))
     expired = broker.offset // SEGMENT_SIZE - 1
-    looked = preceded(history.find_first_difference, lambda: broker.expire(expired))
+    looked = call_before(history.find_first_difference, lambda: broker.expire(expired))
 
     with patch.object(history, "find_first_difference", looked):
         second = ingest_into_own_lake(broker.root)
@@ -199,7 +201,7 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
 
     with pytest.raises((OSError, FormatError)):
         ingest_into_own_lake(
-            broker.root, workers=Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away))
+            broker.root, workers=DisturbedWorkers(happens=lambda: shutil.move(broker.root / "commitlog", away))
         )
     shutil.move(away, broker.root / "commitlog")
 
@@ -391,7 +393,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
     """A row without bytes stands for zeros: `restore` would invent them."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
+    with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
         summary = ingest_into_own_lake(broker.root, "b")
 
     rows = rows_of(tmp_path / "lake", "log_pieces")
@@ -413,7 +415,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
 def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
     """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
-    with reads_of_the_first_segment_fail(errno.EIO, _touches_third_block):
+    with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
         ingest_into_own_lake(broker.root, "b")
     if version == "earlier":
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
@@ -432,7 +434,7 @@ def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_co
     broker, end = _store_with_stale_bytes(tmp_path)
 
     # The end of the file is read by nothing else, the first time.
-    with reads_of_the_first_segment_fail(error, lambda offset, _: offset == end), pytest.raises(raised):
+    with fail_reads_of_first_segment(error, lambda offset, _: offset == end), pytest.raises(raised):
         ingest_into_own_lake(broker.root, "b")
     assert [] == rows_of(tmp_path / "lake")
     ingest_into_own_lake(broker.root, "b")
@@ -451,7 +453,7 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
             broker.expire()
         return offset == end
 
-    with reads_of_the_first_segment_fail(errno.ENOENT, deleted):
+    with fail_reads_of_first_segment(errno.ENOENT, deleted):
         summary = ingest_into_own_lake(broker.root, "b")
 
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]

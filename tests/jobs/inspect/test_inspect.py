@@ -20,13 +20,13 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
-from tests.support.commands import Outcome, Run, copy_of
+from tests.support.commands import Outcome, Run, copy_store
 from tests.support.stores import find_newest_segment, hold_lock, log_folders, read_store_records
 
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return copy_of(golden("b551-base"), tmp_path)
+    return copy_store(golden("b551-base"), tmp_path)
 
 
 def inspected(run: Run, store: Path, *options: str) -> Outcome:
@@ -216,7 +216,7 @@ def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, 
 def test_a_partly_written_table_of_topics_is_read_again(
     golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = copy_of(golden("b498-base"), tmp_path)
+    store = copy_store(golden("b498-base"), tmp_path)
     topics = store / "config" / "topics.json"
     whole = topics.read_bytes()
     topics.write_bytes(whole[: len(whole) // 2])
@@ -228,7 +228,7 @@ def test_a_partly_written_table_of_topics_is_read_again(
 
 def test_blank_units_at_the_start_of_a_queue_point_to_no_message(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     """A repair writes them for lost records; their offset 0 was taken for a message that retention had deleted."""
-    store = copy_of(golden("b533-expired"), tmp_path)
+    store = copy_store(golden("b533-expired"), tmp_path)
     (store / "consumequeue/E1/1" / f"{200:020}").write_bytes(UNIT.pack(*PRE_BLANK) * 10)
 
     report = inspected(run, store).document

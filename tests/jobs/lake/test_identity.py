@@ -23,7 +23,7 @@ from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, raw_rows, rows_of
-from tests.support.meanwhile import reads_of_the_first_segment_fail
+from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import flip, list_segments, read_records
 
 
@@ -140,7 +140,7 @@ def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_sto
 ) -> None:
     ingest_into_own_lake(broker.root)
     more = broker.append(some_records(10, seed=2))
-    with reads_of_the_first_segment_fail(errno.EIO, lambda offset, length: offset < 100 and length > 8):
+    with fail_reads_of_first_segment(errno.EIO, lambda offset, length: offset < 100 and length > 8):
         summary = ingest_into_own_lake(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))

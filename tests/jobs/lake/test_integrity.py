@@ -20,7 +20,7 @@ from jobs.lake.upkeep import merge_small_files, optimize
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
-from tests.support.commands import state_of
+from tests.support.commands import read_state
 from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
 from tests.support.stores import read_files
 
@@ -161,11 +161,11 @@ def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(broker: Broker) ->
     copy = copied(broker)
     with pytest.raises(OSError, match=r"would be ingested twice(.|\n)*rmq-lake optimize --heal --dry-run"):
         ingest_store(broker.root, copy, "b")
-    files, lake = state_of(copy), Lake(str(copy))
+    files, lake = read_state(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
 
-    assert files == state_of(copy)
+    assert files == read_state(copy)
     known = {(one.table, one.app): DeltaTable(lake_of(broker) / one.table).transaction_version(one.app) for one in lost}
     assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
@@ -178,7 +178,7 @@ def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(broker: Broker) ->
 def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Broker) -> None:
     """Its rows lack what that run brought: with the transaction they would never come."""
     copy = copied(broker, without_newest_messages=True)
-    files, lake = state_of(copy), Lake(str(copy))
+    files, lake = read_state(copy), Lake(str(copy))
 
     lost = find_lost_transactions(lake)
 
@@ -188,7 +188,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Bro
         match=r"messages: run 3 of store \S+ added 20 rows \(offsets [\d,]+ to [\d,]+\), but the table has only 0",
     ):
         restore_transactions(lake, lost)
-    assert files == state_of(copy)
+    assert files == read_state(copy)
 
 
 def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_healed(broker: Broker) -> None:

@@ -33,7 +33,7 @@ from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of
-from tests.support.meanwhile import followed, preceded
+from tests.support.meanwhile import call_after, call_before
 from tests.support.other_engine import FEATURES, NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
 from tests.support.query_stores import open_lake
 from tests.support.stores import read_store_records
@@ -261,7 +261,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
 
 def test_a_merge_is_abandoned_if_another_engine_has_deleted_its_files(lake: SharedLake) -> None:
     statements = "OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS"
-    merge = preceded(merged, lambda: lake.sql(*statements))
+    merge = call_before(merged, lambda: lake.sql(*statements))
     expected = lake.offsets()
 
     assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 0
@@ -272,7 +272,7 @@ def test_a_merge_continues_after_a_commit_that_only_adds_files(lake: SharedLake)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()
     insert = "INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')"
-    merge = followed(merged, lambda: lake.sql(insert))
+    merge = call_after(merged, lambda: lake.sql(insert))
 
     assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 3
     assert lake.offsets() == [-1, *expected]
@@ -296,7 +296,7 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
     assert lake.offsets() == left
 
 
-@pytest.mark.parametrize("around", [preceded, followed])
+@pytest.mark.parametrize("around", [call_before, call_after])
 def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
     lake: SharedLake, around: Callable[..., Callable[[Lake, Manifest], None]]
 ) -> None:

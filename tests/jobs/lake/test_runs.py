@@ -41,7 +41,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 
 FIRST = Fingerprint(0, 100, "00")
 
@@ -265,7 +265,7 @@ def test_files_of_a_task_that_died_and_was_repeated_are_deleted_at_the_end_of_th
     broker: Broker, tmp_path: Path, is_known: bool
 ) -> None:
     broker.append(some_records(5))
-    workers = Meanwhile(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
+    workers = DisturbedWorkers(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
     ingest_into_own_lake(broker.root, workers=workers)
 
     assert len(raw_rows(tmp_path / "lake")) == 5

@@ -25,7 +25,7 @@ from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIE
 from jobs.restore import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
-from tests.support.commands import overwrite, run_in_process, without_spark
+from tests.support.commands import ignore_spark_session, overwrite, run_in_process
 from tests.support.lakes import ingest_store, rows_of, table_of
 
 NAME = "things"
@@ -246,7 +246,7 @@ def answers_of(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Ans
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_spark(monkeypatch)  # its workers write to the captured stream
+    ignore_spark_session(monkeypatch)  # its workers write to the captured stream
 
 
 def _asked(store: Path, lake: Path, folder: Path) -> Answers:

@@ -27,7 +27,7 @@ from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
-from tests.support.commands import result_of, state_of
+from tests.support.commands import read_state, run_campaign
 from tests.support.killing import GATEWAY_VARIABLE
 from tests.support.lakes import delta_extension, restore_log
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
@@ -115,11 +115,11 @@ class Cells:
 
     def take(self, step: str, work: Callable[[], object]) -> bool:
         """Take a step; where it is refused, nothing may be written."""
-        before = state_of(self.lake.path)
+        before = read_state(self.lake.path)
         try:
             work()
         except UnsupportedTableError:
-            assert state_of(self.lake.path) == before
+            assert read_state(self.lake.path) == before
             self.seen[step] = REFUSED
             return False
         self.seen[step] = WORKS
@@ -232,14 +232,14 @@ def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> No
 
 def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake: SharedLake) -> None:
     lake.sql(*FEATURES["rowTracking"])
-    new, files = lake.grow(5), state_of(lake.path)
+    new, files = lake.grow(5), read_state(lake.path)
 
     with (
         patch.multiple(features, has_session=lambda: False, why_spark_cannot_start=lambda: "Java 17 is missing."),
         pytest.raises(UnsupportedTableError, match=r"rowTracking.*nothing was written.*Java 17 is missing") as refused,
     ):
         lake.run()
-    assert files == state_of(lake.path)
+    assert files == read_state(lake.path)
     lake.take_back(refused.value)
 
     assert lake.run().messages == len(new)
@@ -254,11 +254,11 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, fea
     log = lake.path / "messages" / "_delta_log"
     (log / f"{snapshot.version() + 1:020d}.json").write_text(json.dumps({"protocol": line}))
     lake.grow(5)
-    files = state_of(lake.path)
+    files = read_state(lake.path)
 
     with pytest.raises(OSError, match=r"messages: .*catalogManaged.*nothing was written.*CREATE TABLE"):
         lake.run()
-    assert files == state_of(lake.path)
+    assert files == read_state(lake.path)
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 23])
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
     """Before and after each commit of Spark's, too, and between its beginning and its end."""
-    result = result_of("tests.support.killed_verbs", "tracked", tmp_path, stride)
+    result = run_campaign("tests.support.killed_verbs", "tracked", tmp_path, stride)
 
     assert result["reached"] > 0
     assert result["bad"] == []
@@ -285,7 +285,7 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
 @pytest.mark.timeout(14400)
 def test_commands_killed_during_a_commit_of_sparks_lose_nothing(tmp_path: Path) -> None:
     """With every feature that works, and every way to write a table."""
-    result = result_of("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
+    result = run_campaign("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
 
     assert result["reached"] > 30
     assert result["bad"] == []

@@ -52,7 +52,7 @@ from tests.support.lakes import (
     shorten_index_file,
     table_of,
 )
-from tests.support.meanwhile import preceded
+from tests.support.meanwhile import call_before
 from tests.support.stores import flip, list_segments, log_folders, read_records, read_store_records
 
 Row = dict[str, Any]
@@ -347,7 +347,9 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
         for path in deleted:
             path.unlink()
 
-    with patch.object(index_product, "plan_index_files_work", preceded(index_product.plan_index_files_work, retention)):
+    with patch.object(
+        index_product, "plan_index_files_work", call_before(index_product.plan_index_files_work, retention)
+    ):
         summary = run(newer_store, tmp_path / "lake", "b551-base", tables=PRODUCT_NAMES)
 
     assert (summary.quarantined, summary.gaps) == (wrong_bodies, [])

@@ -51,7 +51,7 @@ from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_into_own_lake, ingest_store, request_of, rows_of
-from tests.support.meanwhile import Meanwhile, followed, preceded
+from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
 from tests.support.stores import list_segments, read_records, read_store_records
 
 Row = dict[str, Any]
@@ -174,7 +174,7 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
         if not (newer_store / made).exists():
             (tmp_path / "not made yet").rename(newer_store / made)
 
-    with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
+    with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
         whole = run(newer_store, tmp_path / "lake")
 
     assert whole.summary.units["differences"] == 0
@@ -372,7 +372,7 @@ def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_
     if deleted == "before the run":
         _delete_old(store)
     request = request_of("b551-base", store, tmp_path / "lake", range_size=1024)
-    second = ingest(request, Meanwhile(before_range=partial(_retention, store, offset)))
+    second = ingest(request, DisturbedWorkers(before_range=partial(_retention, store, offset)))
 
     assert first.messages > 40
     assert second.gaps == []
@@ -385,7 +385,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     broker.append(some_records(10))
     ingest_into_own_lake(broker.root)
     broker.append(some_records(300, seed=2))
-    workers = Meanwhile(before_range=partial(_retention, broker.root, offset))
+    workers = DisturbedWorkers(before_range=partial(_retention, broker.root, offset))
     hurried = ingest_into_own_lake(broker.root, workers=workers, range_size=4096)
     broker.append(some_records(10, seed=3))
     ingest_into_own_lake(broker.root)
@@ -414,7 +414,7 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
+    with patch("jobs.products.queues.join.explain_remainder", call_before(explain_remainder, write_over)):
         ingest_into_own_lake(broker.root)
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest_into_own_lake(broker.root)

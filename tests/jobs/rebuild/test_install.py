@@ -19,7 +19,7 @@ from jobs.store.running_broker import NotInstalledError, find_broker_process, lo
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
-from tests.support.commands import state_of
+from tests.support.commands import read_state
 from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files
 
 STORE = "b533-base"
@@ -189,12 +189,12 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
     lose(store, folder)
     plan = planned(store, folder)
     damaged = Path(max(plan.new.values()).path)
-    before = state_of(store / folder)
+    before = read_state(store / folder)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
         damaged.write_bytes(change)
         with pytest.raises(OSError, match="does not have the size and SHA-256 that the manifest states"):
             install(plan)
-        assert state_of(store / folder) == before
+        assert read_state(store / folder) == before
         assert list(store.glob("*.attempt-*")) == []
 
 
@@ -205,10 +205,10 @@ def test_too_little_room_and_another_user_are_refused(
     lose(store, folder)
     out = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
-    plan, before = plan_of(store, out, folder), state_of(store)
+    plan, before = plan_of(store, out, folder), read_state(store)
     with pytest.raises(NotInstalledError, match="bytes are needed, 67,108,864 are free, and 67,108,864 must stay free"):
         install(plan)
-    assert state_of(store) == before
+    assert read_state(store) == before
     monkeypatch.undo()
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
     with pytest.raises(NotInstalledError, match="run as that user"):

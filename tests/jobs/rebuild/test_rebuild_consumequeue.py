@@ -54,7 +54,7 @@ from tests.rmq_formats.builders import a_record, a_segment, framed, placed
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import (
     compare_queues,
     flip,
@@ -187,7 +187,7 @@ def test_a_dead_attempt_leaves_no_incomplete_files(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:
     kills: list[_Killed] = []
-    for name, workers in (("once", SerialWorkers()), ("again", Meanwhile(attempt=partial(_kill_once, kills)))):
+    for name, workers in (("once", SerialWorkers()), ("again", DisturbedWorkers(attempt=partial(_kill_once, kills)))):
         made(golden(DIED), tmp_path / name, workers)
 
     assert kills

@@ -1,9 +1,9 @@
 """
-Another process writes between any two steps: its changes are not lost, or the command refuses.
+Changes that another process makes between two steps of a command are kept, or the command refuses.
 
-A repair that is killed before any of its steps is undone, or done again and undone, and no message is lost.
+A repair that is killed before any of its steps can be undone, or repeated and undone, and no message is lost.
 
-`WORLD_DRAWS` and `SEED` in the environment set how many changes the campaign draws, and from where.
+`WORLD_DRAWS` and `SEED` in the environment set the number of changes that the campaign draws, and the first seed.
 """
 
 import os
@@ -32,14 +32,21 @@ from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
 from tests.jobs.rebuild.test_install import INDEX, QUEUES, planned
 from tests.support.commands import Run, overwrite
-from tests.support.disturbed_repairs import KilledError, Scene, effects, faults, play, scene_of
+from tests.support.disturbed_repairs import (
+    KilledError,
+    RepairScenario,
+    find_wrong_files,
+    make_repair_scenario,
+    record_effects,
+    run_with_change,
+)
 from tests.support.fault_kinds import QUEUE_FILE, STORE
 from tests.support.stores import flip, read_files_except_replaced
 
 PARTS = 12
 
 
-def plant(store: Path) -> None:
+def damage_all_parts(store: Path) -> None:
     segments, queue = sorted((store / "commitlog").iterdir()), store / "consumequeue/T1/0"
     segments[1].unlink()
     segments[-1].write_bytes(segments[-1].read_bytes()[:600] + bytes(100) + segments[-1].read_bytes()[700:])
@@ -53,26 +60,26 @@ def plant(store: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return scene_of(golden(STORE), plant, tmp_path_factory.mktemp("killed"))
+def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> RepairScenario:
+    return make_repair_scenario(golden(STORE), damage_all_parts, tmp_path_factory.mktemp("killed"))
 
 
-def test_a_killed_repair_is_undone(scene: Scene) -> None:
+def test_a_killed_repair_is_undone(scene: RepairScenario) -> None:
     damaged = read_files_except_replaced(scene.damaged)
     for number in scene.steps:
-        scene.killed_at(number)
+        scene.kill_before_step(number)
         undo(str(scene.store), scene.request.out)
         assert read_files_except_replaced(scene.store) == damaged, number
         assert not list(scene.store.glob("*.*-*")), number
 
 
-def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
+    scene: RepairScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restored file of the log looked like one that a broker had changed, so no later undo did anything."""
+    """A restored file of the log was taken for one that a broker had changed, so the next undo restored nothing."""
     write = Journal.write
     for number in range(2 * len(scene.plans)):
-        scene.killed_at(scene.steps[-1])  # after the last step: the repair is complete
+        scene.kill_before_step(scene.steps[-1])  # after the last step: the repair is complete
         before = iter(range(number))
 
         def killed(journal: Journal, before: Iterator[int] = before) -> None:
@@ -89,32 +96,32 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next(
         assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
 
 
-def test_a_repair_killed_in_its_first_write_is_repeated(scene: Scene) -> None:
-    """Its output directory was refused: it was not empty, and no journal said that it belonged to a repair."""
-    scene.again()
+def test_a_repair_killed_in_its_first_write_is_repeated(scene: RepairScenario) -> None:
+    """Its output directory was refused, because it was not empty and did not contain a journal yet."""
+    scene.reset()
     (scene.request.out / f"..{JOURNAL_FILE}.new.attempt-1").touch()
 
     assert repair(scene.request, SerialWorkers()).exit_code == 0
     assert [JOURNAL_FILE] == [path.name for path in scene.request.out.iterdir() if JOURNAL_FILE in path.name]
 
 
-def appended(store: Path) -> Iterator[tuple[Path, bytes]]:
-    """Let a broker go on: into its newest segment, and into the newest file of a queue; yield what it wrote where."""
+def append_as_broker(store: Path) -> Iterator[tuple[Path, bytes]]:
+    """Append to the newest segment and the newest file of a queue; yield each file and its expected beginning."""
     for folder in (store / "commitlog", store / "consumequeue/T1/0"):
         newest = max(folder.iterdir())
         data = newest.read_bytes()
         end = len(data.rstrip(b"\0"))
         written = data[:end] + b"written by a broker"
-        with newest.open("r+b") as file:  # the broker writes into the file, wherever else it has a name
+        with newest.open("r+b") as file:  # in place, because the file may have other hard links
             file.write(written + data[len(written) :])
         yield newest, written
 
 
-def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(scene: Scene) -> None:
+def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(scene: RepairScenario) -> None:
     outcomes = []
     for number in scene.steps:
-        scene.killed_at(number)
-        written = dict(appended(scene.store))
+        scene.kill_before_step(number)
+        written = dict(append_as_broker(scene.store))
         before = read_files_except_replaced(scene.store)
         try:
             undo(str(scene.store), scene.request.out)
@@ -128,18 +135,18 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_killed_repair_is_repeated_and_both_are_undone(scene: Scene, part: int) -> None:
+def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairScenario, part: int) -> None:
     for number in scene.steps[part::PARTS]:
-        scene.killed_at(number)
+        scene.kill_before_step(number)
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
         assert read_files_except_replaced(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
         assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
 
 
-def test_repairs_one_after_the_other_are_undone_together(scene: Scene) -> None:
-    """Bridges first, then the records themselves, from a lake that was found later."""
-    store = scene.again()
+def test_repairs_one_after_the_other_are_undone_together(scene: RepairScenario) -> None:
+    """First bridges are written, then the records are restored from a lake."""
+    store = scene.reset()
     repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
     assert repair(scene.request, SerialWorkers()).files > 0
     undo(str(store), scene.request.out)
@@ -152,15 +159,15 @@ SEED = int(os.environ.get("SEED", "0"))
 KEPT_SEEDS = {"restore": [9, 73, 116]}  # draws that once found a fault
 
 
-class World:
-    """One command, and the stores before and after it."""
+class DisturbedCommand:
+    """One command, and the content of the store before and after an undisturbed run of it."""
 
-    def __init__(self, scene: Scene, verb: str) -> None:
+    def __init__(self, scene: RepairScenario, verb: str) -> None:
         self._scene, self._verb = scene, verb
         self.store = scene.store
         self.prepare()
         self.before = _content_of(self.store)
-        with effects(self.store.parent) as seen:
+        with record_effects(self.store.parent) as seen:
             self.command()
         self.effects = list(seen)
         self.result = _content_of(self.store)
@@ -170,10 +177,10 @@ class World:
         if self._verb == "restore":
             shutil.rmtree(scene.store, ignore_errors=True)
             interrupt = Mock(side_effect=KeyboardInterrupt)
-            with pytest.raises(KeyboardInterrupt), effects(scene.store.parent, 150, interrupt):
+            with pytest.raises(KeyboardInterrupt), record_effects(scene.store.parent, 150, interrupt):
                 self._restore()
             return
-        scene.again()
+        scene.reset()
         if self._verb == "undo":
             repair(scene.request, SerialWorkers())
 
@@ -198,32 +205,36 @@ class World:
 
     def _restore(self) -> None:
         assert self._scene.request.lake is not None
-        wanted = GivenSettings(100, 20, "5.3.3", conf=BrokerConf(consume_queue_size=200))
-        asked = RestoreRequest(
-            Lake(self._scene.request.lake.location), self.store, given_settings=wanted, resume=self.store.exists()
+        settings = GivenSettings(100, 20, "5.3.3", conf=BrokerConf(consume_queue_size=200))
+        request = RestoreRequest(
+            Lake(self._scene.request.lake.location), self.store, given_settings=settings, resume=self.store.exists()
         )
-        restore(asked, SerialWorkers())
+        restore(request, SerialWorkers())
 
     def draw(self, seed: int) -> list[str]:
-        """Play one draw, and return what is wrong after it."""
+        """Run the command with one random change of a file, and return the wrong files."""
         random = Random(f"{self._verb}-{seed}")
         self.prepare()
-        # Half of the draws are among the effects of putting files in place, which are few.
-        close = [n for n, effect in enumerate(self.effects) if ".replaced-" in effect or ".attempt-" in effect]
-        number = random.choice(close) if close and random.random() < 0.5 else random.randrange(len(self.effects) + 1)
+        # Half of the draws are among the few effects that install files.
+        installing = [n for n, effect in enumerate(self.effects) if ".replaced-" in effect or ".attempt-" in effect]
+        number = (
+            random.choice(installing)
+            if installing and random.random() < 0.5
+            else random.randrange(len(self.effects) + 1)
+        )
         before = _content_of(self.store)
-        played = play(self.command, self.store, number, random, REFUSALS)
-        played = played._replace(left=_without_count(played.left))
+        disturbance = run_with_change(self.command, self.store, number, random, REFUSALS)
+        disturbance = disturbance._replace(left=_without_count(disturbance.left))
         after = {
             name: data
             for name, data in _content_of(self.store).items()
-            if name in {*before, *self.result, played.victim}
+            if name in {*before, *self.result, disturbance.victim}
         }
-        return [f"seed {seed}: {fault}" for fault in faults(played, before, self.result, after)]
+        return [f"seed {seed}: {fault}" for fault in find_wrong_files(disturbance, before, self.result, after)]
 
 
 def _content_of(store: Path) -> dict[str, bytes]:
-    """Return the files of a store, without how many segments a restore has found there: a lost one is made again."""
+    """Return the files of a store, without the number of segments that a restore had found: it rebuilds lost ones."""
     return {
         name: _without_count(data) or b"" if name == "MANIFEST.json" else data
         for name, data in read_files_except_replaced(store).items()
@@ -238,9 +249,9 @@ VERBS = ("apply", "index", "queues", "undo", "restore")
 
 
 @pytest.fixture(scope="module")
-def world(scene: Scene) -> Callable[[str], World]:
-    worlds: dict[str, World] = {}
-    return lambda verb: worlds[verb] if verb in worlds else worlds.setdefault(verb, World(scene, verb))
+def disturbed_command(scene: RepairScenario) -> Callable[[str], DisturbedCommand]:
+    known: dict[str, DisturbedCommand] = {}
+    return lambda verb: known[verb] if verb in known else known.setdefault(verb, DisturbedCommand(scene, verb))
 
 
 @pytest.mark.parametrize(
@@ -253,14 +264,16 @@ def world(scene: Scene) -> Callable[[str], World]:
     ids=str,
 )
 @pytest.mark.parametrize("verb", VERBS)
-def test_changes_by_another_process_are_kept(world: Callable[[str], World], verb: str, seeds: range) -> None:
+def test_changes_by_another_process_are_kept(
+    disturbed_command: Callable[[str], DisturbedCommand], verb: str, seeds: range
+) -> None:
     kept = KEPT_SEEDS.get(verb, ()) if seeds.start == 0 else ()
-    assert [] == [fault for seed in (*kept, *seeds) for fault in world(verb).draw(seed)]
+    assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed_command(verb).draw(seed)]
 
 
-def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene: Scene) -> None:
-    """A supervisor starts the broker and stops it while the plan is made: its message was gone from the log."""
-    store = scene.again()
+def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene: RepairScenario) -> None:
+    """A broker that ran during the planning of a repair lost a message."""
+    store = scene.reset()
     segment = max((store / "commitlog").iterdir())
 
     def accept() -> None:
@@ -268,31 +281,33 @@ def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene
         end = len(data.rstrip(b"\0"))
         segment.write_bytes(data[:end] + b"accepted" + data[end + 8 :])
 
-    with effects(store.parent) as seen:
+    with record_effects(store.parent) as seen:
         repair(scene.request, SerialWorkers())
     installed = next(n for n, effect in enumerate(seen) if ".attempt-" in effect and effect.startswith("os.mkdir"))
     for number in (installed // 2, installed, installed + 3):
-        scene.again()
-        with pytest.raises(NotInstalledError, match="changed"), effects(store.parent, number, accept):
+        scene.reset()
+        with pytest.raises(NotInstalledError, match="changed"), record_effects(store.parent, number, accept):
             repair(scene.request, SerialWorkers())
         assert b"accepted" in segment.read_bytes()
 
 
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
-def test_a_rebuild_installs_nothing_into_a_store_that_changed_meanwhile(scene: Scene, run: Run, verb: str) -> None:
+def test_a_rebuild_installs_nothing_into_a_store_that_changed_meanwhile(
+    scene: RepairScenario, run: Run, verb: str
+) -> None:
     out = scene.store.parent / "installed"
     sizes = ("--hash-slots", "100", "--index-num", "20") if verb == "rebuild-index" else ()
-    asked = (verb, scene.store, "--out", out, "--lost-only", "--install", "--release", "5.3.3", *sizes)
+    request = (verb, scene.store, "--out", out, "--lost-only", "--install", "--release", "5.3.3", *sizes)
     shutil.rmtree(out, ignore_errors=True)
-    scene.again()
-    with effects(scene.store.parent) as seen:
-        run(*asked)
+    scene.reset()
+    with record_effects(scene.store.parent) as seen:
+        run(*request)
     # The first effect in the output comes after the lock was taken.
     middle = (next(n for n, effect in enumerate(seen) if str(out) in effect) + len(seen)) // 2
     shutil.rmtree(out)
-    segment = max((scene.again() / "commitlog").iterdir())
-    with effects(scene.store.parent, middle, lambda: overwrite(segment, 0, b"accepted")):
-        done = run(*asked)
+    segment = max((scene.reset() / "commitlog").iterdir())
+    with record_effects(scene.store.parent, middle, lambda: overwrite(segment, 0, b"accepted")):
+        done = run(*request)
 
     assert done.code is ExitCode.USAGE
     assert "not installed: 1 file of the store changed while this command ran" in " ".join(done.err.split())

@@ -19,7 +19,7 @@ from jobs.restore import count_messages_in_ranges, find_offset_at_time
 from jobs.restore.config import write_config
 from tests.golden import StoreOf
 from tests.support import commands
-from tests.support.commands import overwrite, result_of
+from tests.support.commands import overwrite, run_campaign
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 
@@ -115,7 +115,7 @@ def test_a_resumed_restore_writes_only_the_missing_files(
     "stride", [pytest.param(1, marks=pytest.mark.campaign), pytest.param(97, marks=pytest.mark.slow), 293]
 )
 def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
-    result = result_of("tests.support.killed_verbs", "restores", tmp_path, stride)
+    result = run_campaign("tests.support.killed_verbs", "restores", tmp_path, stride)
 
     assert result["reached"] > (100 if stride == 1 else 0)
     assert result["bad"] == []
@@ -220,7 +220,7 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
         constants = {"store_id": "s", "broker": "b", "to_offset": run * 10, "run": run}
         commit_rows(lake, CONFIG_FILES, f"{run}.parquet", constants, rows, ("s", run))
 
-    newest, peak = commands.peak_of(lambda: write_config(lake, "s", tmp_path / "newest", None, {}))
+    newest, peak = commands.measure_peak(lambda: write_config(lake, "s", tmp_path / "newest", None, {}))
     write_config(lake, "s", tmp_path / "earlier", 505, {})
     _, notes, _ = write_config(lake, "s", tmp_path / "first", 5, {})
 

@@ -17,7 +17,7 @@ from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
-from tests.support.commands import Run, copy_of
+from tests.support.commands import Run, copy_store
 from tests.support.memory_storage import MemoryStorage
 
 Backend = tuple[Callable[[], Storage], str]  # an implementation, and the scheme of its locations
@@ -159,7 +159,7 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
     verb: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """Its first bytes came into `quarantine.sample`; exit code 1 now, and which link."""
-    store = copy_of(golden("b551-base"), tmp_path)
+    store = copy_store(golden("b551-base"), tmp_path)
     secret = tmp_path / "private.txt"
     secret.write_text("the secret")
     segment = min((store / "commitlog").iterdir())

@@ -18,7 +18,7 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
-from tests.support.meanwhile import Meanwhile, followed, preceded
+from tests.support.meanwhile import DisturbedWorkers, call_after, call_before
 from tests.support.stores import list_segments
 
 NAME = "b551-base"
@@ -49,8 +49,8 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
     """Before the log is read and the queues are joined with it, or at a step of the comparison of index files."""
     delete = partial(expire, store, index_files=index_files)
     name = f"jobs.products.index.explanation.{step or 'IndexPlan'}"
-    with patch(name, preceded(resolve_name(name), delete) if step else resolve_name(name)):
-        verdict = verified(store, SerialWorkers() if step else Meanwhile(happens=delete))
+    with patch(name, call_before(resolve_name(name), delete) if step else resolve_name(name)):
+        verdict = verified(store, SerialWorkers() if step else DisturbedWorkers(happens=delete))
 
     queues, index = verdict.parts["queues"].numbers, verdict.parts["index"].numbers
     assert verdict.findings == []
@@ -62,7 +62,7 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
     newest = list_segments(store)[-1]
     with pytest.raises(FileNotFoundError, match="retention did not delete it") as caught:
-        verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
+        verified(store, DisturbedWorkers(happens=partial(newest.unlink, missing_ok=True)))
 
     assert caught.value.filename == str(newest)
 
@@ -75,7 +75,7 @@ def test_a_queue_created_during_verification_is_read(store: Path, tmp_path: Path
         if not queues.exists():
             (tmp_path / "not made yet").rename(queues)
 
-    with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
+    with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
         verdict = verified(store, SerialWorkers())
 
     assert verdict.findings == []
@@ -98,7 +98,7 @@ def test_index_files_are_built_from_the_remaining_log(
             expire(store)
 
     for out, workers in (
-        (tmp_path / "meanwhile", Meanwhile(before_range=happens)),
+        (tmp_path / "meanwhile", DisturbedWorkers(before_range=happens)),
         (tmp_path / "before", SerialWorkers()),
     ):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
@@ -112,7 +112,7 @@ def test_index_files_are_built_from_the_remaining_log(
 def test_queues_are_built_from_the_remaining_log(store: Path, tmp_path: Path) -> None:
     starts = []
     for out, workers in (
-        (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
+        (tmp_path / "meanwhile", DisturbedWorkers(happens=partial(expire, store))),
         (tmp_path / "before", SerialWorkers()),
     ):
         request = rebuild_consumequeue.RebuildQueuesRequest(

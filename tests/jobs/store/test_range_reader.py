@@ -32,10 +32,10 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
 from tests.rmq_formats.strategies import FRAMINGS, mutations
 from tests.support.agreeing_verbs import of_clocks, set_store_times
-from tests.support.commands import Run, copy_of, overwrite
+from tests.support.commands import Run, copy_store, overwrite
 from tests.support.fault_kinds import Placed, records_in
 from tests.support.lakes import table_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import find_newest_segment, hold_lock
 
 _PAGE = 4096
@@ -202,7 +202,7 @@ _STEP_BACK = 5000
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
     """Return a store in whose newest segment the clock stepped back at a record that is zeroed now."""
-    store = copy_of(golden("b533-base"), tmp_path)
+    store = copy_store(golden("b533-base"), tmp_path)
     damaged = _damaged(store)
     set_store_times(
         store, lambda _, one: one.store_timestamp - _STEP_BACK * (one.physical_offset >= damaged.record.physical_offset)
@@ -255,7 +255,7 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
 def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be_missing(
     golden: StoreOf, tmp_path: Path, run: Run, number: int
 ) -> None:
-    store = copy_of(golden("b420-base"), tmp_path)
+    store = copy_store(golden("b420-base"), tmp_path)
     shutil.rmtree(store / "index")
     records = records_in(store)
     damaged = records[number]
@@ -338,7 +338,7 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     """They wait for one clock: if each was given a part of the rate, all together would use no more than a part."""
     limits, storages = ReadLimits(1 << 30), list[object]()
-    workers = Meanwhile(width=4, before_range=lambda range_: storages.append(range_.storage))
+    workers = DisturbedWorkers(width=4, before_range=lambda range_: storages.append(range_.storage))
     verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)
 
     assert {limits} == {one.read_limits for one in storages if isinstance(one, AnyStorage)}

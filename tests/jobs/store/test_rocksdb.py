@@ -33,7 +33,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import TIMER_FAMILY, TIMER_VALUE, UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import file_name_of_offset
 from tests.golden import unpack_feature
-from tests.support.commands import Run, peak_of
+from tests.support.commands import Run, measure_peak
 
 _SEPARATE = "consumequeue_rocksdb"
 
@@ -227,8 +227,8 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(rocksdb.Database, "items", with_more)
     part = PartReport()
-    _, verify_peak = peak_of(lambda: verify_waiting_messages(part, store))
-    state, inspect_peak = peak_of(lambda: inspect_state(store, MarkCollector(), Problems()))
+    _, verify_peak = measure_peak(lambda: verify_waiting_messages(part, store))
+    state, inspect_peak = measure_peak(lambda: inspect_state(store, MarkCollector(), Problems()))
 
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 60_000

@@ -16,7 +16,7 @@ from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import read_bodies
 from jobs.typed.formats import TypedRows, UnknownField, read_bodies_exactly
 from jobs.typed.values import Refusal, TimeDefaults
-from tests.support.commands import peak_of
+from tests.support.commands import measure_peak
 
 WIDE = parse_columns(
     "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
@@ -140,7 +140,7 @@ def test_a_value_of_another_kind_than_declared_is_refused(text: bytes, reason: s
     "body", [b'{"e": "' + b"x" * 1_000_000, b'{"e": "' + b"\\n" * 500_000, b"[]{}" * 10_000 + b'"' + b"\\\\" * 500_000]
 )
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
-    rows, most = peak_of(lambda: read_bodies_exactly([body], WIDE, TimeDefaults()))
+    rows, most = measure_peak(lambda: read_bodies_exactly([body], WIDE, TimeDefaults()))
 
     assert rows.refusals
     assert most < 12 * len(body)

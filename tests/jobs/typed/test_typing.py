@@ -21,7 +21,7 @@ from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import Run, result_of
+from tests.support.commands import Run, run_campaign
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
@@ -287,7 +287,7 @@ def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broke
 def test_typings_that_are_killed_leave_each_message_in_one_table(
     scenario: str, number: int, more_than: int, tmp_path: Path
 ) -> None:
-    result = result_of("tests.support.killed_verbs", scenario, tmp_path, number)
+    result = run_campaign("tests.support.killed_verbs", scenario, tmp_path, number)
 
     assert result["reached"] > more_than
     assert [] == result["bad"]

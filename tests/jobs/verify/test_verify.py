@@ -34,7 +34,7 @@ from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run, overwrite
 from tests.support.lakes import ingest_store, list_tier_files, rows_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import list_segments, read_store_records
 
 
@@ -233,7 +233,7 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
         for folder in (tmp_path / "temporary").iterdir():
             shutil.rmtree(folder)
 
-    monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: Meanwhile(happens=hide))
+    monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: DisturbedWorkers(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")
     given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
 

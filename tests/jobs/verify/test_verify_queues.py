@@ -34,7 +34,7 @@ from rmq_formats.indexfile.build import PACKED_KEY
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import a_record
-from tests.support.commands import overwrite, peak_of
+from tests.support.commands import measure_peak, overwrite
 from tests.support.stores import compare_queues, flip, list_segments, read_records, read_store_records
 
 FILE = 200
@@ -287,7 +287,7 @@ def test_lost_files_take_no_more_memory_than_files_that_are_there(store_of_one_q
             file_of(store_of_one_queue, number).unlink()
         findings(store_of_one_queue)  # loads kernels and fills caches
         gc.collect()
-        peaks.append(peak_of(lambda: findings(store_of_one_queue))[1])
+        peaks.append(measure_peak(lambda: findings(store_of_one_queue))[1])
 
     assert peaks[1] < peaks[0] + (1 << 20)
 
@@ -366,7 +366,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     span = RangeKeys("all.keys", count, (count - 1) * 100, (count - 1) * 100)
     del keys
     row = KeySequence(scratch, (span,), 0)
-    tally, peak = peak_of(lambda: rocksdb_index.compare_rows(_Rows(count), row, scratch))  # type: ignore[arg-type]
+    tally, peak = measure_peak(lambda: rocksdb_index.compare_rows(_Rows(count), row, scratch))  # type: ignore[arg-type]
     assert set(tally.counts.values()) == {count}
     assert len(tally.counts) == 2
     return peak
