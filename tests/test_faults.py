@@ -1,7 +1,7 @@
 """
-Faults: no verb accepts damage that it reads, none reports a healthy store, and the page of faults is current.
+Check that commands report all damage that they read, and no damage of a healthy store; keep the page of faults current.
 
-One by one, and in company: then no right file is changed, no verdict is green on damage, and no two verbs contradict.
+Faults are planted alone and in combinations. No command may change an intact file or contradict another one.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,20 @@ from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import on_any_worker, sample, some_often
 from tests.support.commands import ROOT
-from tests.support.fault_draws import Draw, Violation, drawn, failure, find_violations, of_faults, of_repairs
+from tests.support.fault_draws import (
+    Draw,
+    Violation,
+    check_faults,
+    check_repairs,
+    draw_case,
+    find_smallest_failure,
+    find_violations,
+)
 from tests.support.fault_kinds import NO_FAULT, STORE
-from tests.support.faults import PAGE, VERBS, line, matrix, page, said
+from tests.support.faults import PAGE, VERBS, line, matrix, page, run_verb
 
-CHECKS = {"faults": of_faults, "repairs": of_repairs}
-# What went wrong once, each shrunk to its smallest.
+CHECKS = {"faults": check_faults, "repairs": check_repairs}
+# Draws that failed before, each reduced to the fewest faults.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 _OFTEN = sample(_LINES, 16)
 _PARTS = 5
@@ -27,7 +35,7 @@ _PARTS = 5
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """Make a directory that other users can reach: root is asked as one of them where access is denied."""
+    """Create a directory that other users can read: where access is denied, commands of root run as another user."""
     with TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -35,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_reports_a_problem_of_a_healthy_store(folder: Path, verb: str) -> None:
-    assert said(verb, unpack(STORE, folder / verb), NO_FAULT, folder).code is ExitCode.CLEAN
+    assert run_verb(verb, unpack(STORE, folder / verb), NO_FAULT, folder).code is ExitCode.CLEAN
 
 
 @pytest.mark.slow
@@ -53,7 +61,7 @@ def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: 
 
 def _violations(past: str) -> list[Violation]:
     what, _, draw = past.partition(" ")
-    return find_violations(Draw.parsed(draw), CHECKS[what])
+    return find_violations(Draw.parse(draw), CHECKS[what])
 
 
 @pytest.mark.parametrize("past", on_any_worker(sorted(_OFTEN)))
@@ -71,7 +79,7 @@ def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
 
 
 def _check(what: str, seed: int, most: int = 4) -> None:
-    if found := failure(drawn(seed, most), CHECKS[what]):
+    if found := find_smallest_failure(draw_case(seed, most), CHECKS[what]):
         pytest.fail(f"python -m tests.support.fault_draws {what} {found}", pytrace=False)
 
 

@@ -40,14 +40,14 @@ from tests.oracle.sessions import (
 )
 from tests.support.commands import overwrite
 from tests.support.disturbed_repairs import RepairScenario, make_repair_scenario
-from tests.support.fault_draws import drawn, lake_of, planted
+from tests.support.fault_draws import draw_case, lake_of, plant_faults
 from tests.support.fault_kinds import (
     FIRST_TIME,
     KILLED,
+    LOG_DAMAGE,
     MESSAGES,
     NO_DAMAGE,
-    OF_LOG,
-    OF_OTHERS,
+    OTHER_DAMAGE,
     QUEUE_FILE,
     SEGMENT,
     STALE,
@@ -55,7 +55,7 @@ from tests.support.fault_kinds import (
     STORE,
     faults,
     golden,
-    planted_start,
+    plant_start_faults,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
 from tests.support.stores import flip, read_files_except_replaced
@@ -147,7 +147,7 @@ class _Broker:
         self.log = records(root)
 
     def planted(self, case: str, store: Path) -> Path:
-        return planted_start(case, self.root, store, golden(_DONOR))
+        return plant_start_faults(case, self.root, store, golden(_DONOR))
 
     def said(self, store: Path) -> Verdict:
         return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
@@ -196,18 +196,18 @@ def _every_case() -> list[str]:
     """Return each damage alone, in a store that was closed, and in one that was killed; and mixtures."""
     random = Random(int(os.environ.get("BROKER_STARTS_SEED", "20261123")))
     mixed = [
-        " + ".join((*random.sample([*OF_LOG][:20], random.randrange(1, 3)), random.choice([*OF_OTHERS]),
+        " + ".join((*random.sample([*LOG_DAMAGE][:20], random.randrange(1, 3)), random.choice([*OTHER_DAMAGE]),
                     *random.choice(((), (KILLED,), (STALE,)))))
         for _ in range(10)
     ]  # fmt: skip
-    alone = [*OF_LOG, *OF_OTHERS]
+    alone = [*LOG_DAMAGE, *OTHER_DAMAGE]
     return [NO_DAMAGE, KILLED, STALE, *alone, *(f"{one} + {STALE}" for one in alone), *mixed]
 
 
 def _drawn_cases() -> list[str]:
     """Return one to four random faults of each part of a store, in stores that were closed or killed."""
     return [
-        " + ".join((*(f"{kind}:{own}" for kind, own in drawn(seed).faults),
+        " + ".join((*(f"{kind}:{own}" for kind, own in draw_case(seed).faults),
                     *Random(seed).choice(((), (KILLED,), (STALE,)))))
         for seed in range(81_000_000, 81_000_060)
     ]  # fmt: skip
@@ -347,8 +347,8 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
     surprises = []
     with running(writer) as driver:
         for seed in range(_FIRST[writer], _FIRST[writer] + count):
-            draw = drawn(seed)._replace(store=Random(seed).choice(STORES[writer]))
-            store = planted(draw, tmp_path / f"{seed}").root
+            draw = draw_case(seed)._replace(store=Random(seed).choice(STORES[writer]))
+            store = plant_faults(draw, tmp_path / f"{seed}").root
             kinds = [kind for kind, _ in draw.faults]
             found = _surprises(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
             surprises += [f"{draw}: {text}" for text in found]

@@ -23,7 +23,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.store.running_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from tests.support.fault_kinds import WANTED
+from tests.support.fault_kinds import GIVEN_SETTINGS
 from tests.support.lakes import ingest_store
 from tests.support.stores import read_files_except_replaced
 
@@ -85,7 +85,7 @@ def make_repair_scenario(healthy: Path, damage: Callable[[Path], None], folder: 
     ingest_store(healthy, folder / "lake", release="5.3.3")
     damage(Path(shutil.copytree(healthy, damaged)))
     lake, store = Lake(str(folder / "lake")), folder / "store"
-    request = RepairRequest(str(store), folder / "repair", lake, None, WANTED, apply=True)
+    request = RepairRequest(str(store), folder / "repair", lake, None, GIVEN_SETTINGS, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -1,12 +1,12 @@
 """
-Runs each verb while one of its system calls fails: a read, a write, a listing, with an error that a disk gives.
+Run each command while one of its system calls fails with an error of a disk: a read, a write, or a listing.
 
 `failing_calls.c` makes the calls fail; this process imports and compiles everything once, and forks each command. A
-seed draws the command, the error and the call: first a file and a kind of call, so that reads of many records do not
-hide the rest. Afterwards the verb has failed and has named the place, or it gives what an undisturbed run gives; and
-the next undisturbed run gives that in any case. Run it as a program, which starts itself again with the library:
-`python -m tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with a line of these on standard input for each
-campaign; it prints the result of each as a line of JSON.
+seed draws the command, the error and the call: first a file and a kind of call, because otherwise most draws would be
+reads of records. The command must fail and name the path, or produce the result of an undisturbed run; the next run
+must produce that result in any case. Run it as a program, which restarts itself with the library: `python -m
+tests.support.failing_verbs FIRST_SEED COUNT [VERB]`, or with these on a line of standard input for each campaign; it
+prints the result of each as a line of JSON.
 """
 
 import ctypes
@@ -109,41 +109,41 @@ COMMANDS = (
     "browse lake={lake} /find?id=k1",
     "browse lake={lake} /tables/messages",
 )
-_CHANGE_LAKES = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
-# What differs from run to run: seconds, rates, ids, times of files, names that a run makes.
-_OF_THE_RUN = re.compile(
+_LAKE_COMMANDS = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
+# Output that differs from run to run: seconds, rates, ids, file times.
+_VOLATILE = re.compile(
     r"\([\d.,]+ (?:s|min [\d.]+ s).*|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
 )
 
 
 class Failure(NamedTuple):
-    """The call that fails, by its number among those of some kinds; with 0 none fails, and each one is noted."""
+    """The failing call, by its number among the calls of some kinds; with 0 no call fails, and all are recorded."""
 
     error: str
     kinds: tuple[str, ...]
     number: int = 0
 
 
-class Try(NamedTuple):
-    """One run of a command: its exit code, its output, and the files that it left."""
+class Outcome(NamedTuple):
+    """The result of a command: its exit code, its output, and the hashes of all files afterwards."""
 
     code: int
-    said: str
+    output: str
     left: dict[str, str]
     hit: str = ""  # the call that failed
 
 
 class Commands:
-    """The commands with their stores and lakes, each run in a fork on a copy of its own."""
+    """The commands with their stores and lakes; each command runs in a fork, on its own copy."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._base = folder / "base"
         self._rows: dict[str, dict[str, str]] = {}
-        self._undisturbed: dict[str, tuple[Try, list[str]]] = {}
+        self._undisturbed: dict[str, tuple[Outcome, list[str]]] = {}
 
     def prepare(self) -> None:
-        """Make a store, a damaged one, one that has been repaired, and the lake of the first."""
+        """Create a store, a damaged copy, a repaired copy, the lake of the store, and an interrupted restore."""
         base = self._base
         base.mkdir(parents=True)
         good = unpack("b551-base", base).rename(base / "good")
@@ -151,63 +151,62 @@ class Commands:
         for name in ("bad", "applied"):
             damage_log_queue_and_index(Path(shutil.copytree(good, base / name)))
         (base / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-        here = self._fresh()
+        here = self._copy_base()
         for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):
             assert self._run(line, here, None).code in {0, 3, 4}, line
-        half = self._run("restore {lake} --out {stopped}", here, Failure("EIO", ("link",), 5))
-        assert half.code == ExitCode.FAILED, half
+        stopped = self._run("restore {lake} --out {stopped}", here, Failure("EIO", ("link",), 5))
+        assert stopped.code == ExitCode.FAILED, stopped
         shutil.rmtree(base)
         here.rename(base)
 
-    def undisturbed(self, line: str) -> tuple[Try, list[str]]:
-        """Return what a command gives when no call fails, and its calls."""
+    def undisturbed(self, line: str) -> tuple[Outcome, list[str]]:
+        """Return the result of a command without a failing call, and its calls."""
         if line not in self._undisturbed:
-            here = self._fresh()
+            here = self._copy_base()
             found = self._run(line, here, Failure("EIO", (*WRITING, *READING)))
-            calls = (self._folder / "noted").read_text().splitlines()
+            calls = (self._folder / "calls").read_text().splitlines()
             self._undisturbed[line] = found, calls
         return self._undisturbed[line]
 
-    def faults(self, line: str, failure: Failure) -> tuple[list[str], Try]:
+    def find_errors(self, line: str, failure: Failure) -> tuple[list[str], Outcome]:
         """Run a command while a call fails, then without a failure; return the errors, and the first run."""
         expected, _ = self.undisturbed(line)
-        here = self._fresh()
+        here = self._copy_base()
         disturbed = self._run(line, here, failure)
         if not disturbed.hit:
-            return [], disturbed  # this run made fewer calls: threads take turns as they like
-        wrong = _wrong(expected, disturbed)
-        is_done = disturbed.code == expected.code and _text(disturbed.said) == _text(expected.said)
-        # A verdict says that its findings are in the lake, also where it cannot say that they survive a loss of power.
+            return [], disturbed  # this run made fewer calls, because the order of threads varies
+        wrong = _find_errors(expected, disturbed)
+        is_done = _is_same_result(expected, disturbed)
+        # `verify` may write its findings successfully although the flush to disk failed.
         is_done |= "--findings-lake" in line and disturbed.code == expected.code
-        again = disturbed if is_done else self._again(line, here)
-        # What is installed already, the next run does not install; nor does it name damage and dead letters that the
-        # failed run has committed.
-        is_said_once = line.startswith(("ingest {bad}", "type"))
-        may_differ = "--undo" in line or "--install" in line or "--apply" in line or is_said_once
+        again = disturbed if is_done else self._repeat(line, here)
+        # The next run does not install files, or report damage and dead letters, that the failed run has committed.
+        is_reported_once = line.startswith(("ingest {bad}", "type"))
+        may_differ = "--undo" in line or "--install" in line or "--apply" in line or is_reported_once
         if again.code != expected.code and not may_differ:
-            wrong.append(f"the next run ended with {again.code}, not {expected.code}: {again.said[-600:]}")
-        first, second = _content(line, expected.left), _content(line, again.left)
+            wrong.append(f"the next run ended with {again.code}, not {expected.code}: {again.output[-600:]}")
+        first, second = _comparable_files(line, expected.left), _comparable_files(line, again.left)
         names = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
         if names and again.code in {expected.code, ExitCode.CLEAN, ExitCode.USAGE}:
-            wrong.append(f"the next run left something else: {', '.join(names[:8])}")
-        if line.startswith(_CHANGE_LAKES):
+            wrong.append(f"the next run left different files: {', '.join(names[:8])}")
+        if line.startswith(_LAKE_COMMANDS):
             if line not in self._rows:
-                kept = self._run(line, self._fresh(), None)
-                assert kept.code == expected.code
+                undisturbed = self._run(line, self._copy_base(), None)
+                assert undisturbed.code == expected.code
                 self._rows[line] = self._lake_content(line)
-                wrong += self.faults(line, failure)[0]  # on another copy: the first one is gone
+                wrong += self.find_errors(line, failure)[0]  # on another copy, because the first one was replaced
             elif (content := self._lake_content(line)) != self._rows[line]:
-                wrong.append(f"something else is in the lake: {content}, not {self._rows[line]}")
+                wrong.append(f"the lake has different rows: {content}, not {self._rows[line]}")
         return wrong, disturbed
 
     def _lake_content(self, line: str) -> dict[str, str]:
-        """Describe the lakes here, and what an ingest left over, in a fork: threads do not survive one."""
+        """Summarize the rows of the lakes, and leftovers of an ingest, in a fork, as threads do not survive one."""
         here = self._folder / "here"
 
         def describe() -> dict[str, str]:
             tables = sorted({path.parent for path in here.rglob("_delta_log")})
             found = {
-                table.relative_to(here).as_posix(): _rows_of(table)
+                table.relative_to(here).as_posix(): _summarize_rows(table)
                 for table in tables
                 if table.name != "runs" and any((table / "_delta_log").iterdir())
             }
@@ -217,119 +216,120 @@ class Commands:
 
         return result_of_fork(self._folder, describe)
 
-    def _again(self, line: str, here: Path) -> Try:
-        """Run a command once more, as its message says: some begin with an empty directory."""
+    def _repeat(self, line: str, here: Path) -> Outcome:
+        """Run a command again, as its message recommends: some need an empty output directory."""
         if "repair" not in line and "ingest" not in line:
             shutil.rmtree(here / "out", ignore_errors=True)
             (here / "file").unlink(missing_ok=True)
         return self._run(line, here, None)
 
-    def _fresh(self) -> Path:
+    def _copy_base(self) -> Path:
         here = self._folder / "here"
         shutil.rmtree(here, ignore_errors=True)
-        # A restore knows the segments that it has finished by their inodes.
+        # A restore recognises its finished segments by their inodes.
         copy = lambda source, to: (os.link if "/stopped/" in source else shutil.copy2)(source, to)  # noqa: E731
         shutil.copytree(self._base, here, symlinks=True, copy_function=copy)
         return here
 
-    def _run(self, line: str, here: Path, failure: Failure | None) -> Try:
+    def _run(self, line: str, here: Path, failure: Failure | None) -> Outcome:
         places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file", "stopped")}
         places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
         places["index"] = min((here / "good" / "index").iterdir())
         places["types"] = here / "types.toml"
         words = [word.format(**places) for word in shlex.split(line)]
-        for name in ("noted", "said"):
+        for name in ("calls", "output"):
             (self._folder / name).unlink(missing_ok=True)
-        code = wait_for_exit(start_fork(partial(self._child, words, failure, here)))
-        noted = self._folder / "noted"
-        hits = noted.read_text().splitlines() if noted.exists() else []
-        said = (self._folder / "said").read_text(errors="replace").replace(str(here), "")
+        code = wait_for_exit(start_fork(partial(self._run_child, words, failure, here)))
+        calls = self._folder / "calls"
+        hits = calls.read_text().splitlines() if calls.exists() else []
+        output = (self._folder / "output").read_text(errors="replace").replace(str(here), "")
         is_counted = failure is not None and failure.number == 0
-        return Try(code, said, _left(here), "" if is_counted or not hits else hits[0])
+        return Outcome(code, output, _hash_files(here), "" if is_counted or not hits else hits[0])
 
-    def _child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
-        said = os.open(self._folder / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+    def _run_child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
+        output = os.open(self._folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         if failure is not None:
-            fail_call(here, failure, os.open(self._folder / "noted", os.O_WRONLY | os.O_CREAT, 0o644))
-        progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - a slow machine would print lines that a fast one does not
+            fail_call(here, failure, os.open(self._folder / "calls", os.O_WRONLY | os.O_CREAT, 0o644))
+        progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - otherwise slow machines print progress
         try:
-            return _browsed(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
+            return _browse(words[1], words[2]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-def _browsed(place: str, path: str) -> int:
-    """Answer for a page as a process of `browse` does, and print the answer."""
-    reply = rendered(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # two of its texts
+def _browse(place: str, path: str) -> int:
+    """Render a page as a process of `browse` does, and print it."""
+    reply = rendered(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # text fields
     sys.stdout.write(f"{reply.status} {reply.headers['location']}\n{unescape(reply.body.decode(errors='replace'))}")
     return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)
 
 
-def _rows_of(table: Path) -> str:
-    """Return how many rows a table has, and a hash of their offsets in the log."""
+def _summarize_rows(table: Path) -> str:
+    """Return the number of rows of a table, and a hash of their physical offsets."""
     rows = DeltaTable(str(table)).to_pyarrow_dataset()
     offsets = rows.to_table(columns=[name for name in rows.schema.names if name == "physical_offset"])
     digest = sha256(repr(sorted(offsets.to_pydict().get("physical_offset", []))).encode()).hexdigest()[:16]
     return f"{rows.count_rows()} rows, offsets {digest}"
 
 
-def library(folder: Path) -> Path:
+def compile_library(folder: Path) -> Path:
     """Compile the library that makes calls fail; it is loaded before libc, so calls of Arrow and deltalake count."""
-    made = folder / "failing_calls.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"], check=True)
-    return made
+    target = folder / "failing_calls.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(target), str(SOURCE), "-ldl"], check=True)
+    return target
 
 
-def fail_call(below: Path, failure: Failure, noted: int) -> None:
-    """Let a call on a file below a folder fail; *noted* is the descriptor that its name is written to."""
+def fail_call(below: Path, failure: Failure, calls: int) -> None:
+    """Let a call on a file below a folder fail; its name is written to the descriptor *calls*."""
     names = " ".join(failure.kinds).encode()
     ctypes.CDLL(None).fail_call(
-        os.fsencode(below), names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted
+        os.fsencode(below), names, ctypes.c_long(failure.number), getattr(errno, failure.error), calls
     )
 
 
-def _wrong(expected: Try, found: Try) -> list[str]:
+def _find_errors(expected: Outcome, found: Outcome) -> list[str]:
     """Return the errors in the result of a run in which a call failed."""
-    if "Traceback" in found.said or found.code not in set(map(int, ExitCode)):
-        return [f"traceback, exit code {found.code}: {found.said[-1500:]}"]
-    if found.code == expected.code and _text(found.said) == _text(expected.said):
+    if "Traceback" in found.output or found.code not in set(map(int, ExitCode)):
+        return [f"traceback, exit code {found.code}: {found.output[-1500:]}"]
+    if _is_same_result(expected, found):
         return []
-    # A file is written as `.NAME.attempt-UUID` first: NAME is what a user knows.
+    # A file is first written as `.NAME.attempt-UUID`; the user knows it as NAME.
     parts = [re.sub(r"^\.(.+)\.attempt-.*", r"\1", part) for part in Path(found.hit.partition(" ")[2]).parts]
-    # Of a full disk, and of a temporary file of ours, the directory says enough.
-    is_enough = "No space left on device" in found.said or any(part.startswith(".") for part in parts)
-    is_named = any(part in found.said for part in (parts if is_enough else parts[1:] or parts))
+    # For a full disk or a temporary file, the name of the directory is enough.
+    is_enough = "No space left on device" in found.output or any(part.startswith(".") for part in parts)
+    is_named = any(part in found.output for part in (parts if is_enough else parts[1:] or parts))
     if found.code == ExitCode.CLEAN and found.code != expected.code:
-        return [f"exit code 0, not {expected.code}: {found.said[-800:]}"]
+        return [f"exit code 0, not {expected.code}: {found.output[-800:]}"]
     if not is_named:
-        return [f"the place of {found.hit} is not named: {found.said[-800:]}"]
+        return [f"the path of {found.hit} is not named: {found.output[-800:]}"]
     return []
 
 
-def _text(said: str) -> str:
-    return _OF_THE_RUN.sub("", said)
+def _is_same_result(expected: Outcome, found: Outcome) -> bool:
+    texts = (_VOLATILE.sub("", outcome.output) for outcome in (expected, found))
+    return expected.code == found.code and next(texts) == next(texts)
 
 
-def _left(here: Path) -> dict[str, str]:
-    """Return the files below *here* with their content, but for what differs from run to run."""
+def _hash_files(here: Path) -> dict[str, str]:
+    """Return a hash of each file below *here*, except files that differ from run to run."""
     found = {name: data for name, data in read_files(here).items() if not name.startswith(("work/", "types"))}
     return {name: sha256(data).hexdigest()[:16] for name, data in found.items()}
 
 
-def _content(line: str, left: dict[str, str]) -> dict[str, str]:
-    """Return what must be equal: a changed store, an export, rebuilt files; of lakes the rows are counted."""
+def _comparable_files(line: str, left: dict[str, str]) -> dict[str, str]:
+    """Select the files that must be equal: a changed store, an export, rebuilt files, but not those of lakes."""
     changed = line.split()[1].strip("{}") if "--install" in line or "--apply" in line or "--undo" in line else ""
     return {
         name: digest
         for name, digest in left.items()
-        if name.startswith(changed) and ".replaced-" not in name and not _OF_A_LAKE.search(name)
+        if name.startswith(changed) and ".replaced-" not in name and not _LAKE_FILES.search(name)
     }
 
 
-_OF_A_LAKE = re.compile(r"^lake/|_delta_log/|\.parquet$|\.json$|^out/_|/\.")
+_LAKE_FILES = re.compile(r"^lake/|_delta_log/|\.parquet$|\.json$|^out/_|/\.")
 
 
 def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] | None:
@@ -343,7 +343,7 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     places: dict[str, list[int]] = {}
     for place, call in enumerate(calls):
         if kinds[place] in ERRORS[error]:
-            places.setdefault(_OF_THE_RUN.sub("", call), []).append(place)
+            places.setdefault(_VOLATILE.sub("", call), []).append(place)
     if not places:
         return None
     place = random.choice(places[random.choice(sorted(places))])
@@ -351,15 +351,15 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
 
 
 def campaign(commands: Commands, first: int, count: int, verb: str = "") -> dict[str, Any]:
-    """Try each seed; return the number of failed calls by verb and error, how many of them differ, and the errors."""
+    """Run each seed; return the number of failed calls (total, distinct, by command and error), and the errors."""
     tried, different, bad = Counter[str](), set[tuple[str, str, str]](), []
     codes = Counter[int]()
     for seed in range(first, first + count):
-        drawn = draw(commands, seed, verb)
-        if drawn is None:
+        case = draw(commands, seed, verb)
+        if case is None:
             continue
-        line, failure = drawn
-        wrong, found = commands.faults(line, failure)
+        line, failure = case
+        wrong, found = commands.find_errors(line, failure)
         if not found.hit:
             continue
         tried[f"{line.partition(' ')[0]} {failure.error}"] += 1
@@ -376,7 +376,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if "LD_PRELOAD" not in os.environ:
             command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
-            sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(folder)))}))
+            sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(compile_library(Path(folder)))}))
         load_everything()
         commands = Commands(Path(folder))
         commands.prepare()

@@ -1,11 +1,11 @@
 """
 Random combinations of one to four faults in stores of many releases, each checked against the planted faults.
 
-    python -m tests.support.fault_draws WHAT SEED COUNT [FAULTS]          draw, check, and shrink what fails
-    python -m tests.support.fault_draws WHAT OPTIONS STORE KIND:SEED …    one again; OPTIONS such as lake,bridge or -
+    python -m tests.support.fault_draws CHECK SEED COUNT [FAULTS]          check random draws, and shrink failing ones
+    python -m tests.support.fault_draws CHECK OPTIONS STORE KIND:SEED …    repeat one draw; OPTIONS: lake,bridge or -
 
-WHAT is `faults`, `repairs` or `agreement`. The truth is the store before anything was planted: which files are right,
-and what the others were. Every verb runs in this process, without Spark.
+CHECK is `faults`, `repairs` or `agreement`. The store before its damage shows which files are right, and the former
+content of the others. Every command runs in this process, without Spark.
 """
 
 import os
@@ -56,12 +56,12 @@ STORES = (
     "b514-timer", "b514-expired", "b533-base", "b533-crash-before", "b533-types-crc", "b551-crash-later",
     "b551-types-crc", "b551-cqdouble",
 )  # fmt: skip
-_DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
+_DONORS = ("b514-base", "b470-base")  # sources of foreign files
 OPTIONS = ("lake", "bridge", "accept")  # of repairs
-BLANK_UNIT = UNIT.pack(*PRE_BLANK)[8:]  # but for the offset
-_MOST = 4
-_MEMORY = "/dev/shm"
-_LONGEST = 120  # seconds of CPU a draw: the first one compiles
+BLANK_UNIT = UNIT.pack(*PRE_BLANK)[8:]  # without the offset
+_MAX_FAULTS = 4
+_MEMORY_FOLDER = "/dev/shm"
+_TIMEOUT_S = 120  # CPU seconds of a draw; the first one compiles
 Files = dict[str, bytes]
 
 
@@ -77,39 +77,39 @@ class Draw(NamedTuple):
         return " ".join((options, self.store, *(f"{kind}:{seed}" for kind, seed in self.faults)))
 
     @classmethod
-    def parsed(cls, text: str) -> "Draw":
+    def parse(cls, text: str) -> "Draw":
         options, store, *faults = text.split()
         planted = tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults))
         return cls(store, planted, frozenset(options.split(",")) & {*OPTIONS})
 
     def smaller(self) -> Iterator["Draw"]:
-        """Yield the same with fewer faults, the fewest first."""
+        """Yield this draw with fewer faults, the fewest first."""
         for size in range(1, len(self.faults)):
             yield from (self._replace(faults=some) for some in combinations(self.faults, size))
 
 
-def drawn(seed: int, most: int = _MOST) -> Draw:
+def draw_case(seed: int, max_faults: int = _MAX_FAULTS) -> Draw:
     random, choices = Random(seed), Random(-seed)
-    kinds = random.choices(sorted(KINDS), k=random.randint(1, most))
+    kinds = random.choices(sorted(KINDS), k=random.randint(1, max_faults))
     store = random.choice(STORES)
     faults = tuple((kind, random.randrange(10**6)) for kind in kinds)
     return Draw(store, faults, frozenset(option for option in OPTIONS if choices.random() < 0.5))
 
 
 class HangError(BaseException):
-    """A verb took so long that it must be caught in something."""
+    """A command exceeded the timeout."""
 
 
 class Violation(NamedTuple):
-    """What a verb did that it must not do."""
+    """A rule that a command broke, and the details."""
 
     rule: str
     text: str
 
 
-# Faults that nothing in the store contradicts where they are planted: a free field without a checksum, bytes after the
-# log's end, a name that sorts where the old one did, newest records that no queue names.
-_MAY_BE_UNSEEN = frozenset({
+# Faults that may be undetectable: a field without a checksum, bytes after the end of the log, a name that does not
+# change the order of the files, newest records without units.
+_MAY_BE_UNDETECTABLE = frozenset({
     "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail",
     "bit-checkpoint", "foreign-checkpoint", "abort", "rename-index",
 })  # fmt: skip
@@ -125,13 +125,13 @@ _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-ke
 # --- the checks ------------------------------------------------------------------------------------------------------
 
 
-class Planted(NamedTuple):
-    """A damaged copy, and its truth."""
+class DamagedStore(NamedTuple):
+    """A damaged copy of a store, and its content before and after the damage."""
 
     root: Path
     pristine: Files
     damaged: Files
-    draw: Draw  # without the faults that found no place
+    draw: Draw  # without faults that could not be planted
 
     @property
     def is_killed(self) -> bool:
@@ -145,7 +145,7 @@ class Planted(NamedTuple):
         return self.pristine.get(name) != self.damaged.get(name)
 
 
-def planted(draw: Draw, folder: Path) -> Planted:
+def plant_faults(draw: Draw, folder: Path) -> DamagedStore:
     root = Path(shutil.copytree(golden(draw.store), folder / "store"))
     pristine = read_files_except_replaced(root)
     donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
@@ -158,24 +158,24 @@ def planted(draw: Draw, folder: Path) -> Planted:
             continue
         states.append(read_files_except_replaced(root))
         done.append((kind, seed))
-        before = states.index(states[-1])  # a fault that does nothing, or takes the last ones back
+        before = states.index(states[-1])  # if a fault changes nothing, or reverts earlier faults
         del states[before + 1 :], done[before:]
-    return Planted(root, pristine, states[-1], draw._replace(faults=tuple(done)))
+    return DamagedStore(root, pristine, states[-1], draw._replace(faults=tuple(done)))
 
 
-Check = Callable[[Planted], Iterator[Violation]]
+Check = Callable[[DamagedStore], Iterator[Violation]]
 
 
 def find_violations(draw: Draw, check: Check) -> list[Violation]:
     """Return the violations that *check* finds in a draw; a timeout or a traceback is also a violation."""
-    signal.signal(signal.SIGVTALRM, _is_in_its_chain)
+    signal.signal(signal.SIGVTALRM, _raise_hang)
     with tempfile.TemporaryDirectory() as name:
-        one = planted(draw, Path(name))
-        signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
+        case = plant_faults(draw, Path(name))
+        signal.setitimer(signal.ITIMER_VIRTUAL, _TIMEOUT_S)
         try:
-            return list(check(one)) if one.draw.faults else []
+            return list(check(case)) if case.draw.faults else []
         except HangError:
-            return [Violation("hang", f"{_LONGEST} s")]
+            return [Violation("hang", f"{_TIMEOUT_S} s")]
         except Exception as error:  # noqa: BLE001 - any traceback is a violation
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(frame.filename).name}:{frame.name}"
@@ -184,96 +184,96 @@ def find_violations(draw: Draw, check: Check) -> list[Violation]:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _is_in_its_chain(_number: int, _frame: object) -> NoReturn:
+def _raise_hang(_number: int, _frame: object) -> NoReturn:
     raise HangError
 
 
-def of_faults(one: Planted) -> Iterator[Violation]:
-    store = str(one.root)
+def check_faults(case: DamagedStore) -> Iterator[Violation]:
+    store = str(case.root)
     report = inspect_store(store, (), BrokerConf(), deep=False, progress=do_nothing)
-    yield from _of_problems(one, report.problems)
+    yield from _check_problems(case, report.problems)
     inspected = report.health
     found = verify(VerifyRequest(store), SerialWorkers())
-    yield from _of_verdict(one, found)
+    yield from _check_verdict(case, found)
     if inspected.is_alarm and not found.severity.is_alarm:
-        yield Violation("inspect is red and verify green", inspected.value)
-    with suppress(UndecidedError, NotAStore):  # of a log that is gone nothing is taken, and it says so
-        taken = ingest_store(store, one.root.parent / "lake").severity
+        yield Violation("inspect reports a problem that verify does not", inspected.value)
+    with suppress(UndecidedError, NotAStore):  # `ingest` refuses a store without a log
+        taken = ingest_store(store, case.root.parent / "lake").severity
         if taken.is_alarm and not found.severity.is_alarm:
-            yield Violation("ingest is red and verify green", taken.value)
-    yield from of_repairs(one._replace(draw=one.draw._replace(options=frozenset())), found)
+            yield Violation("ingest reports a problem that verify does not", taken.value)
+    yield from check_repairs(case._replace(draw=case.draw._replace(options=frozenset())), found)
 
 
-def _undone(one: Planted) -> Iterator[Violation]:
-    undo(str(one.root), one.root.parent / "repair")
-    now = read_files_except_replaced(one.root)
-    if different := sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name)):
+def _check_undo(case: DamagedStore) -> Iterator[Violation]:
+    undo(str(case.root), case.root.parent / "repair")
+    now = read_files_except_replaced(case.root)
+    if different := sorted(name for name in {*now, *case.damaged} if now.get(name) != case.damaged.get(name)):
         yield Violation("undo does not restore", ", ".join(different))
 
 
-def _of_problems(one: Planted, problems: Problems) -> Iterator[Violation]:
+def _check_problems(case: DamagedStore, problems: Problems) -> Iterator[Violation]:
     for problem in problems:
-        name = os.path.relpath(problem.file, one.root)
-        if problem.severity is Severity.DAMAGE and name in one.pristine and not one.is_changed(name):
+        name = os.path.relpath(problem.file, case.root)
+        if problem.severity is Severity.DAMAGE and name in case.pristine and not case.is_changed(name):
             yield Violation("inspect reports an undamaged file", f"{name}: {problem.text}")
 
 
-def _unseen(one: Planted) -> frozenset[str]:
-    """Return the kinds of faults that nothing in this store proves."""
-    unseen = _MAY_BE_UNSEEN - (_CRC_COVERS if one.draw.store.endswith("-crc") else set())
-    if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
-        unseen |= {"lengthen-segment"}  # nothing says how long the only one was
-    if one.is_killed and _are_newest_changed(one, 5):
-        unseen |= {"zero-page"}  # as a power cut leaves the newest records
-    if _are_newest_changed(one, 0) or _is_filler_changed(one):
-        unseen |= _IN_RECORDS  # after the log's end, or after the last record of a segment
-    unseen |= _unseen_of_newest_index(one) if one.is_killed else set()
-    if one.is_killed and _are_newest_units_lost(one):
-        unseen |= {"older-queue"}  # as if the killed broker had not dispatched their records
-    if not _is_newest_named(one):
-        unseen |= {"zero-newest", "random-newest", "older-segment"}
-    if not any(any(was) for name, was in one.pristine.items() if not one.damaged.get(name)):
-        unseen |= {"delete-segment", "empty-segment"}  # the one that was made ahead of need
-    if _are_changes_of_expiredunits(one):
-        unseen |= {"unit-bit"}  # tags, size of a message that retention deleted: other units are not compared
-    if _are_changes_of_expired_seconds(one):
-        unseen |= {"index-bit"}  # the seconds of such a message: a clock may have been set back
-    if any(kind == "zero-newest" for kind, _ in one.draw.faults):
-        unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
-    return unseen
+def _undetectable_kinds(case: DamagedStore) -> frozenset[str]:
+    """Return the kinds of faults that nothing in this store contradicts."""
+    undetectable = _MAY_BE_UNDETECTABLE - (_CRC_COVERS if case.draw.store.endswith("-crc") else set())
+    if sum(name.startswith("commitlog/") for name in case.pristine) == 1:
+        undetectable |= {"lengthen-segment"}  # the size of the only segment is unknown
+    if case.is_killed and _are_newest_changed(case, 5):
+        undetectable |= {"zero-page"}  # a power failure may also zero the newest records
+    if _are_newest_changed(case, 0) or _is_filler_changed(case):
+        undetectable |= _IN_RECORDS  # after the log's end, or after the last record of a segment
+    undetectable |= _undetectable_in_newest_index(case) if case.is_killed else set()
+    if case.is_killed and _are_newest_units_lost(case):
+        undetectable |= {"older-queue"}  # as if the killed broker had not dispatched their records
+    if not _has_unit_of_newest(case):
+        undetectable |= {"zero-newest", "random-newest", "older-segment"}
+    if not any(any(was) for name, was in case.pristine.items() if not case.damaged.get(name)):
+        undetectable |= {"delete-segment", "empty-segment"}  # the preallocated segment
+    if _are_only_expired_units_changed(case):
+        undetectable |= {"unit-bit"}  # tags or size of a message that retention deleted
+    if _are_only_expired_seconds_changed(case):
+        undetectable |= {"index-bit"}  # the time of such a message: the clock may have been set back
+    if any(kind == "zero-newest" for kind, _ in case.draw.faults):
+        undetectable |= {"index-bit"}  # an entry of a message without a record and a unit
+    return undetectable
 
 
-def _are_newest_units_lost(one: Planted) -> bool:
-    """Return whether queues have only lost units, all of records after those of all other units."""
-    names = [name for name in {*one.pristine, *one.damaged} if name.startswith("consumequeue/")]
+def _are_newest_units_lost(case: DamagedStore) -> bool:
+    """Return whether the only change to queues is the loss of the units of the newest records."""
+    names = [name for name in {*case.pristine, *case.damaged} if name.startswith("consumequeue/")]
     before, after = (
         {unit for name in names for unit in units(files.get(name, b"")) if any(unit)}
-        for files in (one.pristine, one.damaged)
+        for files in (case.pristine, case.damaged)
     )
     return after < before and min(unit[:8] for unit in before - after) > max((unit[:8] for unit in after), default=b"")
 
 
-def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
+def _undetectable_in_newest_index(case: DamagedStore) -> frozenset[str]:
     """Return the kinds that a killed broker's next start repairs: it rebuilds the newest index file."""
-    changed = sorted(name for name in one.changed & set(one.pristine) if name.startswith("index/"))
-    newest = max(name for name in one.pristine if name.startswith("index/"))
+    changed = sorted(name for name in case.changed & set(case.pristine) if name.startswith("index/"))
+    newest = max(name for name in case.pristine if name.startswith("index/"))
     if newest not in changed:
         return frozenset()
-    is_all = changed == [newest] and not any(one.damaged.get(newest, b""))
+    is_all = changed == [newest] and not any(case.damaged.get(newest, b""))
     return frozenset(kind for kind in KINDS if is_all and "index" in kind) | {"delete-index", "break-off-index"}
 
 
-def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
-    seen = sorted({kind for kind, _ in one.draw.faults} - _unseen(one))
+def _check_verdict(case: DamagedStore, found: Verdict) -> Iterator[Violation]:
+    seen = sorted({kind for kind, _ in case.draw.faults} - _undetectable_kinds(case))
     if seen and found.exit_code is ExitCode.CLEAN and not any(part.doubts for part in found.parts.values()):
-        yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
-    changed = one.changed
+        yield Violation("no report of damage", f"{found.severity.value}: {', '.join(seen)}")
+    changed = case.changed
     parts = {_part(name) for name in changed}
     for cause, _ in found.findings_by_cause:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and not cause.is_undecided and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
-        is_right = cause.file in one.pristine and not one.is_changed(cause.file)
+        is_right = cause.file in case.pristine and not case.is_changed(cause.file)
         if cause.kind in {DAMAGED_RANGE, DifferenceKind.HOLE} and is_right and not cause.is_undecided:
             yield Violation("a right file is called damaged", cause.text)
 
@@ -283,28 +283,28 @@ def _part(name: str) -> str:
     return {"commitlog": "log", "index": "index", "checkpoint": "index"}.get(folder, "queues")
 
 
-def _wrong_files(one: Planted, after: Files) -> Iterator[Violation]:
-    for name, was in sorted(one.pristine.items()):
+def _check_files(case: DamagedStore, after: Files) -> Iterator[Violation]:
+    for name, was in sorted(case.pristine.items()):
         now = after.get(name)
-        if not one.is_changed(name):
+        if not case.is_changed(name):
             if now != was:
                 yield Violation("a right file was changed", name)
-        elif now not in {one.damaged.get(name), was} and not _is_dispatched(one, name, now):
-            yield from _of_wrong_file(one, name, now)
-    lost = [one.pristine[name] for name in one.changed & set(one.pristine) if name.startswith("index/")]
-    for name in sorted(set(after) - set(one.pristine) - set(one.damaged)):
-        if after[name] not in lost and not _is_part(one, after[name], lost):
+        elif now not in {case.damaged.get(name), was} and not _has_only_new_units(case, name, now):
+            yield from _check_replacement(case, name, now)
+    lost = [case.pristine[name] for name in case.changed & set(case.pristine) if name.startswith("index/")]
+    for name in sorted(set(after) - set(case.pristine) - set(case.damaged)):
+        if after[name] not in lost and not _has_only_lost_entries(case, after[name], lost):
             yield Violation("a file that no broker wrote", name)
 
 
-def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Violation]:
+def _check_replacement(case: DamagedStore, name: str, now: bytes | None) -> Iterator[Violation]:
     """Yield the errors in the replacement of a wrong file that differs from the original."""
-    was, damaged = one.pristine[name], one.damaged.get(name, b"")
+    was, damaged = case.pristine[name], case.damaged.get(name, b"")
     if now is None:
-        if not name.startswith("index/"):  # the right bytes may have come under the clock's name
+        if not name.startswith("index/"):  # its bytes may be in a file named after the current time
             yield Violation("a wrong file was deleted", name)
     elif name == "checkpoint":
-        newest = max((record.store_timestamp for _, _, record in records_in(one.root)), default=0)
+        newest = max((record.store_timestamp for _, _, record in records_in(case.root)), default=0)
         times: tuple[int, ...] = struct.unpack_from(">qqq", now)
         if max(times) > max(newest, *struct.unpack_from(">qqq", was)):
             yield Violation("a checkpoint after the log", name)
@@ -312,122 +312,122 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         right = [at for at in range(min(len(damaged), len(was))) if damaged[at] == was[at]]
         if len(now) < len(was) or any(now[at] != was[at] for at in right):
             yield Violation("right bytes of the log were changed", name)
-    elif name.startswith("consumequeue/") and (not _is_log_whole(one) or "expired" in one.draw.store):
-        left, changed = [*units(damaged), *[b""] * len(was)], _changed_records(one)
+    elif name.startswith("consumequeue/") and (not _is_log_unchanged(case) or "expired" in case.draw.store):
+        left, changed = [*units(damaged), *[b""] * len(was)], _changed_records(case)
         wrong = [
             number
             for number, (old, new, there) in enumerate(zip(units(was), units(now), left, strict=False))
             for known in [12 if old[:8] in changed and there != old else UNIT.size]
-            if new[:known] != old[:known] and any(new) and new[8:] != BLANK_UNIT and (any(old) or not one.is_killed)
+            if new[:known] != old[:known] and any(new) and new[8:] != BLANK_UNIT and (any(old) or not case.is_killed)
         ]  # tags are only in a record and its unit; a killed broker had not dispatched every record
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
-    elif not (name.startswith("index/") and _is_part(one, now, [was])):
+    elif not (name.startswith("index/") and _has_only_lost_entries(case, now, [was])):
         yield Violation("a replacement is not what was there", name)
 
 
-def _are_newest_changed(one: Planted, newest: int) -> bool:
-    """Return whether only that many of the *newest* records of the log have changed, or bytes after them."""
-    offsets = _changed_offsets(one)
-    return bool(offsets) and min(offsets) >= _ends(one)[-1 - newest]
+def _are_newest_changed(case: DamagedStore, newest: int) -> bool:
+    """Return whether at most the *newest* records of the log, of that number, or bytes after them have changed."""
+    offsets = _changed_offsets(case)
+    return bool(offsets) and min(offsets) >= _record_ends(case)[-1 - newest]
 
 
-def _is_filler_changed(one: Planted) -> bool:
-    """Return whether only unused bytes of the log have changed: those of blanks after their heads."""
-    offsets, ends = _changed_offsets(one), _ends(one)
+def _is_filler_changed(case: DamagedStore) -> bool:
+    """Return whether only unused bytes of the log have changed: those after the header of a blank."""
+    offsets, ends = _changed_offsets(case), _record_ends(case)
     starts = [after for after, following in pairwise(ends) if following // SEGMENT > after // SEGMENT]
     return bool(offsets) and all(
         any(start + BLANK.size <= at < (start // SEGMENT + 1) * SEGMENT for start in starts) for at in offsets
     )
 
 
-def _changed_offsets(one: Planted) -> list[int]:
+def _changed_offsets(case: DamagedStore) -> list[int]:
     return [
         int(Path(name).name) + at
-        for name in one.changed if name.startswith("commitlog/")
-        for at, (was, now) in enumerate(zip(one.pristine.get(name, b""), one.damaged.get(name, b""), strict=False))
+        for name in case.changed if name.startswith("commitlog/")
+        for at, (was, now) in enumerate(zip(case.pristine.get(name, b""), case.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
 
 
-def _ends(one: Planted) -> list[int]:
+def _record_ends(case: DamagedStore) -> list[int]:
     """Return the offset after each record of the healthy log."""
-    return [record.end_offset for _, _, record in records_in(golden(one.draw.store))]
+    return [record.end_offset for _, _, record in records_in(golden(case.draw.store))]
 
 
-def _is_newest_named(one: Planted) -> bool:
-    """Return whether a unit in a correct queue file names the newest record, which no longer exists."""
-    _, _, newest = records_in(golden(one.draw.store))[-1]
+def _has_unit_of_newest(case: DamagedStore) -> bool:
+    """Return whether an intact queue file has the unit of the newest record."""
+    _, _, newest = records_in(golden(case.draw.store))[-1]
     address = UNIT.pack(newest.physical_offset, newest.total_size, 0)[:12]
     return any(
         unit.startswith(address)
-        for name, data in one.damaged.items() if name.startswith("consumequeue/") and not one.is_changed(name)
+        for name, data in case.damaged.items() if name.startswith("consumequeue/") and not case.is_changed(name)
         for unit in units(data)
     )  # fmt: skip
 
 
-def _log_start(one: Planted) -> int:
-    return min((int(Path(name).name) for name in one.pristine if name.startswith("commitlog/")), default=0)
+def _log_start(case: DamagedStore) -> int:
+    return min((int(Path(name).name) for name in case.pristine if name.startswith("commitlog/")), default=0)
 
 
-def _are_changes_of_expired_seconds(one: Planted) -> bool:
-    """Return whether index files differ in seconds alone, of entries that lead before the log."""
+def _are_only_expired_seconds_changed(case: DamagedStore) -> bool:
+    """Return whether only seconds of index entries of expired messages have changed."""
     changed = [
         (was[at : at + ENTRY.size], now[at : at + ENTRY.size])
-        for name, was in one.pristine.items() if name.startswith("index/") and one.is_changed(name)
-        for now in [one.damaged.get(name, b"")]
+        for name, was in case.pristine.items() if name.startswith("index/") and case.is_changed(name)
+        for now in [case.damaged.get(name, b"")]
         for at in [0, *map(GEOMETRY.entry_position, range(GEOMETRY.index_num))]
     ]  # fmt: skip
     return all(
-        was == now or (was[:12] + was[16:] == now[:12] + now[16:] and int.from_bytes(was[4:12]) < _log_start(one))
+        was == now or (was[:12] + was[16:] == now[:12] + now[16:] and int.from_bytes(was[4:12]) < _log_start(case))
         for was, now in changed
     )
 
 
-def _are_changes_of_expiredunits(one: Planted) -> bool:
-    """Return whether queues differ in sizes and tags codes alone, of units whose records may lie before the log."""
-    start = _log_start(one)
+def _are_only_expired_units_changed(case: DamagedStore) -> bool:
+    """Return whether only sizes and tags codes of units have changed whose records may have expired."""
+    start = _log_start(case)
     changed = [
         (was, now)
-        for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
-        for was, now in zip(units(one.pristine[name]), units(one.damaged[name]), strict=False) if was != now
+        for name in case.changed & set(case.pristine) & set(case.damaged) if name.startswith("consumequeue/")
+        for was, now in zip(units(case.pristine[name]), units(case.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
     ends = (int.from_bytes(now[:8]) + int.from_bytes(now[8:12]) for _, now in changed)
     return all(was[:8] == now[:8] for was, now in changed) and all(end <= start for end in ends)
 
 
-def _is_log_whole(one: Planted) -> bool:
-    return not any(name.startswith("commitlog/") for name in one.changed)
+def _is_log_unchanged(case: DamagedStore) -> bool:
+    return not any(name.startswith("commitlog/") for name in case.changed)
 
 
-def _is_dispatched(one: Planted, name: str, now: bytes | None) -> bool:
-    """Return whether a queue file has besides only units that the killed broker had not come to."""
-    was = one.pristine[name].rstrip(b"\0")
-    return one.is_killed and name.startswith("consumequeue/") and (now or b"").startswith(was)
+def _has_only_new_units(case: DamagedStore, name: str, now: bytes | None) -> bool:
+    """Return whether a queue file has only additional units, which the killed broker had not dispatched."""
+    was = case.pristine[name].rstrip(b"\0")
+    return case.is_killed and name.startswith("consumequeue/") and (now or b"").startswith(was)
 
 
-def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:
+def _has_only_lost_entries(case: DamagedStore, data: bytes, lost: Sequence[bytes]) -> bool:
     """
-    Return whether an index file says nothing but what lost ones said; only where the log has lost messages.
+    Return whether an index file has only entries of lost files, or of changed records; only if the log is damaged.
 
-    Nothing proves the keys of a changed record whose index file is lost. Where retention has deleted segments,
-    files of the remaining log begin elsewhere than the lost ones, so each later file is cut elsewhere.
+    The keys of a changed record whose index file is lost are unknown. After retention has deleted segments, rebuilt
+    files begin at other entries than the lost ones.
     """
     new = _entries(data) - {entry for was in lost for entry in _entries(was)}
-    if one.is_killed:  # the killed broker may have come to none of them
-        known = {entry for name, was in one.pristine.items() if name.startswith("index/") for entry in _entries(was)}
+    if case.is_killed:  # the killed broker may have indexed none of them
+        known = {entry for name, was in case.pristine.items() if name.startswith("index/") for entry in _entries(was)}
         if not new & known:
             return True
-    if _is_log_whole(one) and "expired" not in one.draw.store:
+    if _is_log_unchanged(case) and "expired" not in case.draw.store:
         return False
-    return {entry[4:] for entry in new} <= _changed_records(one)
+    return {entry[4:] for entry in new} <= _changed_records(case)
 
 
-def _changed_records(one: Planted) -> set[bytes]:
-    """Return the offsets, as an index entry has them, of records that are framed soundly and not what they were."""
+def _changed_records(case: DamagedStore) -> set[bytes]:
+    """Return the offsets, packed as in an index entry, of valid records that differ from the original ones."""
     found = set()
-    for path, at, record in records_in(one.root):
-        was = one.pristine.get(str(path.relative_to(one.root)), b"")[at : at + record.total_size]
+    for path, at, record in records_in(case.root):
+        was = case.pristine.get(str(path.relative_to(case.root)), b"")[at : at + record.total_size]
         if was != path.read_bytes()[at : at + record.total_size]:
             found.add(struct.pack(">q", record.physical_offset))
     return found
@@ -441,8 +441,8 @@ def _entries(data: bytes) -> set[bytes]:
 
 # --- repairs ---
 
-# Kinds that a checksum, a size or a name proves: with a lake, every byte is restored.
-_DECIDED = frozenset({
+# Faults that a checksum, a size or a name proves: with a lake, every byte is restored.
+_PROVABLE = frozenset({
     "zero-page", "bit-body", "delete-segment", "rename-segment", "cut-segment", "lengthen-segment", "delete-queue",
     "cut-queue", "lengthen-queue", "unit-high-bit", "cut-index", "swap-index", "foreign-segment", "zero-properties",
 })  # fmt: skip
@@ -456,133 +456,138 @@ def lake_of(name: str) -> Lake:
     return Lake(str(folder / "lake"))
 
 
-def of_repairs(one: Planted, verified: Verdict | None = None) -> Iterator[Violation]:
-    """Repair with a lake, with bridges, with accepted files; repair again, and undo both; compare with a verdict."""
+def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterator[Violation]:
+    """Repair twice with the options of the draw, undo both repairs, and compare them with a verdict."""
     try:
-        plan = _repaired(one, "plan", apply=False)
-        if read_files_except_replaced(one.root) != one.damaged:
+        plan = _repair(case, "plan", apply=False)
+        if read_files_except_replaced(case.root) != case.damaged:
             yield Violation("a plan changes the store", "")
-        accepted = frozenset(plan.undecided) if "accept" in one.draw.options else frozenset[str]()
-        done = _repaired(one, "repair", accepted)
+        accepted = frozenset(plan.undecided) if "accept" in case.draw.options else frozenset[str]()
+        done = _repair(case, "repair", accepted)
     except UndecidedError:
         return
     except (NotRepairableError, NotInstalledError) as error:
         yield Violation("refused", f"{type(error).__name__}: {error}")
         return
     if verified is not None and plan.found.severity is not verified.severity:
-        yield Violation("repair finds something else", f"{plan.found.severity.value}, not {verified.severity.value}")
-    after = read_files_except_replaced(one.root)
-    yield from _of_files(one, after, accepted)
-    yield from _of_harm(plan.found.start, done.start)
+        yield Violation("repair differs from verify", f"{plan.found.severity.value}, not {verified.severity.value}")
+    after = read_files_except_replaced(case.root)
+    yield from _check_repaired_files(case, after, accepted)
+    yield from _check_start(plan.found.start, done.start)
     left = [] if done.left is None else [cause for cause, _ in done.left.findings_by_cause]
-    new = any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left)
+    new = any(cause.severity.exit_code > plan.found.exit_code and not _was_masked(case, cause) for cause in left)
     if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
-    again = _repaired(one, "repair")  # files that were undecided before may be decided now
-    yield from _of_files(one, read_files_except_replaced(one.root), accepted)
+    again = _repair(case, "repair")  # files that were undecided before may be repaired now
+    yield from _check_repaired_files(case, read_files_except_replaced(case.root), accepted)
     if done.files or again.files:
-        yield from _undone(one)
+        yield from _check_undo(case)
 
 
-def _was_hidden(one: Planted, cause: Finding) -> bool:
-    """Return whether a cause was there before, behind another one; what lost index files had, the next one names."""
-    lost = (name for name in {*one.pristine} - {*one.damaged} if name.startswith("index/"))
+def _was_masked(case: DamagedStore, cause: Finding) -> bool:
+    """Return whether another cause masked this one before; the loss of an index file is reported in the next file."""
+    lost = (name for name in {*case.pristine} - {*case.damaged} if name.startswith("index/"))
     is_of_lost = cause.kind == MISSING_INDEX_ENTRIES and any(name < cause.file for name in lost)
-    return is_of_lost or cause.file in one.changed
+    return is_of_lost or cause.file in case.changed
 
 
-def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True) -> RepairSummary:
+def _repair(
+    case: DamagedStore, out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True
+) -> RepairSummary:
     request = RepairRequest(
-        str(one.root), one.root.parent / out, lake_of(one.draw.store) if "lake" in one.draw.options else None,
-        apply=apply, bridge="bridge" in one.draw.options, accepted=accepted,
+        str(case.root), case.root.parent / out, lake_of(case.draw.store) if "lake" in case.draw.options else None,
+        apply=apply, bridge="bridge" in case.draw.options, accepted=accepted,
     )  # fmt: skip
     return repair(request, SerialWorkers())
 
 
-def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[Violation]:
+def _check_repaired_files(case: DamagedStore, after: Files, accepted: frozenset[str]) -> Iterator[Violation]:
     repaired = after
-    if "bridge" in one.draw.options:
-        yield from _of_bridged(one, after)
-        repaired = {name: _without_bridges(one, name, data) for name, data in after.items()}
-    if _is_advanced_to_accepted(one, after, accepted):
-        repaired = repaired | {"checkpoint": one.damaged["checkpoint"]}
-    for violation in _wrong_files(one, repaired):
+    if "bridge" in case.draw.options:
+        yield from _check_bridges(case, after)
+        repaired = {name: _without_bridges(case, name, data) for name, data in after.items()}
+    if _is_advanced_to_accepted(case, after, accepted):
+        repaired = repaired | {"checkpoint": case.damaged["checkpoint"]}
+    for violation in _check_files(case, repaired):
         if not any(name in violation.text for name in accepted):
             yield violation
-    kinds = {kind for kind, _ in one.draw.faults}
-    is_known = any(name.startswith("commitlog/") for name in {*one.pristine} - one.changed)  # to the lake, by its bytes
-    if "lake" in one.draw.options and kinds <= _DECIDED and is_known:
-        for name in sorted(one.changed & {*one.pristine}):
-            if _is_undecided(one, name):
+    kinds = {kind for kind, _ in case.draw.faults}
+    # The lake recognises the store by the bytes of its log.
+    is_known = any(name.startswith("commitlog/") for name in {*case.pristine} - case.changed)
+    if "lake" in case.draw.options and kinds <= _PROVABLE and is_known:
+        for name in sorted(case.changed & {*case.pristine}):
+            if _is_undecided(case, name):
                 continue
-            was = one.pristine[name]
-            was = was.rstrip(b"\0") if name.startswith("commitlog/") else was  # what follows the log's end is its own
+            was = case.pristine[name]
+            was = was.rstrip(b"\0") if name.startswith("commitlog/") else was  # bytes after the log's end may differ
             if not after.get(name, b"").startswith(was):
-                yield Violation("the lake has it, and it was not restored", name)
+                yield Violation("a file of the lake was not restored", name)
 
 
-def _is_advanced_to_accepted(one: Planted, after: Files, accepted: frozenset[str]) -> bool:
+def _is_advanced_to_accepted(case: DamagedStore, after: Files, accepted: frozenset[str]) -> bool:
     """
     Return whether the checkpoint differs only in its index time, which is now the end of an accepted index file.
 
     A start after a crash deletes index files that end later, so a repair that installs such a file advances the time.
     """
-    if not {"checkpoint"} <= {*one.damaged} & {*after} or len(one.damaged["checkpoint"]) < 24:
+    if not {"checkpoint"} <= {*case.damaged} & {*after} or len(case.damaged["checkpoint"]) < 24:
         return False
-    before, now = (files["checkpoint"] for files in (one.damaged, after))
+    before, now = (files["checkpoint"] for files in (case.damaged, after))
     ends = [after[name][8:16] for name in accepted if name.startswith("index/") and name in after]
     return before[:16] == now[:16] and before[24:] == now[24:] and before[16:24] < now[16:24] and now[16:24] in ends
 
 
-def _is_undecided(one: Planted, name: str) -> bool:
+def _is_undecided(case: DamagedStore, name: str) -> bool:
     """
     Return whether a repair restores only part of a file, or nothing, although its fault is proven in other stores.
 
-    Blanks stand for units of messages that retention deleted; other sound records at their own offsets may be those of
-    a log that was rewritten.
+    Units of messages that retention deleted are rebuilt as blanks; other valid records at their own offsets may belong
+    to a log that was rewritten.
     """
     if not name.startswith("commitlog/"):
-        return "expired" in one.draw.store
-    is_foreign = any(kind == "foreign-segment" for kind, _ in one.draw.faults)
+        return "expired" in case.draw.store
+    is_foreign = any(kind == "foreign-segment" for kind, _ in case.draw.faults)
     with suppress(FormatError):
-        first, other = (decode_record(files.get(name, b"")) for files in (one.pristine, one.damaged))
+        first, other = (decode_record(files.get(name, b"")) for files in (case.pristine, case.damaged))
         is_at_own_offset = first.physical_offset == other.physical_offset and has_right_body_crc(other)
         return is_foreign and is_at_own_offset and first != other
     return False
 
 
-def _without_bridges(one: Planted, name: str, data: bytes) -> bytes:
-    """Return a file with the former bytes in place of bridges, and of the blanks in place of units that led to them."""
-    before = one.damaged.get(name, one.pristine.get(name, data))
+def _without_bridges(case: DamagedStore, name: str, data: bytes) -> bytes:
+    """Return a file with the former bytes in place of bridges, and the former units in place of their blanks."""
+    before = case.damaged.get(name, case.pristine.get(name, data))
     if name.startswith("commitlog/"):
         return before
     if not name.startswith("consumequeue/"):
         return data
     pairs = zip_longest(units(data), units(before)[: len(units(data))], fillvalue=b"")
-    return b"".join(was if now == UNIT.pack(*PRE_BLANK) and _leads_to_lost(one, was) else now for now, was in pairs)
+    return b"".join(
+        was if now == UNIT.pack(*PRE_BLANK) and _has_changed_record(case, was) else now for now, was in pairs
+    )
 
 
-def _leads_to_lost(one: Planted, unit: bytes) -> bool:
+def _has_changed_record(case: DamagedStore, unit: bytes) -> bool:
     if len(unit) < UNIT.size:
         return False
     offset, size = int.from_bytes(unit[:8]), int.from_bytes(unit[8:12])
     at = offset % SEGMENT
     name = f"commitlog/{offset - at:020d}"
-    was, now = (files.get(name, b"")[at : at + size] for files in (one.pristine, one.damaged))
+    was, now = (files.get(name, b"")[at : at + size] for files in (case.pristine, case.damaged))
     return was != now
 
 
-def _of_bridged(one: Planted, after: Files) -> Iterator[Violation]:
-    """Yield records that were whole before bridges were written, and are not now."""
-    for path, at, record in records_in(golden(one.draw.store)):
-        name = str(path.relative_to(golden(one.draw.store)))
-        was, now = (files.get(name, b"")[at : at + record.total_size] for files in (one.damaged, after))
-        if was == one.pristine[name][at : at + record.total_size] != now:
-            yield Violation("a bridge over a whole record", f"{name} at {at}")
+def _check_bridges(case: DamagedStore, after: Files) -> Iterator[Violation]:
+    """Yield intact records that bridges have overwritten."""
+    for path, at, record in records_in(golden(case.draw.store)):
+        name = str(path.relative_to(golden(case.draw.store)))
+        was, now = (files.get(name, b"")[at : at + record.total_size] for files in (case.damaged, after))
+        if was == case.pristine[name][at : at + record.total_size] != now:
+            yield Violation("a bridge over an intact record", f"{name} at {at}")
 
 
-def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterator[Violation]:
-    """Yield what a start deletes that it would not have deleted before."""
+def _check_start(before: StartOutcome | None, after: StartOutcome | None) -> Iterator[Violation]:
+    """Yield a violation if a start deletes more messages than before the repair."""
     if before is None or after is None or after.starts is False:
         return
     allowed = 0 if before.starts is False else before.deletes_messages
@@ -590,8 +595,8 @@ def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterato
         yield Violation("a start deletes more", f"{after.deletes_messages}, not {allowed}")
 
 
-def failure(draw: Draw, check: Check) -> str | None:
-    """Return the smallest draw that breaks the same rules, as a line that repeats it; None where none is broken."""
+def find_smallest_failure(draw: Draw, check: Check) -> str | None:
+    """Return the smallest draw that breaks the same rules, as a line that repeats it; None if no rule is broken."""
     found = find_violations(draw, check)
     rules = {violation.rule for violation in found}
     for smaller in draw.smaller() if rules else ():
@@ -601,22 +606,22 @@ def failure(draw: Draw, check: Check) -> str | None:
     return f"{draw} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in found}))}" if found else None
 
 
-def main(what: str, *arguments: str) -> None:
+def main(name: str, *arguments: str) -> None:
     """Check one draw, or SEED COUNT [FAULTS] of them."""
-    from tests.support.agreeing_verbs import of_agreement
+    from tests.support.agreeing_verbs import check_agreement
 
-    if "TMPDIR" not in os.environ and Path(_MEMORY).is_dir():
-        tempfile.tempdir = _MEMORY  # half of a draw's time on a disk is spent waiting until files are flushed
-    check = {"faults": of_faults, "repairs": of_repairs, "agreement": of_agreement}[what]
+    if "TMPDIR" not in os.environ and Path(_MEMORY_FOLDER).is_dir():
+        tempfile.tempdir = _MEMORY_FOLDER  # on a disk, half of the time would be spent on flushing files
+    check = {"faults": check_faults, "repairs": check_repairs, "agreement": check_agreement}[name]
     if not arguments[0].isdigit():
-        print(*find_violations(Draw.parsed(" ".join(arguments)), check), sep="\n")
+        print(*find_violations(Draw.parse(" ".join(arguments)), check), sep="\n")
         return
-    first, count, most = (int(number) for number in (*arguments, str(_MOST))[:3])
+    first, count, max_faults = (int(number) for number in (*arguments, str(_MAX_FAULTS))[:3])
     failed = 0
     for seed in range(first, first + count):
-        if found := failure(drawn(seed, most), check):
+        if found := find_smallest_failure(draw_case(seed, max_faults), check):
             failed += 1
-            print(f"python -m tests.support.fault_draws {what} {found}", flush=True)
+            print(f"python -m tests.support.fault_draws {name} {found}", flush=True)
     print(f"{count} draws, {failed} with violations, {process_time() / max(count, 1):.2f} CPU seconds each")
 
 

@@ -1,8 +1,8 @@
 """
-The table of all faults that tests can plant in a store.
+All faults that tests can plant in a store.
 
-`KINDS` are drawn: each chooses its own place at random. `faults` are those of the page of faults, each in a fixed place
-of one store, and `STARTS` those on which real brokers were started.
+Each of the `KINDS` chooses a random place. `faults` are those of the page of faults, each at a fixed place of one
+store. `STARTS` are the faults on which real brokers were started.
 """
 
 import os
@@ -32,18 +32,18 @@ from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.commands import overwrite
 from tests.support.stores import flip, make_process_folder
 
-STORE = "b533-base"  # in which the faults of the page are planted
+STORE = "b533-base"  # of the page of faults
 GEOMETRY = Geometry(100, 20)
 SEGMENT, QUEUE_FILE = 16384, 200  # bytes of a file in the golden stores
-WANTED = GivenSettings(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
-NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that has none
+GIVEN_SETTINGS = GivenSettings(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
+NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that finds no place
 LOG, QUEUE, INDEX, _TIMER = "commitlog/*", "consumequeue/*/*/*", "index/*", "timerlog/*"
 _TIMER_DONOR = "b551-timer"
 
 
 @cache
 def _unpacked() -> Path:
-    """Return this process's own folder of unpacked golden stores."""
+    """Return the folder of the golden stores that this process has unpacked."""
     return make_process_folder("faults-")
 
 
@@ -52,19 +52,19 @@ def golden(name: str) -> Path:
     return unpack_situation(name, _unpacked()) / "store" if name in SITUATIONS else unpack(name, _unpacked())
 
 
-# --- drawn: the table is `KINDS` ---
+# --- random faults: `KINDS` ---
 
 
-class Placed(NamedTuple):
-    """A record of a store, and its place."""
+class LocatedRecord(NamedTuple):
+    """A record of a store, and its location."""
 
     path: Path
     position: int
     record: MessageRecord
 
 
-def records_in(store: Path) -> list[Placed]:
-    """Return the records of each segment, up to the first one that is not sound."""
+def records_in(store: Path) -> list[LocatedRecord]:
+    """Return the records of each segment, up to the first invalid one."""
     found = []
     for path in sorted(store.glob(LOG)):
         data, at = path.read_bytes(), 0
@@ -73,7 +73,7 @@ def records_in(store: Path) -> list[Placed]:
             if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
                 break
             try:
-                found.append(Placed(path, at, decode_record(data, at)))
+                found.append(LocatedRecord(path, at, decode_record(data, at)))
             except FormatError:
                 break
             at += size
@@ -81,7 +81,7 @@ def records_in(store: Path) -> list[Placed]:
 
 
 class Target:
-    """A store that is about to be damaged."""
+    """A store to damage."""
 
     def __init__(self, root: Path, random: Random, donor: Path) -> None:
         self.root, self.random, self.donor = root, random, donor
@@ -89,33 +89,33 @@ class Target:
     def files(self, pattern: str, root: Path | None = None) -> list[Path]:
         return sorted(path for path in (root or self.root).glob(pattern) if path.is_file())
 
-    def one(self, pattern: str) -> Path:
-        """Return a file; `IndexError` where there is none: then the fault has no place."""
+    def choose_file(self, pattern: str) -> Path:
+        """Return a random file; if there is none, raise IndexError, because the fault finds no place."""
         return self.random.choice(self.files(pattern))
 
     def flip(self, path: Path, at: int) -> None:
         flip(path, at, 1 << self.random.randrange(8))
 
     def swap(self, first: Path, second: Path) -> None:
-        one, other = first.read_bytes(), second.read_bytes()
-        first.write_bytes(other)
-        second.write_bytes(one)
+        first_data, second_data = first.read_bytes(), second.read_bytes()
+        first.write_bytes(second_data)
+        second.write_bytes(first_data)
 
     def foreign(self, path: Path, pattern: str, donor: Path | None = None) -> None:
-        """Give *path* the content of a file of another store."""
+        """Overwrite *path* with a file of another store."""
         same = [
             other for other in self.files(pattern, donor or self.donor) if other.stat().st_size == path.stat().st_size
         ]
-        path.write_bytes(self.random.choice([one for one in same if any(one.read_bytes())]).read_bytes())
+        path.write_bytes(self.random.choice([other for other in same if any(other.read_bytes())]).read_bytes())
 
 
-Plant = Callable[[Target], object]
+PlantFault = Callable[[Target], object]
 Change = Callable[[Target, Path], object]
 
 
-def _in(pattern: str, change: Change) -> Plant:
-    """Return the fault that changes one file of a kind."""
-    return lambda target: change(target, target.one(pattern))
+def _in(pattern: str, change: Change) -> PlantFault:
+    """Return a fault that changes one file."""
+    return lambda target: change(target, target.choose_file(pattern))
 
 
 # --- faults of any file
@@ -126,32 +126,32 @@ def _cut(target: Target, path: Path) -> None:
 
 
 def _break_off(target: Target, path: Path) -> None:
-    """Cut a file short and give it the name of an unfinished copy of rsync."""
+    """Truncate a file, and rename it like an unfinished copy of rsync."""
     _cut(target, path)
     path.rename(path.with_name(f".{path.name}.Xq3fZa"))
 
 
 def _shift(target: Target, path: Path) -> None:
-    """Put some bytes into a file, whose length stays."""
+    """Insert some bytes into a file without changing its length."""
     data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
     new = target.random.randbytes(target.random.choice((1, 4, 20)))
     path.write_bytes((data[:at] + new + data[at:])[: len(data)])
 
 
 def _empty(target: Target, path: Path) -> None:
-    """Leave nothing of a file but its name, or its name and its length."""
+    """Truncate a file to nothing, or zero its content."""
     path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
 
 
 def _misdirect(target: Target, path: Path) -> None:
-    """Write a page of a file over another one, as a disk does that misses the place."""
+    """Overwrite a page of a file with another page of it, like a misdirected write of a disk."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     source, place = target.random.sample(range(0, len(data), page), 2)
     overwrite(path, place, data[source : source + page][: len(data) - place])
 
 
 def _zero_page_of(target: Target, path: Path) -> None:
-    """Zero one page, none that is all zeros already."""
+    """Zero a page that is not all zeros already."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
     overwrite(path, at, bytes(min(page, len(data) - at)))
@@ -164,7 +164,7 @@ def _random_page_of(target: Target, path: Path) -> None:
 
 
 def _free_name(target: Target, path: Path, steps: Sequence[int]) -> Path:
-    """Return a free path some steps after a file of its kind; if it exists, the fault has no place."""
+    """Return the path some steps after a file; if it exists, raise IndexError."""
     free = path.with_name(str(int(path.name) + target.random.choice(steps)).zfill(len(path.name)))
     if free.exists():
         raise IndexError
@@ -176,7 +176,7 @@ def _rename(*steps: int) -> Change:
 
 
 def _copy(target: Target, path: Path) -> None:
-    """Leave a second copy of a file, under another name of its kind."""
+    """Copy a file to another valid name."""
     if not any(path.read_bytes()):
         raise IndexError
     size = 1 if path.parent.name == "index" else path.stat().st_size
@@ -191,16 +191,16 @@ _OF_ANY_FILE: dict[str, Change] = {
 }  # fmt: skip
 
 
-def _swap(pattern: str) -> Plant:
+def _swap(pattern: str) -> PlantFault:
     return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
 
 
-def _foreign(pattern: str) -> Plant:
+def _foreign(pattern: str) -> PlantFault:
     return _in(pattern, lambda target, path: target.foreign(path, pattern))
 
 
-def _delete_folder(pattern: str) -> Plant:
-    """Return the fault that deletes one folder; a database lies among those of queues."""
+def _delete_folder(pattern: str) -> PlantFault:
+    """Return a fault that deletes one folder; the folders of queues may include a database."""
     return lambda target: shutil.rmtree(
         target.random.choice(sorted(path for path in target.root.glob(pattern) if path.is_dir()))
     )
@@ -213,19 +213,19 @@ def units(data: bytes) -> list[bytes]:
     return [data[at : at + UNIT.size] for at in range(0, len(data), UNIT.size)]
 
 
-def _part_of(name: str) -> Plant:
-    """Return what flips a bit in one part of a record."""
+def _flip_in_part(name: str) -> PlantFault:
+    """Return a fault that flips a bit in one part of a record."""
 
     def plant(target: Target) -> None:
         path, at, record = target.random.choice(records_in(target.root))
-        start, size = _places(record)[name]
+        start, size = _part_ranges(record)[name]
         target.flip(path, at + start + target.random.randrange(size))
 
     return plant
 
 
-def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
-    """Return where the parts of a record are, and how long; only those that it has."""
+def _part_ranges(record: MessageRecord) -> dict[str, tuple[int, int]]:
+    """Return the position and size of each part that a record has."""
     layout = RECORD[record.sys_flag & HOST_BITS]
     places = {field.name: (layout.offset(field.name), field.size) for field in layout.describe_fields()}
     lengths = {
@@ -272,8 +272,8 @@ def _random_tail(target: Target) -> None:
     overwrite(path, at + record.total_size, stale)
 
 
-def _from_newest_on(content: Callable[[Random, int], bytes]) -> Plant:
-    """Return what overwrites the newest records, to the end of their file."""
+def _overwrite_newest(content: Callable[[Random, int], bytes]) -> PlantFault:
+    """Return a fault that overwrites the newest records, up to the end of their file."""
 
     def plant(target: Target) -> None:
         path, at, _ = records_in(target.root)[-target.random.randrange(1, 6)]
@@ -283,7 +283,7 @@ def _from_newest_on(content: Callable[[Random, int], bytes]) -> Plant:
 
 
 def _older_segment(target: Target) -> None:
-    """Bring a segment back as it was when fewer records were in it."""
+    """Restore a segment to an earlier state with fewer records."""
     path, at, _ = target.random.choice(records_in(target.root))
     overwrite(path, at, bytes(path.stat().st_size - at))
 
@@ -292,13 +292,14 @@ def _older_segment(target: Target) -> None:
 
 
 def _swap_queues(target: Target) -> None:
-    first = target.one(QUEUE)
-    others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
+    first = target.choose_file(QUEUE)
+    files = target.files(f"consumequeue/*/*/{first.name}")
+    others = [path for path in files if path.read_bytes() != first.read_bytes()]
     target.swap(first, target.random.choice(others))
 
 
 def _older_queue(target: Target, path: Path) -> None:
-    """Bring a queue file back as it was when fewer units were in it."""
+    """Restore a queue file to an earlier state with fewer units."""
     data = path.read_bytes()
     count = len(data.rstrip(b"\0")) // UNIT.size + 1
     overwrite(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
@@ -327,21 +328,21 @@ def _index_bit(target: Target, path: Path) -> None:
 
 
 def _break_positions(target: Target) -> None:
-    path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
+    path = target.choose_file(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-KINDS: dict[str, Plant] = {
+KINDS: dict[str, PlantFault] = {
     **{
         f"{name}-{part}": _in(pattern, change)
         for name, change in _OF_ANY_FILE.items()
         for part, pattern in (("segment", LOG), ("queue", QUEUE), ("index", INDEX))
     },
-    **{f"bit-{name.lower().replace('_', '-')}": _part_of(name) for name in
+    **{f"bit-{name.lower().replace('_', '-')}": _flip_in_part(name) for name in
        ("body", "topic", "KEYS", "TAGS", "properties", "queue_offset", "queue_id", "head")},
-    "bit-unique-key": _part_of("UNIQ_KEY"), "zero-page": _zero_page, "zero-properties": _zero_properties,
+    "bit-unique-key": _flip_in_part("UNIQ_KEY"), "zero-page": _zero_page, "zero-properties": _zero_properties,
     "lose-property-crc": _lose_property_crc, "random-tail": _random_tail, "older-segment": _older_segment,
-    "zero-newest": _from_newest_on(lambda _, size: bytes(size)), "random-newest": _from_newest_on(Random.randbytes),
+    "zero-newest": _overwrite_newest(lambda _, size: bytes(size)), "random-newest": _overwrite_newest(Random.randbytes),
     "foreign-segment": _foreign(LOG), "foreign-queue": _foreign(QUEUE), "foreign-index": _foreign(INDEX),
     "swap-segments": _swap(LOG), "swap-queues": _swap_queues, "swap-index": _swap(INDEX),
     "older-queue": _in(QUEUE, _older_queue),
@@ -366,14 +367,14 @@ KINDS: dict[str, Plant] = {
 }  # fmt: skip
 
 
-# --- the page's: `faults` ---
+# --- faults of the page: `faults` ---
 
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 class Part(Enum):
-    """What a fault is in."""
+    """The part of a store that a fault damages."""
 
     LOG = "log"
     QUEUES = "queues"
@@ -381,19 +382,19 @@ class Part(Enum):
     CHECKPOINT = "checkpoint"
 
 
-MESSAGE_HIT = 17  # the message of T1's first queue that faults of the log hit: in the second of four segments
-UNIT_HIT = 12
-_ENTRY_HIT = 7
+DAMAGED_MESSAGE = 17  # its queue offset in the first queue of T1; it is in the second of four segments
+DAMAGED_UNIT = 12
+_DAMAGED_ENTRY = 7
 
 
 class Fault(NamedTuple):
-    """One fault: the file that it is in, and what happens to that."""
+    """One fault: the damaged file, and how it is damaged."""
 
     part: Part
     name: str
     damage: Callable[[Path], object]
     file: str  # relative to the store
-    unseen: str = ""  # that it is not reported as damage, and why
+    unseen: str = ""  # why it is not reported as damage
 
     def plant(self, store: Path) -> None:
         self.damage(store / self.file)
@@ -405,8 +406,8 @@ NO_CHECKSUM = (
 )
 _NEW_CHECKPOINT = "Not reported as damage, because a broker creates a new checkpoint at its next start"
 
-# What a broker stores once, without a checksum.
-_FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
+# Fields that a broker stores only once, without a checksum.
+_UNCHECKED_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
     "prepared_transaction_offset",
     "properties",
 }
@@ -414,25 +415,25 @@ _FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "st
 
 def faults(healthy: Path) -> Iterator[Fault]:
     segments = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
-    yield from _of_files(Part.LOG, "segment", (segments[0], segments[1], segments[3]), 5000)
-    record = hit_record(healthy)
+    yield from _faults_of_files(Part.LOG, "segment", (segments[0], segments[1], segments[3]), 5000)
+    record = find_damaged_record(healthy)
     base = record.physical_offset % SEGMENT
-    for name, at in _places_of(record).items():
-        unseen = NO_CHECKSUM if name in _FREE_FIELDS else ""
+    for name, at in _bit_positions(record).items():
+        unseen = NO_CHECKSUM if name in _UNCHECKED_FIELDS else ""
         yield Fault(Part.LOG, f"record: {name}", partial(flip, at=base + at), segments[1], unseen)
     queues = [f"consumequeue/T1/0/{number * QUEUE_FILE:020d}" for number in range(3)]
-    yield from _of_files(Part.QUEUES, "file", queues, 90)
+    yield from _faults_of_files(Part.QUEUES, "file", queues, 90)
     yield Fault(Part.QUEUES, "folder of a topic missing", lambda path: shutil.rmtree(path.parents[1]), queues[1])
     yield Fault(Part.QUEUES, "all folders missing", lambda path: shutil.rmtree(path.parents[2]), queues[1])
-    yield from _of_fields(Part.QUEUES, "unit", UNIT, UNIT_HIT * UNIT.size - QUEUE_FILE, queues[1])
+    yield from _faults_of_fields(Part.QUEUES, "unit", UNIT, DAMAGED_UNIT * UNIT.size - QUEUE_FILE, queues[1])
     indexes = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
-    yield from _of_files(Part.INDEX, "file", (indexes[0], indexes[6], indexes[-1]), 500)
+    yield from _faults_of_files(Part.INDEX, "file", (indexes[0], indexes[6], indexes[-1]), 500)
     yield Fault(Part.INDEX, "all files missing", lambda path: shutil.rmtree(path.parent), indexes[6])
-    yield from _of_fields(Part.INDEX, "header", HEADER, 0, indexes[6])
+    yield from _faults_of_fields(Part.INDEX, "header", HEADER, 0, indexes[6])
     data = (healthy / indexes[6]).read_bytes()
     slot = next(n for n in range(GEOMETRY.hash_slots) if data[GEOMETRY.slot_position(n) + 3])
     yield Fault(Part.INDEX, "slot", partial(flip, at=GEOMETRY.slot_position(slot) + 3), indexes[6])
-    yield from _of_fields(Part.INDEX, "entry", ENTRY, GEOMETRY.entry_position(_ENTRY_HIT), indexes[6])
+    yield from _faults_of_fields(Part.INDEX, "entry", ENTRY, GEOMETRY.entry_position(_DAMAGED_ENTRY), indexes[6])
     yield Fault(Part.CHECKPOINT, "missing", Path.unlink, "checkpoint", _NEW_CHECKPOINT)
     yield Fault(Part.CHECKPOINT, "cut short", partial(os.truncate, length=10), "checkpoint")
     for name, at in (("log", 1), ("queue", 9), ("index", 23)):
@@ -441,27 +442,27 @@ def faults(healthy: Path) -> Iterator[Fault]:
         yield Fault(part, "access denied", lambda path: path.chmod(0), file)
 
 
-def _of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterator[Fault]:
+def _faults_of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterator[Fault]:
     for place, file in zip(("first", "middle", "last"), files, strict=True):
         yield Fault(part, f"{place} {kind} missing", Path.unlink, file)
         yield Fault(part, f"{place} {kind} cut short", partial(os.truncate, length=size), file)
 
 
-def _of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
+def _faults_of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
     for field in layout.describe_fields():
         at = base + layout.offset(field.name) + field.size - 1
         yield Fault(part, f"{kind}: {field.name}", partial(flip, at=at), file)
 
 
-def hit_record(store: Path) -> MessageRecord:
+def find_damaged_record(store: Path) -> MessageRecord:
     in_queue = (record for _, _, record in records_in(store) if (record.topic, record.queue_id) == ("T1", 0))
-    return next(record for record in in_queue if record.queue_offset == MESSAGE_HIT)
+    return next(record for record in in_queue if record.queue_offset == DAMAGED_MESSAGE)
 
 
-def _places_of(record: MessageRecord) -> dict[str, int]:
-    """Return the position of the bit to change in each part of a record: a number's last byte, others' first one."""
+def _bit_positions(record: MessageRecord) -> dict[str, int]:
+    """Return the position of the byte to change in each part of a record: the last of a number, else the first."""
     found = {}
-    for name, (start, size) in sorted(_places(record).items(), key=itemgetter(1)):
+    for name, (start, size) in sorted(_part_ranges(record).items(), key=itemgetter(1)):
         if name.endswith("_host_address") or name in {"body", "topic", "properties"}:
             found[name.removesuffix("_address")] = start
         elif name.islower() and name != "head" and not name.endswith("_host_port"):
@@ -470,48 +471,48 @@ def _places_of(record: MessageRecord) -> dict[str, int]:
 
 
 @contextmanager
-def without_rights(work: Path, *, denied: bool) -> Iterator[None]:
-    """Act as another user where access is *denied*: root may read everything."""
+def as_other_user(work: Path, *, denied: bool) -> Iterator[None]:
+    """Act as another user if access is *denied*, because root may read everything."""
     if not denied or os.geteuid() != 0:
         yield
         return
     for path in [work, *work.rglob("*")]:
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, OTHER_USER, OTHER_USER)
         if path.is_file() and stat.S_IMODE(path.stat().st_mode):
             path.chmod(0o644)
-    os.seteuid(NOBODY)
+    os.seteuid(OTHER_USER)
     try:
         yield
     finally:
         os.seteuid(0)
 
 
-# --- those of starts: `STARTS`, whose places are those of the healthy store -------------------------------------------
+# --- faults of starts: `STARTS`, at positions of records of the healthy store ----------------------------------------
 
-MESSAGES, FIRST_TIME, STEP_MS = 160, 1_795_000_000_000, 1000  # of a store that a broker wrote to be started on
+MESSAGES, FIRST_TIME, STEP_MS = 160, 1_795_000_000_000, 1000  # of the stores on which brokers are started
 _PAGE = 4096
 _BODY_AT = 88
 
 
-class Wounded(NamedTuple):
-    """A copy that is about to be damaged, and the files and records of the healthy store."""
+class StartTarget(NamedTuple):
+    """A copy to damage, and the records and segments of the healthy store."""
 
     target: Target
-    records: Sequence[Placed]
+    records: Sequence[LocatedRecord]
     segments: Sequence[Path]
 
-    def segment(self, which: int) -> Path:
-        return self.target.root / "commitlog" / self.segments[which].name
+    def segment(self, index: int) -> Path:
+        return self.target.root / "commitlog" / self.segments[index].name
 
     def queue(self, number: int = 0, name: str = "T1/0") -> Path:
         return self.target.files(f"consumequeue/{name}/*")[number]
 
 
-Wound = Callable[[Wounded], object]
+StartDamage = Callable[[StartTarget], object]
 
 
-def planted_start(name: str, healthy: Path, store: Path, donor: Path) -> Path:
-    """Return a copy with the wounds that a name has, one after the other; KIND:SEED is a fault that is drawn."""
+def plant_start_faults(name: str, healthy: Path, store: Path, donor: Path) -> Path:
+    """Damage a copy of a store with the faults of a name, in order; KIND:SEED is a random fault."""
     shutil.copytree(healthy, store)
     for part in name.split(" + ") if name != NO_DAMAGE else ():
         kind, _, seed = part.partition(":")
@@ -519,53 +520,55 @@ def planted_start(name: str, healthy: Path, store: Path, donor: Path) -> Path:
             with suppress(*NO_PLACE):
                 KINDS[kind](Target(store, Random(int(seed)), donor))
         else:
-            STARTS[part](Wounded(Target(store, Random(1), donor), records_in(healthy), sorted(healthy.glob(LOG))))
+            STARTS[part](StartTarget(Target(store, Random(1), donor), records_in(healthy), sorted(healthy.glob(LOG))))
     return store
 
 
 def _change(
-    which: int,
+    index: int,
     place: Callable[[MessageRecord], int] | int,
     content: Callable[[MessageRecord], bytes] | int,
     number: int = 1,
-) -> Wound:
-    """Change bytes at a place in a segment's record of that number, its second one: a bit, or as many as there are."""
+) -> StartDamage:
+    """Flip a bit, or overwrite bytes, at a place in the record of that *number* of a segment."""
 
-    def wound(one: Wounded) -> None:
-        at, record = [(at, record) for path, at, record in one.records if path == one.segments[which]][number]
+    def damage(start: StartTarget) -> None:
+        at, record = [(at, record) for path, at, record in start.records if path == start.segments[index]][number]
         at += place if isinstance(place, int) else place(record)
         if isinstance(content, int):
-            flip(one.segment(which), at, 1 << content)
+            flip(start.segment(index), at, 1 << content)
         else:
-            overwrite(one.segment(which), at, content(record))
+            overwrite(start.segment(index), at, content(record))
 
-    return wound
+    return damage
 
 
 def _zeros_to_the_end(record: MessageRecord) -> bytes:
     return bytes(SEGMENT - record.physical_offset % SEGMENT)
 
 
-def _ahead(size: int) -> Wound:
-    return lambda one: (
-        one.segment(-1).with_name(file_name_of_offset(int(one.segments[-1].name) + SEGMENT)).write_bytes(bytes(size))
+def _preallocate(size: int) -> StartDamage:
+    return lambda start: (
+        start.segment(-1)
+        .with_name(file_name_of_offset(int(start.segments[-1].name) + SEGMENT))
+        .write_bytes(bytes(size))
     )
 
 
-def _resize(file: Callable[[Wounded], Path], by: int) -> Wound:
-    def wound(one: Wounded) -> None:
-        data = file(one).read_bytes()
-        file(one).write_bytes(data[:by] if by < 0 else data + bytes(by))
+def _resize(file: Callable[[StartTarget], Path], by: int) -> StartDamage:
+    def damage(start: StartTarget) -> None:
+        data = file(start).read_bytes()
+        file(start).write_bytes(data[:by] if by < 0 else data + bytes(by))
 
-    return wound
+    return damage
 
 
-def _killed(part: float | None) -> Wound:
-    """Have the store look killed, its checkpoint as it was after this part of its messages; None: as it is."""
+def _killed(part: float | None) -> StartDamage:
+    """Make the store look like that of a killed broker, with the checkpoint of an earlier *part* of its messages."""
 
-    def wound(one: Wounded) -> None:
-        path = one.target.root / "checkpoint"
-        (one.target.root / "abort").write_bytes(b"1")
+    def damage(start: StartTarget) -> None:
+        path = start.target.root / "checkpoint"
+        (start.target.root / "abort").write_bytes(b"1")
         if part is not None and path.exists():
             time = FIRST_TIME + int(part * MESSAGES) * STEP_MS
             known = decode_checkpoint(path.read_bytes()[: CHECKPOINT.size])
@@ -573,18 +576,18 @@ def _killed(part: float | None) -> Wound:
                 physical_timestamp=time, logic_timestamp=time, index_timestamp=time, dispatched_offset=0
             )))  # fmt: skip
 
-    return wound
+    return damage
 
 
 NO_DAMAGE, KILLED, STALE = "no damage", "killed", "killed, stale checkpoint"
-_OF_RECORDS = {  # the position of a byte, and the bit; a gigabyte may be more than the broker has memory
+_RECORD_BITS = {  # the position of a byte, and the bit; not the highest of a size, which may exceed memory
     "body": (_BODY_AT + 20, 0), "magic": (7, 0), "total size, low": (3, 0), "total size, high": (1, 4),
     "physical offset": (33, 0), "queue offset": (25, 0), "body length": (87, 2),
 }  # fmt: skip
-OF_LOG: dict[str, Wound] = {
-    **{f"page of zeros in the {words} segment": _change(which, 0, lambda _: bytes(_PAGE)) for which, words in
+LOG_DAMAGE: dict[str, StartDamage] = {
+    **{f"page of zeros in the {words} segment": _change(index, 0, lambda _: bytes(_PAGE)) for index, words in
        ((0, "first"), (3, "early"), (-3, "third-to-last"), (-2, "second-to-last"), (-1, "last"))},
-    **{f"bit in a record: {words}": _change(-1, *place) for words, place in _OF_RECORDS.items()},
+    **{f"bit in a record: {words}": _change(-1, *place) for words, place in _RECORD_BITS.items()},
     "bit in a body, third-to-last segment": _change(-3, _BODY_AT + 3, 0),
     "bit in properties": _change(-1, lambda record: record.total_size - 3, 0),
     "zeros at the end of properties": _change(-1, lambda record: record.total_size - 12, lambda _: bytes(12)),
@@ -597,28 +600,28 @@ OF_LOG: dict[str, Wound] = {
         -1, _BODY_AT + 100, lambda record: bytes(record.total_size - _BODY_AT - 100), -1
     ),
     "random bytes after the end": _change(-1, attrgetter("total_size"), lambda _: Random(1).randbytes(900), -1),
-    "middle segment missing": lambda one: one.segment(3).unlink(),
-    "first segment missing": lambda one: one.segment(0).unlink(),
-    "last segment missing": lambda one: one.segment(-1).unlink(),
-    "preallocated segment": _ahead(SEGMENT),
-    "empty last segment": _ahead(0),
-    "segment cut": _resize(lambda one: one.segment(2), -4000),
-    "last segment cut": _resize(lambda one: one.segment(-1), -12_000),
-    "segment longer": _resize(lambda one: one.segment(2), 12),
-    "stray file in the log": lambda one: one.segment(0).with_name("copy.bak").write_bytes(b"x"),
+    "middle segment missing": lambda start: start.segment(3).unlink(),
+    "first segment missing": lambda start: start.segment(0).unlink(),
+    "last segment missing": lambda start: start.segment(-1).unlink(),
+    "preallocated segment": _preallocate(SEGMENT),
+    "empty last segment": _preallocate(0),
+    "segment cut": _resize(lambda start: start.segment(2), -4000),
+    "last segment cut": _resize(lambda start: start.segment(-1), -12_000),
+    "segment longer": _resize(lambda start: start.segment(2), 12),
+    "stray file in the log": lambda start: start.segment(0).with_name("copy.bak").write_bytes(b"x"),
 }  # fmt: skip
-OF_OTHERS: dict[str, Wound] = {
-    "queue file cut": _resize(Wounded.queue, -40),
-    "queue file longer": _resize(Wounded.queue, 20),
-    "empty last queue file": lambda one: one.queue(-1).with_name(
-        file_name_of_offset(int(one.queue(-1).name) + 20 * UNIT.size)
+OTHER_DAMAGE: dict[str, StartDamage] = {
+    "queue file cut": _resize(StartTarget.queue, -40),
+    "queue file longer": _resize(StartTarget.queue, 20),
+    "empty last queue file": lambda start: start.queue(-1).with_name(
+        file_name_of_offset(int(start.queue(-1).name) + 20 * UNIT.size)
     ).write_bytes(b""),
-    "one queue gone": lambda one: shutil.rmtree(one.target.root / "consumequeue/T1/0"),
-    "all queues gone": lambda one: shutil.rmtree(one.target.root / "consumequeue"),
-    "queue files swapped": lambda one: one.target.swap(one.queue(), one.queue(0, "T2/1")),
-    "stray file in a queue": lambda one: one.queue().with_name("copy").write_bytes(b"x"),
-    "one index file gone": lambda one: one.target.files(INDEX)[1].unlink(),
-    "checkpoint gone": lambda one: (one.target.root / "checkpoint").unlink(missing_ok=True),
-    "checkpoint of zeros": lambda one: (one.target.root / "checkpoint").write_bytes(bytes(_PAGE)),
+    "one queue gone": lambda start: shutil.rmtree(start.target.root / "consumequeue/T1/0"),
+    "all queues gone": lambda start: shutil.rmtree(start.target.root / "consumequeue"),
+    "queue files swapped": lambda start: start.target.swap(start.queue(), start.queue(0, "T2/1")),
+    "stray file in a queue": lambda start: start.queue().with_name("copy").write_bytes(b"x"),
+    "one index file gone": lambda start: start.target.files(INDEX)[1].unlink(),
+    "checkpoint gone": lambda start: (start.target.root / "checkpoint").unlink(missing_ok=True),
+    "checkpoint of zeros": lambda start: (start.target.root / "checkpoint").write_bytes(bytes(_PAGE)),
 }  # fmt: skip
-STARTS = {**OF_LOG, **OF_OTHERS, KILLED: _killed(None), STALE: _killed(0.4)}
+STARTS = {**LOG_DAMAGE, **OTHER_DAMAGE, KILLED: _killed(None), STALE: _killed(0.4)}

@@ -20,17 +20,17 @@ from jobs.verify.log import UNCHECKED_FIELDS
 from tests.golden import unpack
 from tests.support.commands import ROOT, run_in_process
 from tests.support.fault_kinds import (
-    MESSAGE_HIT,
+    DAMAGED_MESSAGE,
+    DAMAGED_UNIT,
     NO_CHECKSUM,
     NO_FAULT,
     QUEUE_FILE,
     STALE,
     STORE,
-    UNIT_HIT,
     Fault,
     Part,
+    as_other_user,
     faults,
-    without_rights,
 )
 from tests.support.lakes import table_of
 
@@ -38,7 +38,7 @@ STARTED = ROOT / "tests" / "oracle" / "recorded_starts.jsonl"
 
 
 class Start(NamedTuple):
-    """One start of a broker on a damaged store, as it was recorded."""
+    """A recorded start of a broker on a damaged store."""
 
     case: str
     release: str
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether its faults are drawn: each has its seed in its name."""
+        """Whether its faults are random: their names contain a seed."""
         return bool(re.search(r":\d", self.case))
 
 
@@ -57,9 +57,9 @@ def recorded_starts() -> list[Start]:
 
 
 class Cell(NamedTuple):
-    """What a verb said."""
+    """The result of a command."""
 
-    code: ExitCode | None  # None: the verb does not read such files
+    code: ExitCode | None  # None: the command does not read such files
     words: str = ""
 
     @property
@@ -92,7 +92,7 @@ def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
 
 
 def _cell(word: str, *arguments: str | Path) -> Cell:
-    """Run a command, and return its exit code, with the *word* of a clean one."""
+    """Run a command, and return its exit code, with *word* as the text of a clean result."""
     code, text = _command(*arguments)
     is_failure = code is ExitCode.FAILED and "Permission denied" not in text
     return Cell(code, "**failed** (1)" if is_failure else word if code is ExitCode.CLEAN else "")
@@ -123,14 +123,14 @@ def _ingest(store: Path, _fault: Fault) -> Cell:
     cell = _cell("done", "ingest", store, "--lake", lake, "--quiet", *_RELEASE)
     if cell.code is not ExitCode.CLEAN:
         return cell
-    odd = sorted({*table_of(lake / "consume_queue").column("status").to_pylist()} - {"matched", "expired"})
-    return Cell(cell.code, f"**rows say: {', '.join(odd)}**") if odd else cell
+    unexpected = sorted({*table_of(lake / "consume_queue").column("status").to_pylist()} - {"matched", "expired"})
+    return Cell(cell.code, f"**rows say: {', '.join(unexpected)}**") if unexpected else cell
 
 
 def _query(store: Path, fault: Fault) -> Cell:
-    number = UNIT_HIT if fault.part is Part.QUEUES else MESSAGE_HIT
-    asked = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
-    return _cell("answers", "query", "by-offset", *asked, "--store", store)
+    number = DAMAGED_UNIT if fault.part is Part.QUEUES else DAMAGED_MESSAGE
+    options = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
+    return _cell("answers", "query", "by-offset", *options, "--store", store)
 
 
 def _rebuild_index(store: Path, _fault: Fault) -> Cell:
@@ -153,7 +153,7 @@ VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
     "rebuild-index --lost-only": _rebuild_index,
     "rebuild-consumequeue --lost-only": _rebuild_queues,
 }
-_READS_NOTHING_OF: dict[str, set[Part]] = {
+_NOT_READ: dict[str, set[Part]] = {
     "ingest": {Part.CHECKPOINT, Part.INDEX},
     "query": {Part.CHECKPOINT, Part.INDEX},
     "rebuild-index --lost-only": {Part.CHECKPOINT, Part.QUEUES},
@@ -161,15 +161,15 @@ _READS_NOTHING_OF: dict[str, set[Part]] = {
 }
 
 
-def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
-    if fault.part in _READS_NOTHING_OF.get(verb, ()):
+def run_verb(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
+    if fault.part in _NOT_READ.get(verb, ()):
         return Cell(None)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         work = Path(name)
         work.chmod(0o777)
         store = Path(shutil.copytree(healthy, work / "store"))
         fault.plant(store)
-        with without_rights(work, denied="denied" in fault.name):
+        with as_other_user(work, denied="denied" in fault.name):
             return VERBS[verb](store, fault)
 
 
@@ -179,10 +179,10 @@ PAGE = ROOT / "docs" / "internals" / "faults.md"
 
 
 def matrix(folder: Path, every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
-    """Yield the result of each verb, for one fault in *every*; the first one is the undamaged store."""
+    """Yield the results of all commands for the undamaged store, and then for each *every*-th fault."""
     healthy = unpack(STORE, folder)
     for fault in (NO_FAULT, *faults(healthy))[::every]:
-        yield fault, {verb: said(verb, healthy, fault, folder) for verb in VERBS}
+        yield fault, {verb: run_verb(verb, healthy, fault, folder) for verb in VERBS}
 
 
 def line(fault: Fault, cells: dict[str, Cell]) -> str:
@@ -190,7 +190,7 @@ def line(fault: Fault, cells: dict[str, Cell]) -> str:
 
 
 def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
-    """Return the page with its tables as the results are now; the text above them is written by hand."""
+    """Return the page with its current tables, below the text that is written by hand."""
     by_hand, _, tables = PAGE.read_text(encoding="utf-8").partition(f"\n## {Part.LOG.value}\n")
     assert tables, f"{PAGE} has no tables: restore it"
     lines = [by_hand]
@@ -204,7 +204,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
             if fault.unseen and fault is not NO_FAULT:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
-        lines += [f"{why}: {', '.join(names)}.\n" for why, names in notes.items()]
+        lines += [f"{reason}: {', '.join(names)}.\n" for reason, names in notes.items()]
     return "\n".join((*lines, *_starts())).rstrip() + "\n"
 
 

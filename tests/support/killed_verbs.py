@@ -58,7 +58,7 @@ from tests.support.killing import (
     wait_for_exit,
 )
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.other_engine import FEATURES, WORKS, broken_promises, promised
+from tests.support.other_engine import FEATURES, WORKS, find_protocol_violations, read_documented_features
 from tests.support.stores import read_files
 
 # --- typings ---------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
     verdict = run_and_check(root)
     left = exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
     verdict["leftovers"] = [name for name in left if not _SPARK_LEFTOVERS.search(name)]
-    verdict["protocol"] = broken_promises(root / "lake")
+    verdict["protocol"] = find_protocol_violations(root / "lake")
     return {fault: verdict[fault] for fault in (*FAULTS, "protocol") if verdict[fault]}
 
 
@@ -240,7 +240,7 @@ def kill_commits(
 ) -> dict[str, Any]:
     """Kill each command that commits, on tables with each supported feature, after or during each effect."""
     reached, bad = 0, list[dict[str, Any]]()
-    supported = [name for name, cells in promised().items() if set(cells[1:5]) == {WORKS}]
+    supported = [name for name, cells in read_documented_features().items() if set(cells[1:5]) == {WORKS}]
     for number, (name, feature) in enumerate(product(commands, features or supported)):
         prepare, command = _COMMITS[name]
         result = kill_after_each_effect(

@@ -1,4 +1,4 @@
-"""Spark with Delta as another engine that writes to a lake: features that it enables, and its view of the lake."""
+"""Use Spark with Delta as another engine that enables features of a lake's tables, and writes and reads them."""
 
 import json
 import re
@@ -36,7 +36,7 @@ class SharedLake:
         self.broker = Broker(root / "store")
 
     def copied(self, root: Path) -> Self:
-        """Return the lake as it is now, with its store, in another folder; Spark has nothing to do for that."""
+        """Copy the lake and its store to another folder, without Spark."""
         copy = type(self)(self.spark, root)
         shutil.copytree(self.path, copy.path)
         shutil.rmtree(copy.broker.root)
@@ -51,19 +51,19 @@ class SharedLake:
         return ingest_store(self.broker.root, self.path, "b")
 
     def name(self, table: str = "messages") -> str:
-        """Return how Spark's SQL calls a table of the lake."""
+        """Return the name of a table of the lake in Spark SQL."""
         return f"delta.`{self.path}/{table}`"
 
     def sql(self, *statements: str) -> None:
-        """Run statements of Spark's SQL; a table of the lake is its name in braces, as in `{messages}`."""
+        """Run statements of Spark SQL, in which `{messages}` stands for that table of the lake."""
         for statement in statements:
             self.spark.sql(re.sub(r"\{(\w+)\}", lambda found: self.name(found[1]), statement)).collect()
 
-    def take_back(self, refused: Exception) -> None:
-        """Run the statements that an error names."""
+    def run_remedy(self, refused: Exception) -> None:
+        """Run the statements that the message of an error recommends."""
         self.sql(*str(refused).partition("run in Spark SQL: ")[2].split("; "))
 
-    def seen_by_spark(self) -> list[int]:
+    def read_by_spark(self) -> list[int]:
         rows = self.spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()
         return sorted(row.physical_offset for row in rows)
 
@@ -93,7 +93,7 @@ class SharedLake:
 
 
 @cache
-def _filled(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
+def _make_lake(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
     lake = SharedLake(spark, make_process_folder("shared-lake-"))
     for count in runs:
         lake.grow(count)
@@ -102,19 +102,20 @@ def _filled(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
 
 
 def shared_lake(spark: "SparkSession", root: Path, runs: tuple[int, ...] = (10, 10, 10)) -> SharedLake:
-    """Return a lake of its own that runs of so many messages have filled: once in a process, then it is copied."""
-    return _filled(spark, runs).copied(root)
+    """Return a new copy of a lake with *runs* of so many messages; each process creates the original only once."""
+    return _make_lake(spark, runs).copied(root)
 
 
 WORKS = "works"
 SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
-THEIRS = "ALTER TABLE {messages} ADD COLUMNS (theirs %s)"
+ADD_COLUMN = "ALTER TABLE {messages} ADD COLUMNS (theirs %s)"
 CLUSTERED = "ALTER TABLE {messages} CLUSTER BY (topic)"
-NAMED = "CREATE TABLE named USING delta LOCATION '<path>'"  # a table with columns replaces only one that has a name
-AGAIN = "CREATE OR REPLACE TABLE {messages} USING delta %s AS SELECT %s FROM {messages}"
-WITH_COLUMN = "CREATE OR REPLACE TABLE named (<columns>, theirs %s) USING delta LOCATION '<path>'"
-FILLED = "INSERT INTO named SELECT *, %s AS theirs FROM {messages} VERSION AS OF 3"
-UNNAMED = "DROP TABLE named"
+# Only a table with a name can be replaced with a list of columns.
+CREATE_NAMED = "CREATE TABLE named USING delta LOCATION '<path>'"
+REPLACE = "CREATE OR REPLACE TABLE {messages} USING delta %s AS SELECT %s FROM {messages}"
+REPLACE_NAMED = "CREATE OR REPLACE TABLE named (<columns>, theirs %s) USING delta LOCATION '<path>'"
+FILL_NAMED = "INSERT INTO named SELECT *, %s AS theirs FROM {messages} VERSION AS OF 3"
+DROP_NAMED = "DROP TABLE named"
 MAPPED_BY_ID = "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')"
 ICEBERG = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableIcebergCompat%s' = 'true')"
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -123,8 +124,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
         SET % ("enableDeletionVectors", "true"),
         "UPDATE {messages} SET flag = flag WHERE physical_offset % 3 = 0",
     ),
-    "timestampNtz": (SET % ("feature.timestampNtz", "supported"), THEIRS % "TIMESTAMP_NTZ"),
-    "v2Checkpoint": (SET % ("checkpointPolicy", "v2"), SET % ("checkpointInterval", "1"), THEIRS % "INT"),
+    "timestampNtz": (SET % ("feature.timestampNtz", "supported"), ADD_COLUMN % "TIMESTAMP_NTZ"),
+    "v2Checkpoint": (SET % ("checkpointPolicy", "v2"), SET % ("checkpointInterval", "1"), ADD_COLUMN % "INT"),
     "vacuumProtocolCheck": (SET % ("feature.vacuumProtocolCheck", "supported"),),
     "clustering": (CLUSTERED, CLUSTERED.replace("messages", "consume_queue")),
     "domainMetadata, after CLUSTER BY NONE": (CLUSTERED, "ALTER TABLE {messages} CLUSTER BY NONE"),
@@ -133,13 +134,13 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "inCommitTimestamp of the table runs": ((SET % ("enableInCommitTimestamps", "true")).replace("messages", "runs"),),
     "typeWidening of another engine's column": (
         SET % ("enableTypeWidening", "true"),
-        THEIRS % "INT",
+        ADD_COLUMN % "INT",
         "UPDATE {messages} SET theirs = queue_id WHERE physical_offset % 3 = 0",
         "ALTER TABLE {messages} CHANGE COLUMN theirs TYPE BIGINT",
     ),
     "allowColumnDefaults, without a default": (
         SET % ("feature.allowColumnDefaults", "supported"),
-        THEIRS % "INT",
+        ADD_COLUMN % "INT",
         "ALTER TABLE {messages} ALTER COLUMN theirs SET DEFAULT 5",
         "ALTER TABLE {messages} ALTER COLUMN theirs DROP DEFAULT",
     ),
@@ -156,22 +157,27 @@ FEATURES: dict[str, tuple[str, ...]] = {
     ),
     "appendOnly": (SET % ("appendOnly", "true"),),
     "checkConstraints": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
-    "invariants: a column NOT NULL": (NAMED, WITH_COLUMN % "STRING NOT NULL", FILLED % "topic", UNNAMED),
+    "invariants: a column NOT NULL": (
+        CREATE_NAMED,
+        REPLACE_NAMED % "STRING NOT NULL",
+        FILL_NAMED % "topic",
+        DROP_NAMED,
+    ),
     "allowColumnDefaults": (
         SET % ("feature.allowColumnDefaults", "supported"),
         "ALTER TABLE {messages} ALTER COLUMN topic SET DEFAULT 'x'",
     ),
     "generatedColumns": (
-        NAMED,
-        WITH_COLUMN % "INT GENERATED ALWAYS AS (queue_id + 1)",
-        FILLED % "queue_id + 1",
-        UNNAMED,
+        CREATE_NAMED,
+        REPLACE_NAMED % "INT GENERATED ALWAYS AS (queue_id + 1)",
+        FILL_NAMED % "queue_id + 1",
+        DROP_NAMED,
     ),
     "identityColumns": (
-        NAMED,
-        WITH_COLUMN % "BIGINT GENERATED BY DEFAULT AS IDENTITY",
-        FILLED % "physical_offset",
-        UNNAMED,
+        CREATE_NAMED,
+        REPLACE_NAMED % "BIGINT GENERATED BY DEFAULT AS IDENTITY",
+        FILL_NAMED % "physical_offset",
+        DROP_NAMED,
     ),
     "typeWidening of one of our columns": (
         SET % ("enableTypeWidening", "true"),
@@ -185,19 +191,19 @@ FEATURES: dict[str, tuple[str, ...]] = {
         SET % ("columnMapping.mode", "name"),
         "ALTER TABLE {messages} DROP COLUMN tags",
     ),
-    "columnMapping by id": (AGAIN % (MAPPED_BY_ID, "*"),),
-    "icebergCompatV1": (AGAIN % (ICEBERG % "V1", "*"),),
-    "icebergCompatV2": (AGAIN % (ICEBERG % "V2", "*"),),
-    "variantType": (THEIRS % "VARIANT",),
-    "collations": (THEIRS % "STRING COLLATE UTF8_LCASE",),
-    "partitions": (AGAIN % ("PARTITIONED BY (topic)", "*"),),
-    "one of our columns with a different type": (AGAIN % ("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
-    "some of our columns are missing": (AGAIN % ("", "* EXCEPT (topic, store_time)"),),
+    "columnMapping by id": (REPLACE % (MAPPED_BY_ID, "*"),),
+    "icebergCompatV1": (REPLACE % (ICEBERG % "V1", "*"),),
+    "icebergCompatV2": (REPLACE % (ICEBERG % "V2", "*"),),
+    "variantType": (ADD_COLUMN % "VARIANT",),
+    "collations": (ADD_COLUMN % "STRING COLLATE UTF8_LCASE",),
+    "partitions": (REPLACE % ("PARTITIONED BY (topic)", "*"),),
+    "one of our columns with a different type": (REPLACE % ("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
+    "some of our columns are missing": (REPLACE % ("", "* EXCEPT (topic, store_time)"),),
     "setTransactionRetentionDuration": (SET % ("setTransactionRetentionDuration", "interval 7 days"),),
 }
 
 
-def promised() -> dict[str, tuple[str, ...]]:
+def read_documented_features() -> dict[str, tuple[str, ...]]:
     """Return the cells of the table in docs/internals/guarantees.md, the remark last, by the name of the feature."""
     lines = (
         (ROOT / "docs" / "internals" / "guarantees.md")
@@ -209,23 +215,23 @@ def promised() -> dict[str, tuple[str, ...]]:
     return {name: tuple(cells[:6]) for name, *cells in rows}
 
 
-def broken_promises(lake: Path) -> list[str]:
-    """Return the row ids and times that the tables' properties demand and Delta's logs lack."""
+def find_protocol_violations(lake: Path) -> list[str]:
+    """Return row ids and commit times that tables require by their properties, but that Delta's logs lack."""
     found = []
     for table in ("messages", "consume_queue", "runs"):
         rows: dict[str, tuple[int, int]] = {}
-        last, demanded = 0, ""
+        last, properties = 0, ""
         for path in sorted((lake / table / "_delta_log").glob(f"{'[0-9]' * 20}.json")):
             for line in map(json.loads, path.read_text().splitlines()):
-                demanded = json.dumps(line["metaData"]) if "metaData" in line else demanded
-                if "add" in line and '"delta.enableRowTracking": "true"' in demanded:
+                properties = json.dumps(line["metaData"]) if "metaData" in line else properties
+                if "add" in line and '"delta.enableRowTracking": "true"' in properties:
                     add = line["add"]
                     first = add.get("baseRowId", -1)
                     rows[add["path"]] = first, first + json.loads(add["stats"])["numRecords"]
-                if "commitInfo" in line and '"delta.enableInCommitTimestamps": "true"' in demanded:
-                    moment = line["commitInfo"].get("inCommitTimestamp", 0)
-                    found += [f"{table}: {path.name} is not later"] if moment <= last else []
-                    last = moment
+                if "commitInfo" in line and '"delta.enableInCommitTimestamps": "true"' in properties:
+                    time = line["commitInfo"].get("inCommitTimestamp", 0)
+                    found += [f"{table}: {path.name} is not later"] if time <= last else []
+                    last = time
         ends = sorted(rows.values())
         found += [
             f"{table}: row {first} has no id of its own"

@@ -12,7 +12,7 @@ from jobs.launch.arguments import file_system_options, parse_properties_file, sp
 from jobs.storage.s3 import delta_options
 from jobs.storage.settings import file_system_settings, read_environment_settings
 from tests.support.commands import Run
-from tests.support.fault_kinds import without_rights
+from tests.support.fault_kinds import as_other_user
 
 KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
 HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session.token": TOKEN}
@@ -59,7 +59,7 @@ def test_a_profile_supplies_settings_missing_in_the_environment(home: Path) -> N
 def test_an_unreadable_home_directory_has_no_profile(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n")
     home.chmod(0)
-    with without_rights(home, denied=True):  # to root nothing is closed
+    with as_other_user(home, denied=True):  # to root nothing is closed
         assert {} == read_environment_settings({"HOME": str(home)})
     home.chmod(0o700)
 

@@ -14,7 +14,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf, unpack_situation
 from tests.support.broker import Broker, some_records
-from tests.support.fault_draws import drawn, lake_of, planted
+from tests.support.fault_draws import draw_case, lake_of, plant_faults
 from tests.support.lakes import compare_with_lake, ingest_store, rows_of, table_of, truncate_after_run
 from tests.support.stores import read_store_records
 
@@ -113,7 +113,7 @@ def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Coun
 def test_a_segment_that_is_read_in_parts_differs_as_one_that_is_read_as_a_whole(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = planted(drawn(seed), tmp_path)
+    one = plant_faults(draw_case(seed), tmp_path)
     lake = Path(lake_of(one.draw.store).location)
     in_parts = compare_with_lake(one.root, lake)
     monkeypatch.setattr("jobs.diff._MOST_PARTS", -1)

@@ -391,7 +391,7 @@ def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, t
     Registrar(HERE).register(lake)
     shown = catalog().load_table(("rocketmq", "messages")).scan().to_arrow()
     assert 0 < shown.num_rows < 30
-    assert shared.seen_by_spark() == sorted(shown["physical_offset"].to_pylist())
+    assert shared.read_by_spark() == sorted(shown["physical_offset"].to_pylist())
 
     shared.sql("ALTER TABLE {consume_queue} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     with pytest.raises(OSError, match=r"consume_queue: .*column mapping"):

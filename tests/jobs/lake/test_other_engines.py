@@ -191,13 +191,13 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
 
     with pytest.raises(UnsupportedTableError, match=r"messages: .*cannot read: files of another table") as refused:
         plan_log(lake.lake, store)
-    lake.take_back(refused.value)
+    lake.run_remedy(refused.value)
 
     assert plan_log(lake.lake, store).lost_files == {}
     new = lake.grow(5)
     lake.run()
     optimize(str(lake.path), SerialWorkers())
-    assert lake.seen_by_spark() == [*offsets, *new]
+    assert lake.read_by_spark() == [*offsets, *new]
 
 
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
     lake.grow(5)
     with pytest.raises(UnsupportedTableError) as refused:
         lake.run()
-    lake.take_back(refused.value)
+    lake.run_remedy(refused.value)
 
     summary = lake.run()
 
@@ -316,4 +316,4 @@ def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
 
     assert lake.run().messages == 5
     assert lake.offsets() == [*offsets, *new]
-    assert lake.seen_by_spark() == [*offsets, *new]
+    assert lake.read_by_spark() == [*offsets, *new]

@@ -261,7 +261,7 @@ class Story:
             self.done.append(str(error))
             restored = re.search(r"TO VERSION AS OF (\d+)", str(error))
             assert restored is None or int(restored[1]) >= before, self.done
-            self.lake.take_back(error)
+            self.lake.run_remedy(error)
             self.lake.run()
         self._add(new)
 
@@ -352,4 +352,4 @@ def test_every_row_exists_once_in_any_order_of_operations(first_runs: SharedLake
         story = Story(first_runs.copied(tmp_path), seed)
         story.tell(STEPS)
     if seed % LOOKS == 0:
-        assert sorted(story.state.rows) == story.lake.seen_by_spark(), story.done
+        assert sorted(story.state.rows) == story.lake.read_by_spark(), story.done

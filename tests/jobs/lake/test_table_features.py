@@ -30,7 +30,15 @@ from tests.support.broker import some_records
 from tests.support.commands import read_state, run_campaign
 from tests.support.killing import GATEWAY_VARIABLE
 from tests.support.lakes import delta_extension, restore_log
-from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, broken_promises, promised, shared_lake
+from tests.support.other_engine import (
+    CLUSTERED,
+    FEATURES,
+    WORKS,
+    SharedLake,
+    find_protocol_violations,
+    read_documented_features,
+    shared_lake,
+)
 from tests.support.stores import raw_records
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
@@ -88,7 +96,7 @@ def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
         rows = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages")
         return [row["physical_offset"] for row in rows]
 
-    return {"Spark": lake.seen_by_spark, "DuckDB": duck, "Polars": polars, "query": query}
+    return {"Spark": lake.read_by_spark, "DuckDB": duck, "Polars": polars, "query": query}
 
 
 def read(lake: SharedLake, expected: list[int]) -> str:
@@ -130,12 +138,12 @@ class Cells:
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
     """Turned on by Spark SQL; after each step rows are the log's in every reader, or nothing is written."""
-    assert promised().keys() == FEATURES.keys()
+    assert read_documented_features().keys() == FEATURES.keys()
     offsets, original = lake.offsets(), raw_records(lake.broker.root)
     try:
         turn_on(lake, name)
     except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
-        assert promised()[name][:5] == (NOT_THERE,) * 5
+        assert read_documented_features()[name][:5] == (NOT_THERE,) * 5
         return
     cells = Cells(lake)
     reading = cells.seen["read"] = read(lake, offsets)
@@ -158,13 +166,13 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
         assert raw_records(tmp_path / "out") == original
     assert_kept(lake, name)
 
-    assert tuple(cells.seen.values()) == promised()[name][:5]
+    assert tuple(cells.seen.values()) == read_documented_features()[name][:5]
     if cells.seen["append"] == REFUSED:
         with pytest.raises(UnsupportedTableError) as refused:
             lake.run()
         assert str(refused.value).startswith(f"{lake.path}/messages: ")
         assert REFUSALS[name] in str(refused.value)
-        lake.take_back(refused.value)
+        lake.run_remedy(refused.value)
         lake.run()
         optimize(str(lake.path), SerialWorkers())
         assert read(lake, left) in {WORKS, reading}  # a feature that Spark's Delta writes stays
@@ -172,7 +180,7 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
 
 def assert_kept(lake: SharedLake, name: str) -> None:
     """Check what the protocol of a table demands of each commit."""
-    assert broken_promises(lake.path) == []
+    assert find_protocol_violations(lake.path) == []
     if "rowTracking" in name:
         rows = lake.spark.sql(f"SELECT _metadata.row_id AS id FROM {lake.name()}").collect()
         assert len({row.id for row in rows} - {None}) == len(rows)
@@ -240,7 +248,7 @@ def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake:
     ):
         lake.run()
     assert files == read_state(lake.path)
-    lake.take_back(refused.value)
+    lake.run_remedy(refused.value)
 
     assert lake.run().messages == len(new)
     assert not needs_spark(DeltaTable(lake.path / "messages"))

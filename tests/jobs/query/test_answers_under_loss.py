@@ -28,10 +28,10 @@ from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
-from tests.support.agreeing_verbs import of_agreement
+from tests.support.agreeing_verbs import check_agreement
 from tests.support.commands import Outcome, Run, overwrite
 from tests.support.data_source import read_offsets
-from tests.support.fault_draws import Draw, drawn, failure, find_violations
+from tests.support.fault_draws import Draw, draw_case, find_smallest_failure, find_violations
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
 from tests.support.stores import flip, list_segments, read_records
@@ -284,11 +284,11 @@ PAST = (
 
 @pytest.mark.parametrize("draw", PAST)
 def test_cases_that_failed_before_pass(draw: str) -> None:
-    assert find_violations(Draw.parsed(f"- {draw}"), of_agreement) == []
+    assert find_violations(Draw.parse(f"- {draw}"), check_agreement) == []
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_no_verb_omits_a_message_silently(seed: int) -> None:
     """The line that is shown draws the smallest case again."""
-    assert failure(drawn(seed, 3), of_agreement) is None
+    assert find_smallest_failure(draw_case(seed, 3), check_agreement) is None

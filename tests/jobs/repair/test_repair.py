@@ -23,7 +23,16 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of, unpack
 from tests.support.commands import overwrite
-from tests.support.fault_kinds import SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
+from tests.support.fault_kinds import (
+    GIVEN_SETTINGS,
+    SEGMENT,
+    STORE,
+    Fault,
+    Part,
+    as_other_user,
+    faults,
+    find_damaged_record,
+)
 from tests.support.lakes import ingest_store
 from tests.support.stores import (
     flip,
@@ -55,7 +64,14 @@ def repaired(
 ) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
-        str(store), store.parent / "repair", source, None, WANTED, apply, accepted=frozenset(accepted), **options
+        str(store),
+        store.parent / "repair",
+        source,
+        None,
+        GIVEN_SETTINGS,
+        apply,
+        accepted=frozenset(accepted),
+        **options,
     )
     return repair(request, SerialWorkers())
 
@@ -256,7 +272,7 @@ def test_a_repair_without_read_permission_changes_nothing(
         monkeypatch.setattr("tempfile.tempdir", name)  # TMPDIR may be closed to others, too
         store = Path(shutil.copytree(healthy, Path(name, "store")))
         fault.plant(store)
-        with without_rights(Path(name), denied=True), pytest.raises(PermissionError) as error:
+        with as_other_user(Path(name), denied=True), pytest.raises(PermissionError) as error:
             repaired(store)
 
         assert str(error.value.filename).endswith(fault.file)
@@ -327,7 +343,7 @@ def zero_body(store: Path, at: int) -> None:
 def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a_damaged_one(
     healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
 ) -> None:
-    at = hit_record(healthy).physical_offset
+    at = find_damaged_record(healthy).physical_offset
     altered = Path(shutil.copytree(lake, tmp_path / "lake"))
     DeltaTable(altered / "messages").update({column: CHANGED[column]}, predicate=f"physical_offset = {at}")
     zero_body(store, at // SEGMENT * SEGMENT)  # of another record of the segment

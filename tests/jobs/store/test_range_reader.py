@@ -31,9 +31,9 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentByte
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.support.agreeing_verbs import of_clocks, set_store_times
+from tests.support.agreeing_verbs import find_losses_by_wrong_clocks, set_store_times
 from tests.support.commands import Run, copy_store, overwrite
-from tests.support.fault_kinds import Placed, records_in
+from tests.support.fault_kinds import LocatedRecord, records_in
 from tests.support.lakes import table_of
 from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import find_newest_segment, hold_lock
@@ -211,7 +211,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return store
 
 
-def _damaged(store: Path) -> Placed:
+def _damaged(store: Path) -> LocatedRecord:
     in_newest = [one for one in records_in(store) if one.path == find_newest_segment(store)]
     return in_newest[len(in_newest) // 3]
 
@@ -274,7 +274,7 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
 # 139: a half or rollback message is damaged
 @pytest.mark.parametrize("seed", [1, 139, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
-    assert list(of_clocks(seed, tmp_path)) == []
+    assert list(find_losses_by_wrong_clocks(seed, tmp_path)) == []
 
 
 def test_threads_as_many_as_workers_are_wide_return_results_in_the_order_of_the_items() -> None:
