@@ -54,7 +54,8 @@ class StoreCommand:
         self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
         self.read_limits = limit_load_beside_broker(place.store, max_rate)
         places = self.commitlog or (place.store,)
-        self.workers = start_workers(engine, *places, half=self.read_limits is not None)
+        half = self.read_limits is not None
+        self.workers = start_workers(engine, *places, half=half, is_deep=not self.commitlog)
 
     def open_lake(self, location: str) -> "Lake":
         """Return a lake with the workers' file system settings."""
@@ -64,17 +65,21 @@ class StoreCommand:
 
 
 def start_workers(
-    asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False
+    asked: str,
+    *places: str,
+    size: Callable[[], int | None] | None = None,
+    half: bool = False,
+    is_deep: bool = True,
 ) -> "Workers":
     """
     Choose the engine by the size of *places* (as *size* counts it), and return its workers.
 
-    *half*: a broker runs on this machine and keeps half of the cores.
+    *half*: a broker runs on this machine and keeps half of the cores. *is_deep*: files in subdirectories count as well.
     """
     context = click.get_current_context()
     context.meta[_READ] = places
     is_decided = asked != AUTO_ENGINE or is_spark_requested()
-    to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places)
+    to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places, is_deep=is_deep)
     is_remote = not all(map(is_local, places))
     choice = choose_engine(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
@@ -110,12 +115,16 @@ def get_chosen_engine() -> EngineChoice | None:
     return choice
 
 
-def count_stored_bytes(*places: str) -> int:
-    """Return the bytes on disk below *places*, without a store's queues and index; 0 where nothing exists."""
+def count_stored_bytes(*places: str, is_deep: bool = True) -> int:
+    """
+    Return the bytes on disk below *places*, without a store's queues and index; 0 where nothing exists.
+
+    Without *is_deep*, files in subdirectories of local places are not counted: segments are never in subdirectories.
+    """
     size = 0
     for place in places:
         if is_local(place):
-            size += sum(_sizes(local_path(place)))
+            size += sum(_sizes(local_path(place), _MOST_FOLDERS if is_deep else 1))
         else:
             with suppress(OSError):  # no such place, or no access: the verb itself reports it
                 size += sum(
@@ -124,10 +133,10 @@ def count_stored_bytes(*places: str) -> int:
     return size
 
 
-def _sizes(root: str) -> Iterator[int]:
+def _sizes(root: str, max_folders: int) -> Iterator[int]:
     """Yield the bytes that each file below *root* occupies on disk: brokers create files before they fill them."""
     pending, seen = [root], set[tuple[int, int]]()
-    while pending and len(seen) < _MOST_FOLDERS:
+    while pending and len(seen) < max_folders:
         with suppress(OSError), os.scandir(pending.pop()) as entries:  # no access, or no directory: the verb reports it
             for entry in entries:
                 try:

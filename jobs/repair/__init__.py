@@ -28,7 +28,7 @@ from jobs.rebuild.install import (
 )
 from jobs.storage.json_file import parse_json_file
 from jobs.storage.local import LocalStorage, flush_directory, read_file, real_path, sha256_of
-from jobs.store.running_broker import owner_of, run_as_user
+from jobs.store.running_broker import NotInstalledError, owner_of, run_as_user
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
 from rmq_formats.store import parse_offset_name
@@ -119,7 +119,7 @@ class Journal:
 
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
-        """Record a step before it is carried out, and again when it is done."""
+        """Record a step before it is carried out, and again when it is done; forget a step that was refused."""
         folder, is_checkpoint = plan.folder, plan.staging_prefix.name == CHECKPOINT_PART
         exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
         part = plan.staging_prefix.name if plan.is_exchange or is_checkpoint else "log"
@@ -132,7 +132,14 @@ class Journal:
         )  # fmt: skip
         self.entries.append(entry)
         self.write()
-        yield
+        try:
+            yield
+        except NotInstalledError:
+            if not _has_installed_files(entry):
+                remove_empty_folders(Path(entry.aside))
+                self.entries.remove(entry)
+                self.write()
+            raise
         entry.done = True
         self.write()
 
@@ -294,6 +301,15 @@ def _is_installed(entry: JournalEntry, name: str, path: Path) -> bool:
     """Return whether a file is the one that the step installed; journals of earlier versions do not say."""
     digest = entry.digests.get(name)
     return digest is None or sha256_of(path) == digest
+
+
+def _has_installed_files(entry: JournalEntry) -> bool:
+    """Return whether a step that was refused had changed the store before."""
+    if entry.is_exchange:
+        return _was_done(entry)
+    folder = Path(entry.folder)
+    places = {name: folder / name for name in entry.new}
+    return any(place.exists() and _is_installed(entry, name, place) for name, place in places.items())
 
 
 def _was_done(entry: JournalEntry) -> bool:

@@ -12,8 +12,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple, Protocol
 
+from jobs.console.result import RequestError
 from jobs.storage import AnyStorage
 from jobs.storage.local import LocalStorage, ReadLimits, read_small_file
 from jobs.storage.locations import is_local, join_location, normalise_location
@@ -55,6 +57,10 @@ class Located(Protocol):
 
 class IsTierError(NotAStore):
     """The directory is not a broker's store but the tier that it copies messages to."""
+
+
+class WrongLocationError(NotAStore, RequestError):
+    """The location of the store or of its log is wrong, or its disk is not mounted: the user must change this."""
 
 
 class Segment(NamedTuple):
@@ -125,13 +131,14 @@ class Store:
         return (location or "").removeprefix(f"{self.root}/")
 
     def require_log(self) -> None:
-        """Raise `NotAStore` if queues or index files point into a log of which nothing exists."""
+        """Raise `WrongLocationError` if queues or index files point into a log of which nothing exists."""
         if not self.segments and (self.queue_files or self.index_files):
+            place = f" in {', '.join(self.commitlog)}" if self.commitlog else ""
             reason = (
-                "the store has queue or index files, but no log. Is the log's disk mounted? If the log is in another "
-                "directory, pass --commitlog"
+                f"the store has queue or index files, but no log{place}. Is the log's disk mounted? If the log is in "
+                "another directory, pass --commitlog"
             )
-            raise NotAStore(reason, None, self.root)
+            raise WrongLocationError(reason, None, self.root)
 
     @property
     def start_offset(self) -> int:
@@ -167,7 +174,7 @@ def list_store(
     read_limits: ReadLimits | None = None,
 ) -> Store:
     """
-    List the store at *root*; `NotAStore` if it contains no files of a broker.
+    List the store at *root*; `WrongLocationError` if it contains no files of a broker.
 
     *commitlog* names the directories of a log elsewhere; several are one log, sorted by file name. *options* are the
     settings of file systems; *read_limits* limits the reading of local files next to a running broker.
@@ -177,7 +184,13 @@ def list_store(
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     files = list(list_files_below(root, storage))
-    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.facts.kind in LOG_KINDS]
+    logs = [file for file in files if file.facts.kind in LOG_KINDS]
+    if commitlog:
+        elsewhere = list(_elsewhere(commitlog, storage))
+        own = next((file for file in logs if file.facts.kind is FileKind.COMMITLOG), None)
+        if own is not None and not elsewhere:
+            raise _no_segment_error(commitlog, own)
+        logs = elsewhere or logs  # the configured directory of a DLedger broker is empty: its log is in another one
     overlapping = tuple(_find_overlapping(order_segments(logs), storage))
     not_in_log = {segment.location for segment in overlapping}
     store = Store(
@@ -196,8 +209,19 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
             raise IsTierError(
                 "tiered storage, which this command does not support; use `ingest`, `verify` or `dump`", None, root
             )
-        raise NotAStore(f"not a store root: {lacking}", None, root)
+        raise WrongLocationError(f"not a store root: {lacking}", None, root)
     return store
+
+
+def _no_segment_error(directories: Sequence[str], own: StoredFile) -> WrongLocationError:
+    """Return the error for directories of a log without segments, while the store has the segment *own*."""
+    folder, _, _ = own.location.rpartition("/")
+    reason = (
+        "no segment of the log is in this directory, which --commitlog or the broker's configuration file names, but "
+        f"{folder} has segments. Is the log's disk mounted? To read the segments in the store, pass "
+        f"--commitlog {quote(folder)}"
+    )
+    return WrongLocationError(reason, None, ", ".join(directories))
 
 
 def relist_store(store: Store) -> Store:

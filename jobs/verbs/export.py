@@ -113,7 +113,7 @@ def export(  # noqa: PLR0913 - one argument an option
 
         with raise_as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
             condition = parse_condition(where)
-    workers = start_workers(engine, *(place.commitlog or [place.location]))
+    workers = start_workers(engine, *(place.commitlog or [place.location]), is_deep=not place.commitlog)
 
     from jobs.export import ANY_TIME
     from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export

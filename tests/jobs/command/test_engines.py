@@ -228,8 +228,10 @@ def test_subdirectories_of_a_directory_of_the_log_are_not_listed(store: Path, tm
     (tmp_path / "log" / "inner").mkdir()
     with patch("os.scandir", wraps=os.scandir) as listed:
         found = list_store(str(store), commitlog=[str(tmp_path / "log")])
+        size = count_stored_bytes(str(tmp_path / "log"), is_deep=False)
 
     assert len(found.segments) == 4
+    assert size == count_stored_bytes(str(tmp_path / "log"))
     assert not any("inner" in str(call.args[0]) for call in listed.call_args_list)
 
 
