@@ -1,5 +1,6 @@
 """Table snapshots; a run caches them instead of opening its tables repeatedly."""
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -71,8 +72,35 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
                         f"{entry.path}: larger than {_LARGEST_HINT:,} bytes, so it is not a valid checkpoint hint. "
                         "Delete it; Delta does not require it"
                     )
+                if entry.name == _LAST_CHECKPOINT:
+                    _refuse_shortened_checkpoint(Path(entry.path))
     with deltalake_errors_as_oserror(location, options, "read"):
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+
+
+def _refuse_shortened_checkpoint(hint: Path) -> None:
+    """Raise `OSError` if a checkpoint lacks files that its *hint* counts: `deltalake` would omit their rows."""
+    from pyarrow import parquet  # lazy import: a table with few commits has no checkpoint
+
+    try:
+        known = json.loads(hint.read_bytes())
+        path = hint.with_name(f"{known['version']:020d}.checkpoint.parquet")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # Delta ignores an invalid hint
+        return
+    try:
+        with parquet.ParquetFile(path) as checkpoint:
+            paths = checkpoint.read(["add.path"]).flatten().column(0)
+    except FileNotFoundError:  # replaced in the meantime, or a checkpoint of several files
+        return
+    except (pa.ArrowException, OSError, IndexError) as error:
+        raise OSError(f"{path}: this checkpoint cannot be read: {str(error).partition(chr(10))[0]}") from error
+    found = len(paths) - paths.null_count
+    expected = known.get("numOfAddFiles", found)  # other engines may omit it
+    if found != expected:
+        raise OSError(
+            f"{path}: this checkpoint lists {found:,} files of the table, but {expected} according to {hint.name}. One "
+            "of the two is damaged. Restore the table from a backup"
+        )
 
 
 def refuse_files_elsewhere(snapshot: DeltaTable, paths: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
@@ -103,6 +104,35 @@ def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake:
         for opened in (open_table, partial(open_table, own=True)):
             with pytest.raises(OSError, match="the Delta log cannot be read"):
                 opened(lake, NAME)
+
+
+@pytest.mark.parametrize("loss", ["rows", "values", "column"])
+def test_a_checkpoint_that_lacks_files_is_reported(loss: str, lake: Lake, tmp_path: Path) -> None:
+    """Without its commits, such a table looked empty."""
+    table = DeltaTable(tmp_path / NAME)
+    table.create_checkpoint()
+    log = tmp_path / NAME / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    assert numbers(open_table(lake, NAME)) == [1]
+    checkpoint = log / f"{0:020d}.checkpoint.parquet"
+    rows = pq.read_table(checkpoint)
+    add = rows.column("add").combine_chunks()
+    fields = [field.with_nullable(nullable=True) for field in add.type]
+    hidden = pa.StructArray.from_arrays(
+        [add.field(number) for number in range(len(fields))], fields=fields, mask=pa.array([True] * len(add))
+    )
+    number = rows.schema.names.index("add")
+    pq.write_table(
+        {
+            "rows": rows.filter(pc.is_null(rows["add"])),
+            "values": rows.set_column(number, "add", hidden),
+            "column": rows.drop_columns(["add"]),
+        }[loss],
+        checkpoint,
+    )
+
+    with pytest.raises(OSError, match=f"^{checkpoint}: this checkpoint"):
+        open_table(lake, NAME)
 
 
 def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, tmp_path: Path) -> None:
