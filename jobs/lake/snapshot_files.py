@@ -46,7 +46,10 @@ _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itse
 _BATCH_ROWS = 1 << 16
 _WHOSE = "store_id"
 _TIMES = "us"  # Spark writes times in 96 bits; Arrow's default, nanoseconds, covers only 1677 to 2262
-_READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
+_LAYOUT = ds.ParquetFileFormat(
+    ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES),
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+)
 
 
 class DamagedFileError(OSError):
@@ -186,7 +189,7 @@ def find_damaged_file(lake: Lake, files: Iterable[str], seconds: float) -> str |
     for file in files:
         try:
             with _naming_damaged_files(lake.locate(file), "this file"), lake.open_arrow_file(file) as source:
-                for _ in pq.ParquetFile(source).iter_batches():
+                for _ in pq.ParquetFile(source, page_checksum_verification=True).iter_batches():
                     if monotonic() > last_moment:
                         return None
         except OSError:  # the file that the caller reports
@@ -213,7 +216,7 @@ def read_batches(
     start = 0  # the place of a row group's first row in the file
     path = f"{table.name}/{file.path}"
     with _naming_damaged_files(lake.locate(path), "this file of the lake"), lake.open_arrow_file(path) as source:
-        parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
+        parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES, page_checksum_verification=True)
         there = [name for name in schema.names if name in parquet.schema_arrow.names]
         for number in range(parquet.num_row_groups):
             group = parquet.metadata.row_group(number)
@@ -286,17 +289,16 @@ def _read_rows(
     else:
         filesystem = fs.SubTreeFileSystem(object_key(uri), arrow_filesystem(uri, lake.options))
     schema = pa.schema(snapshot.schema())
-    layout = ds.ParquetFileFormat(_READ_OPTIONS)
     stored = {file.path: file for file in list_snapshot_files(lake, snapshot)}
     fragments = [
-        layout.make_fragment(path, filesystem, partition_expression=_bounds_of_file(file, schema))
+        _LAYOUT.make_fragment(path, filesystem, partition_expression=_bounds_of_file(file, schema))
         for path, file in stored.items()
     ]
-    dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
+    dataset = ds.FileSystemDataset(fragments, schema, _LAYOUT, filesystem)
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].kept_row_mask is None and not only_deleted]
     with _naming_damaged_files(_decode_uri(uri).rstrip("/"), "a file of this table"):
-        tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
+        tables = [ds.FileSystemDataset(whole, schema, _LAYOUT, filesystem).to_table(columns, where)]
     asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:

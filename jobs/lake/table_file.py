@@ -223,6 +223,7 @@ def open_parquet_writer(
         compression_level=dict.fromkeys(compressed, COMPRESSION_LEVEL),
         write_statistics=[name for name in table.columns_with_limits if name in schema.names],
         store_schema=False,
+        write_page_checksum=True,
         use_dictionary=list(_dictionary_columns(table)),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
         bloom_filter_options={name: {"ndv": rows_per_group, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},

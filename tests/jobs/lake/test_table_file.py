@@ -19,14 +19,21 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake import upkeep
-from jobs.lake.commit import STATISTICS_PROPERTY, commit_rows, ensure_table
+from jobs.lake.commit import STATISTICS_PROPERTY, commit, commit_rows, ensure_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches
+from jobs.lake.snapshot_files import (
+    SnapshotFile,
+    find_damaged_file,
+    list_snapshot_files,
+    read_batches,
+    read_rows_where,
+)
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
-from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
+from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, TABLES_BY_NAME, Table
 from jobs.lake.upkeep import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files
 from rmq_formats.arrow import column, required
 from tests.support.lakes import dataset_of, ingest_store, rows_of
+from tests.support.stores import flip
 
 _RANDOM = random.Random(4711)
 _WHOSE = {"broker": "b", "store_id": "s"}
@@ -67,6 +74,26 @@ def test_incompressible_bodies_are_stored_uncompressed(tmp_path: Path, bodies: l
     assert codecs.pop("body") == codec
     assert set(codecs.values()) == {"ZSTD"}
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
+
+
+def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
+    """Parquet's readers ignore it in a body or a number, unless the page has a checksum."""
+    lake, bodies = Lake(str(tmp_path)), [_RANDOM.randbytes(900) for _ in range(500)]
+    snapshot = ensure_table(lake, _TABLE)
+    action = _action(tmp_path, physical_offset=list(range(500)), body=bodies)
+    assert action is not None
+    commit(lake, _TABLE, [action], ("s", 1), {})
+    snapshot.update_incremental()
+    path = tmp_path / _TABLE.name / action.path
+    (file,) = list_snapshot_files(lake, snapshot, _TABLE)
+    flip(path, path.read_bytes().index(bodies[250]) + 5)
+
+    with pytest.raises(OSError, match=path.name):
+        list(read_batches(lake, _TABLE, file, ("body",)))
+    with patch.dict(TABLES_BY_NAME, {_TABLE.name: _TABLE}), pytest.raises(OSError, match=str(path.parent)):
+        read_rows_where(lake, snapshot, ["body"])
+    assert find_damaged_file(lake, [f"{_TABLE.name}/{path.name}"], 10) is not None
+    assert sum(batch.num_rows for batch in read_batches(lake, _TABLE, file, ("physical_offset",))) == 500
 
 
 def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
