@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need it (`make test-fast` skips these); each golden store is unpacked once."""
+"""Options and shared fixtures: one Spark session (`make test-fast` skips its tests), golden stores unpacked once."""
 
 import gc
 import os
@@ -19,16 +19,15 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from tests.golden import StoreOf, unpack, unpack_situation
-from tests.sampling import SEED, deselect_what_is_not_sampled
+from tests.sampling import SEED, deselect_unsampled
 from tests.support.commands import Run, runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-# What a statement of Spark costs where tables have some rows: 50 tasks for each look at a Delta log, and compiled code
-# for each plan.
-_SMALL = {
+# Without these, each statement on a small table runs 50 tasks for its Delta log and compiles code for its plan.
+_SETTINGS_FOR_SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -36,7 +35,7 @@ _SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
-# Hypothesis would draw constants from the modules that this worker has imported, so every run would have other
+# Hypothesis would draw constants from the modules that this worker has imported, so every run would have different
 # examples. No setting turns that off; the list of constants is empty until Hypothesis reads the first module.
 providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - see above
 # The first call of a compiled function compiles it, so its duration says nothing about the example.
@@ -44,50 +43,50 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
-_PLACE: Final = Path("/dev/shm")
+_MEMORY_FOLDER: Final = Path("/dev/shm")
 _PREFIX: Final = "tests-of-"  # and the number of the process
-_ROOM: Final = 8 << 30
-_MEMORY: Final = 12 << 30
-"""Bytes that must be free: a session writes some two GiB, and memory is for brokers and JVMs as well."""
+_MIN_FREE_DISK: Final = 8 << 30
+_MIN_FREE_MEMORY: Final = 12 << 30
+"""Bytes that must be free: a session writes about two GiB, and brokers and JVMs need memory as well."""
 
 
 @contextmanager
 def _writing_in_memory() -> Iterator[None]:
-    """Have this process and those it starts make temporary files in memory, if it has room and TMPDIR says nothing."""
-    _delete_what_killed_runs_left()
+    """Write temporary files of this process and its children to memory, if there is enough and TMPDIR is not set."""
+    _delete_folders_of_killed_runs()
     if "TMPDIR" in os.environ or not _has_room():
         yield
         return
     prefix = f"{_PREFIX}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(dir=_PLACE, prefix=prefix, ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o1777)  # as /tmp is: some tests act as another user
+    with tempfile.TemporaryDirectory(dir=_MEMORY_FOLDER, prefix=prefix, ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)  # like /tmp, because some tests act as another user
         places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": folder}
         with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", folder):
             yield
 
 
-def _delete_what_killed_runs_left() -> None:
-    for folder in _PLACE.glob(f"{_PREFIX}*-*"):
+def _delete_folders_of_killed_runs() -> None:
+    for folder in _MEMORY_FOLDER.glob(f"{_PREFIX}*-*"):
         if not Path("/proc", folder.name.removeprefix(_PREFIX).split("-")[0]).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
+            shutil.rmtree(folder, ignore_errors=True)  # folders of other users remain
 
 
 def _has_room() -> bool:
     try:
-        place, memory = os.statvfs(_PLACE), Path("/proc/meminfo").read_text()
+        disk, memory = os.statvfs(_MEMORY_FOLDER), Path("/proc/meminfo").read_text()
     except OSError:
         return False
     available = re.search(r"^MemAvailable: *(\d+) kB$", memory, re.MULTILINE)
     return (
-        not place.f_flag & os.ST_NOEXEC
-        and place.f_bavail * place.f_frsize >= _ROOM
+        not disk.f_flag & os.ST_NOEXEC
+        and disk.f_bavail * disk.f_frsize >= _MIN_FREE_DISK
         and available is not None
-        and int(available[1]) << 10 >= _MEMORY
+        and int(available[1]) << 10 >= _MIN_FREE_MEMORY
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # workers write where the process says that started them
+    if not hasattr(config, "workerinput"):  # workers use the folder of the process that started them
         stack = ExitStack()
         stack.enter_context(_writing_in_memory())
         config.add_cleanup(stack.close)
@@ -108,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     one JVM, which take longest, then those of each other file, the files with most tests first.
     """
     if not config.getoption("whole"):
-        deselect_what_is_not_sampled(config, items)
+        deselect_unsampled(config, items)
     for item in items:
         uses_spark = "spark" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
@@ -127,7 +126,7 @@ def _group_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check that the scheduler sees the groups, and exclude what was collected from garbage collection."""
+    """Check that the scheduler sees the groups, and exclude collected tests from garbage collection."""
     if session.config.getoption("loadgroup", default=False):
         assert [] == [item.nodeid for item in session.items if not item.nodeid.endswith(f"@{_group_of(item)}")]
     gc.collect()
@@ -135,8 +134,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @contextmanager
-def _imports_as_before() -> Iterator[None]:
-    """Remove the variable that Spark sets for its own programs: those that tests start import from their own cwd."""
+def _restore_import_path() -> Iterator[None]:
+    """Remove a variable that Spark sets, so that programs of tests can import modules from their working directory."""
     before = {name: value for name, value in os.environ.items() if name == _SAFE_PATH}
     yield
     os.environ.pop(_SAFE_PATH, None)
@@ -144,27 +143,27 @@ def _imports_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _imports_as_at_the_start() -> Iterator[None]:
-    with _imports_as_before():
+def _restored_import_path() -> Iterator[None]:
+    with _restore_import_path():
         yield
 
 
 @pytest.fixture(autouse=True)
-def _engine_as_in_a_process_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a test that asks for no session choose its engine as if no test before it had started one."""
+def _engine_of_new_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test without a session choose its engine as if no earlier test had started a session."""
     if "spark" not in request.fixturenames:
         monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
 
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Start the session that the launcher would start, with two cores, and settings for small tables."""
+    """Start a session like the launcher, with two cores and settings for small tables."""
     from jobs.launch.session import close, spark_session
 
     options = ["--master", "local[2]"]
-    for name, value in _SMALL.items():
+    for name, value in _SETTINGS_FOR_SMALL_TABLES.items():
         options += ["--conf", f"{name}={value}"]
-    with _imports_as_before():
+    with _restore_import_path():
         session = spark_session("tests", spark_options=options)
     yield session
     close()
@@ -177,17 +176,17 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def own_session(spark: "SparkSession") -> "SparkSession":
-    """Give a session whose temporary views no other test sees."""
+    """Return a session with its own temporary views."""
     return spark.newSession()
 
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
-    """Give a real broker's store by name; it is shared, so copy it before you change anything."""
+    """Return the store of a real broker by name; it is shared, so copy it before you change anything."""
     return cache(partial(unpack, folder=tmp_path_factory.mktemp("golden")))
 
 
 @pytest.fixture(scope="session")
 def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
-    """Give what a real broker left in a situation by name: `store/` and more; copy it before you change anything."""
+    """Return the folder of a situation by name, with `store/`; it is shared, so copy it before you change anything."""
     return cache(partial(unpack_situation, folder=tmp_path_factory.mktemp("situations")))

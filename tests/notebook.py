@@ -1,8 +1,8 @@
 """
-Runs docs/notebook.ipynb in a real Jupyter kernel; `python -m tests.notebook` writes the outputs into it.
+Run docs/notebook.ipynb in a Jupyter kernel: `python -m tests.notebook` writes the outputs into the notebook.
 
-The kernel is that of any Python with ipykernel: `python -m tests.notebook --python FILE --work DIR` prints what each
-cell shows there, as JSON.
+`python -m tests.notebook --python FILE --work DIR` uses the kernel of another Python with ipykernel, and prints the
+output of each cell as JSON.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 _TIME = re.compile(r"\((?:\d+ min )?[\d.,]+ s\b")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SECONDS = 900  # of a cell, on a busy machine
+_TIMEOUT_S = 900  # for a cell, on a busy machine
 
 
 def cells() -> list[dict[str, Any]]:
@@ -31,15 +31,15 @@ def cells() -> list[dict[str, Any]]:
     return [cell for cell in document["cells"] if cell["cell_type"] == "code"]
 
 
-def recorded() -> list[str]:
+def recorded_outputs() -> list[str]:
     return ["".join(line for output in cell["outputs"] for line in output["text"]).rstrip() for cell in cells()]
 
 
-def shown(python: str, work: Path, path: str = "") -> list[str]:
+def run_notebook(python: str, work: Path, path: str = "") -> list[str]:
     """
-    Run the notebook with *python*, its files in *work*; return what each cell shows: output, then its last value.
+    Run the notebook with *python*, its files in *work*; return the output and the last value of each cell.
 
-    *path* is where that Python finds more packages.
+    *path* is the PYTHONPATH of the kernel.
     """
     document = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as kernels:
@@ -47,9 +47,9 @@ def shown(python: str, work: Path, path: str = "") -> list[str]:
         manager = AsyncKernelManager(
             kernel_name="ours", kernel_spec_manager=KernelSpecManager(kernel_dirs=[kernels], ensure_native_kernel=False)
         )
-        NotebookClient(document, km=manager, timeout=_SECONDS).execute()
+        NotebookClient(document, km=manager, timeout=_TIMEOUT_S).execute()
     ran = [cell for cell in document.cells if cell.cell_type == "code"]
-    return [settled("".join(map(_text, cell.outputs)), work) for cell in ran]
+    return [replace_volatile("".join(map(_text, cell.outputs)), work) for cell in ran]
 
 
 def _describe_kernel(folder: Path, python: str, environment: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
     return f"{output.data['text/plain']}\n"
 
 
-def settled(text: str, work: Path) -> str:
+def replace_volatile(text: str, work: Path) -> str:
     """Replace the parts of the output that differ between runs."""
     text = _UUID.sub("00000000-…", text.replace(str(work), "/tmp/notebook"))
     text = _TIME.sub("(… s", text)
@@ -94,7 +94,7 @@ def main() -> None:
     given = options.parse_args()
     os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        texts = shown(given.python, given.work or Path(folder), given.path)
+        texts = run_notebook(given.python, given.work or Path(folder), given.path)
     if given.work:
         json.dump(texts, sys.stdout)
     else:

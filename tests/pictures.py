@@ -15,7 +15,7 @@ from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 from tests.golden import unpack
 from tests.support.browser import browser
-from tests.support.pages import served
+from tests.support.pages import serve_pages
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 WIDTHS = (1280, 768, 390)
@@ -49,7 +49,7 @@ def picture_pages(pictures: Path) -> None:
         shutil.rmtree(store / "consumequeue" / "T3" / "1")
         for kind, shots in SHOTS.items():
             named = patch.dict("os.environ", RMQ_LAKE_PROGRAM="rmq-lake")
-            with named, served(folder / kind) as pages, browser() as page:
+            with named, serve_pages(folder / kind) as pages, browser() as page:
                 page.open(pages.address)
                 message = (
                     "/message?" + pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
@@ -58,7 +58,9 @@ def picture_pages(pictures: Path) -> None:
                     page.resize(width, dark=dark)
                     page.open(f"{pages.base}{path.replace('MESSAGE', message)}")
                     page.value(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{folder}', '/data')")
-                    (pictures / f"browse-{kind}-{view}.png").write_bytes(page.look(width, height=1100, dark=dark))
+                    (pictures / f"browse-{kind}-{view}.png").write_bytes(
+                        page.take_screenshot(width, height=1100, dark=dark)
+                    )
 
 
 if __name__ == "__main__":

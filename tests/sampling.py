@@ -24,7 +24,7 @@ def sample(
     """Return *count* cases and those of *always*.
 
     Ids have parts, such as release and scenario in `b551-crash-after`. The next case is always one whose parts are
-    rarest among those chosen, so that few cases have every part; the rest is left to a hash of the seed.
+    rarest among those chosen, so that few cases cover all parts; a hash of the seed decides between equal cases.
     """
     left = sorted(set(cases), key=lambda case: sha256(f"{seed} {salt} {case}".encode()).digest())
     if unknown := set(always) - set(left):
@@ -39,21 +39,21 @@ def sample(
     return chosen
 
 
-def some_often(cases: Iterable[T], *often: T) -> list[ParameterSet]:
-    """Return the cases of a parameter, of which all but a few are left to `make test-campaign`."""
+def mark_campaign_except(cases: Iterable[T], *often: T) -> list[ParameterSet]:
+    """Return the cases of a parameter; all except *often* run only in `make test-campaign`."""
     return [pytest.param(case, marks=[] if case in often else pytest.mark.campaign) for case in cases]
 
 
-def on_any_worker(cases: Iterable[T]) -> list[ParameterSet]:
-    """Return the cases of a parameter, each as a group of its own: whichever worker is free runs it."""
+def spread_over_workers(cases: Iterable[T]) -> list[ParameterSet]:
+    """Return the cases of a parameter, each in its own group, so that any free worker runs it."""
     return [pytest.param(case, marks=pytest.mark.xdist_group(f"case {number}")) for number, case in enumerate(cases)]
 
 
-def deselect_what_is_not_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
+def deselect_unsampled(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = " ".join(config.args)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        is_chosen = item.nodeid in named or item.get_closest_marker("campaign")  # a campaign has every case
+        is_chosen = item.nodeid in named or item.get_closest_marker("campaign")  # a campaign runs every case
         if item.get_closest_marker("sample") and not is_chosen:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left: set[pytest.Item] = set()

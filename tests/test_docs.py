@@ -1,4 +1,4 @@
-"""The documentation compared with the code."""
+"""Compare the documentation with the code."""
 
 import pkgutil
 import re
@@ -45,7 +45,7 @@ _CELLS = attrgetter("offset", "size", "name", "kind", "meaning")
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
-# The same fields with a longer address, or the beginning of another layout.
+# Layouts with the same fields and a longer address, or with the first fields of another layout.
 VARIANTS = re.compile(r"RECORD\[(16|32|48)\]|HEAD$|_ID\[16\]")
 
 
@@ -98,7 +98,7 @@ def test_modules_named_in_pages_exist() -> None:
     named = [
         (page, path)
         for page in PAGES
-        if page.stem != "CHANGELOG"  # it speaks of the past
+        if page.stem != "CHANGELOG"  # it describes earlier versions
         for path in re.findall(r"`([\w./-]+\.py)`", page.read_text())
     ]
 

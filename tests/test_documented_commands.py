@@ -1,4 +1,4 @@
-"""Every documented command is run and prints what its page shows, as do the scripts for schedulers."""
+"""Run every documented command, and compare its output with its page; test the scripts for schedulers."""
 
 import importlib.util
 import subprocess
@@ -13,51 +13,53 @@ from tests.support.commands import ROOT, Outcome, Run
 from tests.support.lakes import table_of
 from tests.support.recipes import make_recipe_data
 from tests.support.scenes import (
-    OURS,
+    OWN_PROGRAMS,
     TRANSLATIONS,
-    Shown,
-    bare,
+    ShownCommand,
     check_scene,
+    command_text,
     commands,
     fences,
-    name_of,
+    make_scene_folder,
+    scene_name,
     scenes,
-    world_of,
 )
 
 
-@pytest.mark.parametrize("scene", scenes(), ids=name_of)
+@pytest.mark.parametrize("scene", scenes(), ids=scene_name)
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
-    scene: list[Shown], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: list[ShownCommand], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one directory, one after the other, with the exit code that its comment names (0 where it names none)."""
+    """The commands of a scene run in one directory, in order; the expected exit code is in a comment, else it is 0."""
     monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
-    world = world_of(scene, tmp_path)
+    scene_folder = make_scene_folder(scene, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHELL", "/bin/bash")
 
-    def run_shown(shown: Shown, words: list[str]) -> Outcome:
-        monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
-        if words[0] in OURS:
+    def run_shown(command: ShownCommand, words: list[str]) -> Outcome:
+        monkeypatch.setenv("RMQ_LAKE_PROGRAM", command.text.partition(" ")[0])
+        if words[0] in OWN_PROGRAMS:
             return run(*words[1:])
         if words[0] == "make":
             # `-n` checks only that the target exists; the targets are these tests themselves.
             done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False, text=True)
             return Outcome(done.returncode, "", "")
         if words[:2] == ["python", "-m"]:
-            # Benchmarks and generators have tests of their own: here, that the module is there.
+            # Benchmarks and generators have their own tests; here, the module must exist.
             return Outcome(int(importlib.util.find_spec(words[2]) is None), "", "")
-        done = subprocess.run(["bash", "-c", shown.text], capture_output=True, check=False, text=True)
+        done = subprocess.run(["bash", "-c", command.text], capture_output=True, check=False, text=True)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
-    check_scene(scene, world, run_shown)
+    check_scene(scene, scene_folder, run_shown)
 
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None:
-    """The commands of the original are run by the test above. Sections may differ between languages."""
-    original, translated = ({(bare(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page))
+    """The test above runs the commands of the original. Sections may differ between languages."""
+    original, translated = (
+        {(command_text(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page)
+    )
 
     assert translated
     assert translated <= original
@@ -72,7 +74,7 @@ _QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}
 
 @pytest.mark.parametrize("code", ExitCode)
 def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCode) -> None:
-    """The page's own scripts, with a launcher that says a line on each stream and ends with each code."""
+    """Runs the scripts of the page with a launcher that prints a line on each stream and ends with each exit code."""
     launcher, wrapper = tmp_path / "spark-submit.sh", tmp_path / "ingest-from-cron"
     launcher.write_text(f"#!/bin/sh\necho data\necho trouble >&2\nexit {int(code)}\n")
     texts = {language: text.replace(_COMMAND, str(launcher)) for language, text in _FENCES}
@@ -82,11 +84,11 @@ def test_cron_mails_and_pods_fail_only_for_problems(tmp_path: Path, code: ExitCo
     (pod,) = yaml.safe_load(texts["yaml"])["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
 
     mailed = subprocess.run([wrapper], capture_output=True, text=True, check=False)
-    ended = subprocess.run([*pod["command"], *pod["args"]], capture_output=True, check=False)
+    status = subprocess.run([*pod["command"], *pod["args"]], capture_output=True, check=False)
 
-    told = (0, "") if code in _QUIET else (int(code), f"data\ntrouble\nexit code {int(code)}\n")
-    assert (*told, "") == (mailed.returncode, mailed.stdout, mailed.stderr)
-    assert told[0] == ended.returncode
+    expected = (0, "") if code in _QUIET else (int(code), f"data\ntrouble\nexit code {int(code)}\n")
+    assert (*expected, "") == (mailed.returncode, mailed.stdout, mailed.stderr)
+    assert expected[0] == status.returncode
 
 
 def _successful_exit_codes(text: str) -> set[ExitCode]:
@@ -101,13 +103,13 @@ def test_systemd_fails_only_for_problems() -> None:
     assert _QUIET - {ExitCode.CLEAN} == _successful_exit_codes(_UNITS["rocketmq-lake.service"])
 
 
-def test_the_unit_that_follows_starts_again_after_a_failure_and_while_another_run_is_active() -> None:
-    """Else it would stay stopped, without an alert, if it is started during a run of the timer."""
+def test_the_following_unit_restarts_after_a_failure_or_if_another_run_is_active() -> None:
+    """Otherwise, a unit that is started during a run of the timer would stop without an alert."""
     text = (ROOT / "conf" / "rocketmq-lake-follow.service").read_text()
 
     assert "Restart=on-failure" in text.splitlines()
-    ended = {ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.INTERRUPTED}
-    assert ended == _successful_exit_codes(text)
+    status = {ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.INTERRUPTED}
+    assert status == _successful_exit_codes(text)
 
 
 def test_the_deletion_script_deletes_the_rows_of_the_selected_messages_only(run: Run, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from benchmarks.__main__ import PROGRAMS, command
 from tests.golden import unpack
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.support.commands import ROOT
-from tests.support.released import environment_of_a_stranger, fill_cache, pip_cache, without_network
+from tests.support.released import copy_jars, environment_of_new_user, pip_cache, without_network
 
 _ENTRY = re.compile(
     r"^([\w.-]+)==(\S+)(?: ; ([^\\\n]+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
@@ -64,11 +64,11 @@ def test_every_dependency_is_locked() -> None:
 
 
 def test_recipes_import_only_packages_that_users_have() -> None:
-    """A module of the tests once imported a development package, so no recipe ran in the released environment."""
+    """A test module once imported a development package, so recipes failed in the released environment."""
     ours = {*locked("requirements.lock"), "rocketmq-lake"}
     installed = packages_distributions()
     known = {module for module, names in installed.items() if ours & {one.lower().replace("_", "-") for one in names}}
-    foreign = sorted({*installed} - known - {"pandas"})  # pyarrow asks any module of this name for its version
+    foreign = sorted({*installed} - known - {"pandas"})  # pyarrow reads the version of any module of this name
     program = f"import sys; sys.modules.update(dict.fromkeys({foreign})); import tests.support.recipes"
 
     done = run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -81,21 +81,21 @@ _HOME = "/opt/rocketmq-lake"  # in the image
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the Dockerfile's instructions, lines that go on put together."""
+    """Return the instructions of the Dockerfile, with continuation lines joined."""
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = filter(None, text.replace("\\\n", " ").splitlines())
     return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
 
 
 @pytest.mark.released
-@pytest.mark.campaign  # an environment of its own, and its first compilation: minutes; `make test-released` has it
+@pytest.mark.campaign  # creating its environment takes minutes; `make test-released` also runs it
 @pytest.mark.timeout(1800)
 def test_the_container_image_runs_without_a_network(tmp_path: Path) -> None:
     offline = without_network()
     image, store = tmp_path / "image", unpack("b533-base", tmp_path)
     image.mkdir()
-    environment = dict(environment_of_a_stranger(tmp_path / "home", PIP_CACHE_DIR=pip_cache()))
-    fill_cache(image / "cache" / "jars")
+    environment = dict(environment_of_new_user(tmp_path / "home", PIP_CACHE_DIR=pip_cache()))
+    copy_jars(image / "cache" / "jars")
     start: dict[str, list[str]] = {}
     for name, value in instructions():
         here = value.replace(_HOME, str(image))
@@ -131,7 +131,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some_often(PROGRAMS, "ingest", "verify", "query-lake"))
+@pytest.mark.parametrize("name", mark_campaign_except(PROGRAMS, "ingest", "verify", "query-lake"))
 def test_every_benchmark_runs_and_states_its_environment(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = run(command(name, "tiny"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from tests.golden import unpack
-from tests.sampling import on_any_worker, sample, some_often
+from tests.sampling import mark_campaign_except, sample, spread_over_workers
 from tests.support.commands import ROOT
 from tests.support.fault_draws import (
     Draw,
@@ -48,7 +48,7 @@ def test_no_verb_reports_a_problem_of_a_healthy_store(folder: Path, verb: str) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
-@pytest.mark.parametrize("every", some_often((1, 4), 4))
+@pytest.mark.parametrize("every", mark_campaign_except((1, 4), 4))
 def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: int) -> None:
     rows = list(matrix(folder, every))
     green = [fault for fault, cells in rows if not fault.unseen and cells["verify"].code is ExitCode.CLEAN]
@@ -64,7 +64,7 @@ def _violations(past: str) -> list[Violation]:
     return find_violations(Draw.parse(draw), CHECKS[what])
 
 
-@pytest.mark.parametrize("past", on_any_worker(sorted(_OFTEN)))
+@pytest.mark.parametrize("past", spread_over_workers(sorted(_OFTEN)))
 def test_random_cases_that_failed_before_pass(past: str) -> None:
     assert _violations(past) == []
 
@@ -84,13 +84,13 @@ def _check(what: str, seed: int, most: int = 4) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("seed", on_any_worker(range(33)))
+@pytest.mark.parametrize("seed", spread_over_workers(range(33)))
 def test_random_faults_break_no_rule(seed: int) -> None:
     _check("faults", seed)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("seed", on_any_worker(range(500_000, 500_006)))
+@pytest.mark.parametrize("seed", spread_over_workers(range(500_000, 500_006)))
 def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
     _check("repairs", seed)
 

@@ -24,14 +24,14 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 
 PAGES = [
-    pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))  # each on whichever worker is free
+    pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))  # any free worker runs the next page
     for page in sorted((Path(__file__).parent / "transcripts").glob("*.md"))
 ]
 _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
 _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
-_EXPANDED = re.compile(r"[$*?~{`\[!]")  # bash may put something else in the place of these
+_EXPANDED = re.compile(r"[$*?~{`\[!]")  # characters that bash may expand
 _SHELL = """
 fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
@@ -39,7 +39,7 @@ flip() { poke "$1" "$2" "$(printf %02x $((0x$(bytes "$1" "$2" 1) ^ $3)))"; }
 bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
 findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|NOT(E | [A-Z]+)) |^●|^[a-z-]+: '; }
 """
-_VOLATILE = (  # what differs from run to run, and what stands for it
+_VOLATILE = (  # output that differs from run to run, and its replacement
     (re.compile(r"\buser \d+, group \d+"), "user UID, group GID"),
     (re.compile(r"(?<=belong to user )\d+"), "UID"),
     (re.compile(r"^rmq-lake: compiling .*\n|(?<= s) \([^()]* of one-time compilation\)", re.MULTILINE), ""),
@@ -50,20 +50,20 @@ _VOLATILE = (  # what differs from run to run, and what stands for it
 _MOMENT = re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)?")
 
 
-def _dated(moment: re.Match[str]) -> str:
+def _replace_recent(moment: re.Match[str]) -> str:
     age = datetime.now(UTC).replace(tzinfo=None) - datetime.fromisoformat(moment[0][:19])
     return "NOW" if abs(age) < timedelta(days=1) else moment[0]
 
 
-def _timeless(text: str) -> str:
+def _replace_volatile(text: str) -> str:
     for pattern, name in _VOLATILE:
         text = pattern.sub(name, text)
     return text
 
 
-def _stable(text: str, folder: Path) -> str:
-    text = _timeless(text.replace(f"{folder}/", "").replace(str(folder), "."))
-    return "".join(f"{line.rstrip()}\n" for line in _MOMENT.sub(_dated, text).splitlines())
+def _normalize(text: str, folder: Path) -> str:
+    text = _replace_volatile(text.replace(f"{folder}/", "").replace(str(folder), "."))
+    return "".join(f"{line.rstrip()}\n" for line in _MOMENT.sub(_replace_recent, text).splitlines())
 
 
 def _words(line: str) -> list[str]:
@@ -77,8 +77,8 @@ def _run(command: str, run: Run) -> tuple[int, str]:
     program = _PROGRAM.fullmatch(command)
     if program:
         outcome = run(*_words(program[1]))
-        # A filter sees no times: else one that looks for a number would find it in the seconds of a slow machine.
-        code, text, command = int(outcome.code), _timeless(outcome.out + outcome.err), program[2]
+        # Durations are removed before filters, because a filter for a number might match one.
+        code, text, command = int(outcome.code), _replace_volatile(outcome.out + outcome.err), program[2]
     if command:
         shell = ["bash", "-c", _SHELL + command]
         done = subprocess.run(shell, input=text, stdout=-1, stderr=subprocess.STDOUT, check=False, text=True)
@@ -86,12 +86,12 @@ def _run(command: str, run: Run) -> tuple[int, str]:
     return code, text or ""
 
 
-def _played(console: str, run: Run, folder: Path) -> str:
+def _play_block(console: str, run: Run, folder: Path) -> str:
     lines = []
     for match in _COMMAND.finditer(console):
         command = _CODE.sub("", match[1])
         code, text = _run(command, run)
-        lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_stable(text, folder)}")
+        lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_normalize(text, folder)}")
     return f"```console\n{''.join(lines)}```"
 
 
@@ -105,27 +105,27 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
-    monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # a slow machine would show its progress
+    monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # no progress lines on slow machines
     monkeypatch.setattr("jobs.store.broker_config._WRITTEN_S", 0)  # no broker is writing these files
 
     def play(part: re.Match[str]) -> str:
         if part[1] is None:
-            return _played(part[2], run, folder)
+            return _play_block(part[2], run, folder)
         for path in (folder, tmp_path / "pristine"):
             shutil.rmtree(path, ignore_errors=True)
         pristine = tmp_path / "pristine"
         for number, name in enumerate(part[1].split()):
             place = golden(name)
-            is_store = not (place / "store").is_dir()  # and not the folder of one
+            is_store = not (place / "store").is_dir()  # not a folder that contains a store
             copy = pristine / (name if number else "store") if is_store else pristine
             shutil.copytree(place, copy, ignore=shutil.ignore_patterns("EXPECT*"), dirs_exist_ok=True)
         shutil.copytree(pristine, folder)
         monkeypatch.chdir(folder)
         return part[0]
 
-    played = _PART.sub(play, expected)
+    new_text = _PART.sub(play, expected)
 
     if pytestconfig.getoption("record"):
-        page.write_text(played, encoding="utf-8")
+        page.write_text(new_text, encoding="utf-8")
     else:
-        assert expected == played
+        assert expected == new_text

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from jobs.demo import extract
 
-StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: the place of a store, by its name
+StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return the folder of a store by its name
 
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
-FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # what operators do; geometry of their own
+FIELD = tuple(
+    name for name in ARCHIVES if name.startswith("field-")
+)  # situations in operation; each has its own geometry
 _FEATURES = frozenset(
     {
         "compaction", "configv2", "controller-failover", "cqcombine-rocksonly", "cqdouble", "cqdouble-later",
@@ -25,7 +27,7 @@ SITUATIONS = tuple(name for name in ARCHIVES if name.startswith("field-") or nam
 GOLDEN = tuple(name for name in ARCHIVES if name not in SITUATIONS)
 SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded" for name in GOLDEN}
 
-# A broker was killed, deleted old files, or wrote on while its store was copied. b533-crash-before was halted between
+# A broker was killed, deleted old files, or wrote while its store was copied. b533-crash-before was halted between
 # append and dispatch: its newest record is not in the index.
 DISTURBED = frozenset({"crash-after", "crash-later", "expired", "expired-logonly", "live"})
 UNDISTURBED = tuple(name for name in GOLDEN if SCENARIO[name] not in DISTURBED and name != "b533-crash-before")
@@ -49,7 +51,7 @@ def unpack(name: str, folder: Path) -> Path:
 
 
 def unpack_situation(name: str, folder: Path) -> Path:
-    """Unpack one of `SITUATIONS` into *folder*; return the directory that holds `store/` and what belongs to it."""
+    """Unpack one of `SITUATIONS` into *folder*; return the directory that contains `store/`."""
     place = folder / name
     extract(ARCHIVES[name], place if name.startswith("field-") else folder)
     return place
@@ -60,28 +62,28 @@ FEATURES = (
     *("b551-cqdouble-later-gap", "b551-indexrocks", "b551-lmq-rockscq", "b551-lmq-selective", "b551-rockscq-clean"),
     *("b551-rockscq-killed", "b551-rockscq-separate", "b551-timerrocks", "b551-transrocks", "b551-transrocks-killed"),
 )
-# Which run the disk is of: the last of four came after the copy.
+# The number of the run after which the disk was copied: the last of four came later.
 _RUN_ON_DISK = {"b551-cqdouble-later-gap": 2}
-# A clean stop of 5.5.1 checks transactions once more: half messages come again after the broker was asked.
+# A clean stop of 5.5.1 checks transactions again, so half messages are rewritten after the broker's answers.
 WRITTEN_BY_THE_STOP = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC"})
 
 
 class FeatureStore(NamedTuple):
-    """One store as the broker left it, and the broker's own answers."""
+    """A broker's store, and the broker's own answers."""
 
     root: Path
     expected: dict[str, Any]
 
     @property
-    def before_stop(self) -> dict[str, Any]:
+    def answers_before_stop(self) -> dict[str, Any]:
         runs = self.expected.get("runs")
         answers: dict[str, Any] = runs[-1] if runs else self.expected["beforeStop"]
         return answers
 
     @property
-    def of_disk(self) -> dict[str, Any]:
+    def answers_on_disk(self) -> dict[str, Any]:
         run = _RUN_ON_DISK.get(self.root.parent.name)
-        answers: dict[str, Any] = self.before_stop if run is None else self.expected["runs"][run]
+        answers: dict[str, Any] = self.answers_before_stop if run is None else self.expected["runs"][run]
         return answers
 
 
@@ -91,7 +93,7 @@ def unpack_feature(name: str, folder: Path) -> FeatureStore:
 
 
 def kill_with_database(root: Path, folder: Path) -> None:
-    """Leave a store as a killed broker would that had put no more into RocksDB than the database in *folder*."""
+    """Replace the RocksDB database of a store with that in *folder*, as if the broker had been killed at that time."""
     for file in (root / "consumequeue").iterdir():
         if file.is_file():
             file.unlink()

@@ -22,19 +22,19 @@ def broker(tmp_path: Path) -> Broker:
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Give a copy of what a broker of 5.3.3 left."""
+    """Copy a store of a broker of 5.3.3."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 @pytest.fixture
 def newer_store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Give a copy of what a broker of 5.5.1 left."""
+    """Copy a store of a broker of 5.5.1."""
     return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
 
 
 @pytest.fixture(scope="session")
 def newer_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the lake of what a broker of 5.5.1 left; it is shared, so copy it before you change anything."""
+    """Return the lake of a store of 5.5.1; it is shared, so copy it before you change anything."""
     lake = tmp_path_factory.mktemp("newer") / "lake"
     ingest_store(golden("b551-base"), lake, "b0", hash_slots=100, index_num=20)
     return lake
@@ -42,7 +42,7 @@ def newer_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def place(situation: StoreOf, tmp_path: Path) -> Path:
-    """Give a copy of what a broker of 5.5.0 left: its store, its tier, and its answers."""
+    """Copy the store, the tier and the recorded answers of a broker of 5.5.0."""
     return Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
 
 
@@ -53,7 +53,7 @@ def tier(place: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a file system of four MiB."""
+    """Mount a file system of four MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -62,7 +62,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
     yield place
-    # What an exception still holds, or a thread of a library, may have a file open there for a moment.
+    # An exception or a thread of a library may still keep a file open for a moment.
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 

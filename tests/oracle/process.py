@@ -21,7 +21,7 @@ from typing import Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 from tests.oracle.releases import class_path_of
-from tests.support.published import PLACE
+from tests.support.published import CACHE
 
 Value: TypeAlias = str | bytes | int | None
 Answer: TypeAlias = dict[str, str]
@@ -179,7 +179,7 @@ def _compiled_driver(release: str) -> Path:
     """Compile the driver for *release*, once for each state of its sources."""
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    classes = PLACE / release / f"driver-{digest}"
+    classes = CACHE / release / f"driver-{digest}"
     if classes.exists():
         return classes
     classes.parent.mkdir(parents=True, exist_ok=True)

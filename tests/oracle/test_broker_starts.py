@@ -58,7 +58,7 @@ from tests.support.fault_kinds import (
     plant_start_faults,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
-from tests.support.stores import flip, read_files_except_replaced
+from tests.support.stores import flip, read_store_files
 
 RELEASES = ("4.9.8", "5.3.3", "5.5.0")
 _GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_slots=100, index_entries=60)
@@ -376,8 +376,8 @@ def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden
     with running(_RELEASE) as driver:
         for number in scene.steps:
             scene.kill_before_step(number)
-            if read_files_except_replaced(scene.store) not in known:  # stores with the same bytes are started alike
-                known.append(read_files_except_replaced(scene.store))
+            if read_store_files(scene.store) not in known:  # stores with the same bytes are started alike
+                known.append(read_store_files(scene.store))
                 expected = healthy | _written(driver, scene, number)
                 with suppress(NotRepairableError):  # the broker wrote into a new file
                     undo(str(scene.store), scene.request.out)

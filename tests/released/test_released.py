@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebook import recorded
+from tests.notebook import recorded_outputs
 from tests.support.commands import ROOT, Outcome
 from tests.support.recipes import RECIPES, make_recipe_data
-from tests.support.released import (
-    Released,
-    environment_of_a_stranger,
-    pip_cache,
-    released,
-    without_network,
+from tests.support.released import Released, environment_of_new_user, pip_cache, released, without_network
+from tests.support.scenes import (
+    OWN_PROGRAMS,
+    ShownCommand,
+    check_scene,
+    commands,
+    make_scene_folder,
+    scene_name,
+    scenes,
 )
-from tests.support.scenes import OURS, Shown, check_scene, commands, name_of, scenes, world_of
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
 
@@ -43,17 +45,19 @@ def reader(user: Released) -> Released:
 
 # Those of some pages, which have every verb; `make test-released` has all, and other tests run all here.
 _SCENES = [
-    pytest.param(one, id=name_of(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
+    pytest.param(one, id=scene_name(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
     for one in scenes()
 ]
 
 
 @pytest.mark.parametrize("scene", _SCENES)
-def test_every_command_of_a_page_runs_as_typed_by_a_user(scene: list[Shown], user: Released, tmp_path: Path) -> None:
+def test_every_command_of_a_page_runs_as_typed_by_a_user(
+    scene: list[ShownCommand], user: Released, tmp_path: Path
+) -> None:
     """Each runs in its own process, in the order of the page, with the exit code and output that the page shows."""
 
-    def run_shown(shown: Shown, words: list[str]) -> Outcome:
-        if words[0] in OURS:
+    def run_shown(command: ShownCommand, words: list[str]) -> Outcome:
+        if words[0] in OWN_PROGRAMS:
             return user.run(words, tmp_path)
         if words[0] == "make":
             # `-n` checks only that the target exists; this test is one of them.
@@ -62,18 +66,18 @@ def test_every_command_of_a_page_runs_as_typed_by_a_user(scene: list[Shown], use
             # Benchmarks need the development environment, and hours; here, that the module is there.
             program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({words[2]!r}) is None)"
             return user.run([user.python, "-c", program], user.checkout)
-        return user.run(["bash", "-c", shown.text], tmp_path)
+        return user.run(["bash", "-c", command.text], tmp_path)
 
-    check_scene(scene, world_of(scene, tmp_path), run_shown)
+    check_scene(scene, make_scene_folder(scene, tmp_path), run_shown)
 
 
 def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
     """As called by Livy, EMR and operators of schedulers. The folder of the script and Python have an `inspect`."""
-    world = world_of(scenes()[0], tmp_path)
+    scene_folder = make_scene_folder(scenes()[0], tmp_path)
 
     def ingest(lake: str, *launcher: str | Path) -> Outcome:
         # With a JVM, which needs the JARs that Spark does not ship.
-        verb: list[str | Path] = ["ingest", world.store, "--lake", tmp_path / lake]
+        verb: list[str | Path] = ["ingest", scene_folder.store, "--lake", tmp_path / lake]
         return user.run([*launcher, *verb], tmp_path)
 
     own = ingest("first", "spark-submit", "--master", "local[2]", user.checkout / "jobs" / "main.py")
@@ -110,7 +114,7 @@ def test_the_notebook_runs_in_a_kernel(reader: Released, tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=client, timeout=3000)
 
     assert 0 == done.returncode, done.stderr[-4000:]
-    assert recorded() == json.loads(done.stdout.splitlines()[-1])
+    assert recorded_outputs() == json.loads(done.stdout.splitlines()[-1])
 
 
 _OTHER_PYSPARK = "pyspark==4.2.1"
@@ -118,20 +122,20 @@ _OTHER_PYSPARK = "pyspark==4.2.1"
 
 @pytest.mark.campaign
 def test_the_first_change_of_contributing_works(tmp_path: Path) -> None:
-    shown_there = [shown for shown in commands(ROOT / "CONTRIBUTING.md") if shown.section == "Your first change"]
+    shown_there = [command for command in commands(ROOT / "CONTRIBUTING.md") if command.section == "Your first change"]
     clone = ["git", "clone", "--quiet", str(ROOT), str(tmp_path / "rocketmq-lake")]
     subprocess.run(clone, check=True)
-    environment = environment_of_a_stranger(tmp_path / "home", PIP_CACHE_DIR=pip_cache())
-    for shown in shown_there[1:]:
+    environment = environment_of_new_user(tmp_path / "home", PIP_CACHE_DIR=pip_cache())
+    for command in shown_there[1:]:
         done = subprocess.run(
-            ["bash", "-c", shown.text],
+            ["bash", "-c", command.text],
             cwd=tmp_path / "rocketmq-lake",
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert shown.exit_code == done.returncode, f"{shown.text}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert command.exit_code == done.returncode, f"{command.text}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
 @pytest.mark.campaign

@@ -60,7 +60,7 @@ _MAX = ("00000002015478016d61780100000000", "0000000000008193" + "00000000000000
 
 
 def rows_of(store: FeatureStore, family: str) -> dict[bytes, bytes]:
-    rows = store.before_stop["rocksdbstore"][family]
+    rows = store.answers_before_stop["rocksdbstore"][family]
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in rows}
 
 

@@ -257,7 +257,7 @@ _NEEDED = [
 _OF_SPARK = ("hadoop-client-*", "py4j-*", "commons-logging-*", "slf4j-api-*")
 
 
-def fetched_iceberg() -> list[Path]:
+def fetch_iceberg() -> list[Path]:
     servlet = class_path("iceberg-rest-servlet", _SERVLET)
     return [*servlet, *class_path("iceberg-rest", _NEEDED, transitive=True)]
 
@@ -269,7 +269,7 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     port, token, process = launch_gateway(
         jarpath=str(next(jars.glob("py4j-*.jar"))),
         classpath=":".join(
-            map(str, [*fetched_iceberg(), *(jar for name in _OF_SPARK for jar in jars.glob(f"{name}.jar"))])
+            map(str, [*fetch_iceberg(), *(jar for name in _OF_SPARK for jar in jars.glob(f"{name}.jar"))])
         ),
         die_on_exit=True,
         enable_auth=True,

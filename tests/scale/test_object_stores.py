@@ -32,7 +32,7 @@ from jobs.store.workers import Item, Result, SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.jobs.lake.test_iceberg import configure, rows
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.scale.servers import (
     ACCESS_KEY,
     ACCOUNT,
@@ -272,7 +272,7 @@ def test_keys_from_each_source_open_a_store_and_are_never_printed(
     assert wrong not in denied.err
 
 
-@pytest.mark.parametrize("place", some_often(PLACES, "profile", "options"))
+@pytest.mark.parametrize("place", mark_campaign_except(PLACES, "profile", "options"))
 def test_keys_from_each_source_fill_a_spark_lake(place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path) -> None:
     options, environment = given(place, s3, tmp_path)
     report = tmp_path / "report"

@@ -26,9 +26,9 @@ from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.scale.servers import ADDRESS, S3Server, expected_rows
-from tests.support.http_server import answering
+from tests.support.http_server import run_http_server
 from tests.support.lakes import raw_rows
 from tests.support.other_engine import WITH_VECTORS, shared_lake
 
@@ -120,7 +120,7 @@ def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
 @contextmanager
 def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[Flaky]:
     server = Flaky(port, fails, kind)
-    with answering(server.answer, "HTTP/1.1") as address:
+    with run_http_server(server.answer, "HTTP/1.1") as address:
         server.port = int(address.rpartition(":")[2])
         yield server
 
@@ -130,7 +130,7 @@ OFFSETS = "SELECT physical_offset FROM messages ORDER BY physical_offset"
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", some_often(KINDS, "error", "cut off"))
+@pytest.mark.parametrize("kind", mark_campaign_except(KINDS, "error", "cut off"))
 def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, kind: str) -> None:
     """All clients retry. If a run fails nevertheless, the next one completes it."""
     prefix = "flaky-" + kind.replace(" ", "-")

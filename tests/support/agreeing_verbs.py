@@ -29,7 +29,7 @@ from tests.support.commands import overwrite, run_in_process
 from tests.support.fault_draws import DamagedStore, Violation
 from tests.support.fault_kinds import records_in
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.pages import rendered
+from tests.support.pages import render_page
 from tests.support.stores import find_newest_segment
 
 _TOPICS = 3  # of a store, each of which is queried
@@ -64,7 +64,7 @@ def browse_messages(option: str, place: str | Path) -> CommandResult:
     shown_place = Place(**{option.removeprefix("--"): str(place)})  # type: ignore[arg-type]  # text fields
     code, found, query = ExitCode.CLEAN, set[str](), ""
     while True:
-        reply = rendered(shown_place, f"/messages?{query}")
+        reply = render_page(shown_place, f"/messages?{query}")
         page = reply.text
         if reply.status != HTTPStatus.OK or '<span class="severity gap">' in page:
             code = ExitCode.DAMAGE

@@ -1,4 +1,4 @@
-"""Remote control of a real Chromium: loaded resources, content and layout of pages."""
+"""Control a real Chromium: load pages, and read their requests, content and layout."""
 
 import base64
 import json
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-_NONE = "no Chromium is installed: apt-get install chromium"
+_NOT_INSTALLED = "no Chromium is installed: apt-get install chromium"
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason=_NONE)
+needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason=_NOT_INSTALLED)
 
 
 class NavigatedError(Exception):
@@ -22,12 +22,12 @@ class NavigatedError(Exception):
 
 
 class Browser:
-    """One page of a Chromium, which reads commands from one pipe and writes answers and events to another."""
+    """A page of a Chromium process, which reads commands from a pipe and writes answers and events to another one."""
 
     def __init__(self, commands: int, answers: int) -> None:
-        self.requests: list[str] = []  # the address of everything that pages wanted
-        self.errors: list[str] = []  # what the page's console says
-        self._commands, self._answers, self._read_already = commands, answers, b""
+        self.requests: list[str] = []  # addresses of all requests of pages
+        self.errors: list[str] = []  # messages of the page's console
+        self._commands, self._answers, self._buffer = commands, answers, b""
         self._number = 0
         self._events: list[dict[str, Any]] = []
         self._session: dict[str, str] = {}
@@ -50,11 +50,11 @@ class Browser:
         return result
 
     def _read(self) -> dict[str, Any]:
-        while b"\0" not in self._read_already:
+        while b"\0" not in self._buffer:
             data = os.read(self._answers, 1 << 20)
             assert data, "Chromium has ended"
-            self._read_already += data
-        data, _, self._read_already = self._read_already.partition(b"\0")
+            self._buffer += data
+        data, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(data)
         match message.get("method"):
             case "Network.requestWillBeSent":
@@ -73,7 +73,7 @@ class Browser:
         self.wait_for_load(self.call("Page.navigate", url=address)["loaderId"])
 
     def wait_for_load(self, loader: str | None = None) -> None:
-        """Wait until a page is there: the one of a loader, for the page before may still lead on by a refresh."""
+        """Wait until a page is loaded; *loader* excludes the previous page, which may still refresh itself."""
         while not any(_is_load(event, loader) for event in self._events):
             self._read()
         self._events.clear()
@@ -84,8 +84,8 @@ class Browser:
         return result["result"].get("value")
 
     @property
-    def place(self) -> str | None:
-        """The address of the page, and how far it is loaded; None while another page takes its place."""
+    def location(self) -> str | None:
+        """The address of the page, and its loading state; None while another page replaces it."""
         try:
             place: str = self.value("location.href + document.readyState")
         except NavigatedError:
@@ -94,7 +94,7 @@ class Browser:
 
     def follow(self, selector: str) -> None:
         self._events.clear()
-        # A link in a drawing has no click() of its own.
+        # A link in an SVG image has no click().
         click = "dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true, view: window}))"
         self.value(f"document.querySelector({json.dumps(selector)}).{click}")
         self.wait_for_load()
@@ -112,7 +112,7 @@ class Browser:
         self.release(x, y)
         self.wait_for_load()
 
-    def look(self, width: int, *, height: int = 1200, dark: bool = False) -> bytes:
+    def take_screenshot(self, width: int, *, height: int = 1200, dark: bool = False) -> bytes:
         self.resize(width, height, dark=dark)
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
@@ -132,7 +132,7 @@ def _is_load(event: dict[str, Any], loader: str | None) -> bool:
 @contextmanager
 def browser() -> Iterator[Browser]:
     if _CHROMIUM is None:
-        raise FileNotFoundError(_NONE)
+        raise FileNotFoundError(_NOT_INSTALLED)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         (to_read, commands), (answers, to_write) = os.pipe(), os.pipe()
         command = [
@@ -141,14 +141,14 @@ def browser() -> Iterator[Browser]:
             "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
             f"--user-data-dir={profile}", "--remote-debugging-pipe",
         ]  # fmt: skip
-        quiet = subprocess.DEVNULL
-        process = subprocess.Popen(command, stdout=quiet, stderr=quiet, pass_fds=(to_read, to_write))
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdout=null, stderr=null, pass_fds=(to_read, to_write))
         os.close(to_read)
         os.close(to_write)
         try:
             yield Browser(commands, answers)
         finally:
-            process.kill()  # nothing of it is kept
+            process.kill()  # its profile is deleted
             process.wait()
             os.close(commands)
             os.close(answers)

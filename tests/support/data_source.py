@@ -1,4 +1,4 @@
-"""What Spark does with the data source `rocketmq-store`, in this process."""
+"""Read the data source `rocketmq-store` in this process, as Spark does."""
 
 from collections.abc import Sequence
 

@@ -25,7 +25,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import GIVEN_SETTINGS
 from tests.support.lakes import ingest_store
-from tests.support.stores import read_files_except_replaced
+from tests.support.stores import read_store_files
 
 
 class KilledError(BaseException):
@@ -99,7 +99,7 @@ def make_repair_scenario(healthy: Path, damage: Callable[[Path], None], folder: 
     to_test = [
         n for n, step in enumerate(steps) if not all("keep " in neighbour for neighbour in steps[max(n - 1, 0) : n + 2])
     ]
-    return scenario._replace(steps=[*to_test, len(steps)], repaired=read_files_except_replaced(store))
+    return scenario._replace(steps=[*to_test, len(steps)], repaired=read_store_files(store))
 
 
 MARKER = b"what came later"

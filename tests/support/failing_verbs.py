@@ -36,9 +36,9 @@ from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from tests.golden import unpack
-from tests.support.killing import load_everything, result_of_fork, start_fork, wait_for_exit
+from tests.support.killing import load_everything, result_of_fork, run_in_fork
 from tests.support.lakes import list_leftovers
-from tests.support.pages import rendered
+from tests.support.pages import render_page
 from tests.support.stores import damage_log_queue_and_index, read_files
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
@@ -239,7 +239,7 @@ class Commands:
         words = [word.format(**places) for word in shlex.split(line)]
         for name in ("calls", "output"):
             (self._folder / name).unlink(missing_ok=True)
-        code = wait_for_exit(start_fork(partial(self._run_child, words, failure, here)))
+        code = run_in_fork(partial(self._run_child, words, failure, here))
         calls = self._folder / "calls"
         hits = calls.read_text().splitlines() if calls.exists() else []
         output = (self._folder / "output").read_text(errors="replace").replace(str(here), "")
@@ -262,7 +262,7 @@ class Commands:
 
 def _browse(place: str, path: str) -> int:
     """Render a page as a process of `browse` does, and print it."""
-    reply = rendered(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # text fields
+    reply = render_page(Place(**dict([place.split("=", 1)])), path)  # type: ignore[arg-type] # text fields
     sys.stdout.write(f"{reply.status} {reply.headers['location']}\n{unescape(reply.body.decode(errors='replace'))}")
     return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)
 

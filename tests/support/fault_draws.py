@@ -49,7 +49,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of
 from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, records_in, units
 from tests.support.lakes import ingest_store
-from tests.support.stores import make_process_folder, read_files_except_replaced
+from tests.support.stores import make_process_folder, read_store_files
 
 STORES = (
     "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",
@@ -147,7 +147,7 @@ class DamagedStore(NamedTuple):
 
 def plant_faults(draw: Draw, folder: Path) -> DamagedStore:
     root = Path(shutil.copytree(golden(draw.store), folder / "store"))
-    pristine = read_files_except_replaced(root)
+    pristine = read_store_files(root)
     donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
     done: list[tuple[str, int]] = []
     states = [pristine]
@@ -156,7 +156,7 @@ def plant_faults(draw: Draw, folder: Path) -> DamagedStore:
             KINDS[kind](Target(root, Random(seed), donor))
         except NO_PLACE:
             continue
-        states.append(read_files_except_replaced(root))
+        states.append(read_store_files(root))
         done.append((kind, seed))
         before = states.index(states[-1])  # if a fault changes nothing, or reverts earlier faults
         del states[before + 1 :], done[before:]
@@ -206,7 +206,7 @@ def check_faults(case: DamagedStore) -> Iterator[Violation]:
 
 def _check_undo(case: DamagedStore) -> Iterator[Violation]:
     undo(str(case.root), case.root.parent / "repair")
-    now = read_files_except_replaced(case.root)
+    now = read_store_files(case.root)
     if different := sorted(name for name in {*now, *case.damaged} if now.get(name) != case.damaged.get(name)):
         yield Violation("undo does not restore", ", ".join(different))
 
@@ -460,7 +460,7 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
     """Repair twice with the options of the draw, undo both repairs, and compare them with a verdict."""
     try:
         plan = _repair(case, "plan", apply=False)
-        if read_files_except_replaced(case.root) != case.damaged:
+        if read_store_files(case.root) != case.damaged:
             yield Violation("a plan changes the store", "")
         accepted = frozenset(plan.undecided) if "accept" in case.draw.options else frozenset[str]()
         done = _repair(case, "repair", accepted)
@@ -471,7 +471,7 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
         return
     if verified is not None and plan.found.severity is not verified.severity:
         yield Violation("repair differs from verify", f"{plan.found.severity.value}, not {verified.severity.value}")
-    after = read_files_except_replaced(case.root)
+    after = read_store_files(case.root)
     yield from _check_repaired_files(case, after, accepted)
     yield from _check_start(plan.found.start, done.start)
     left = [] if done.left is None else [cause for cause, _ in done.left.findings_by_cause]
@@ -479,7 +479,7 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
     if new if verified is None else done.exit_code > verified.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repair(case, "repair")  # files that were undecided before may be repaired now
-    yield from _check_repaired_files(case, read_files_except_replaced(case.root), accepted)
+    yield from _check_repaired_files(case, read_store_files(case.root), accepted)
     if done.files or again.files:
         yield from _check_undo(case)
 

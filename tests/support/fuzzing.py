@@ -1,8 +1,4 @@
-"""
-Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns.
-
-Also mutated JSON files, for everything that the program reads back.
-"""
+"""Mutate tiny stores, and read them with the readable modules and with the pipeline; mutate JSON files."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +30,7 @@ Damage = list[tuple[int, int]]
 
 
 class Result(NamedTuple):
-    """What a log is made of."""
+    """The content of a log."""
 
     rows: Rows
     damage: Damage
@@ -48,7 +44,7 @@ class TinyStore:
     framing: Framing
     segments: dict[int, bytearray]  # by base offset
     records: list[MessageRecord]
-    touched: list[tuple[int, int]]  # offsets that mutations changed, from and to
+    mutated: list[tuple[int, int]]  # ranges of offsets that mutations changed
 
     def write(self, root: Path) -> None:
         folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
@@ -57,8 +53,8 @@ class TinyStore:
             (folder / file_name_of_offset(base_offset)).write_bytes(content)
 
 
-def mutated_store(random: Random) -> TinyStore:
-    store = _store(random)
+def make_mutated_store(random: Random) -> TinyStore:
+    store = _make_store(random)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         base = random.choice(list(store.segments))
         if store.segments[base]:
@@ -66,7 +62,7 @@ def mutated_store(random: Random) -> TinyStore:
     return store
 
 
-def _store(random: Random) -> TinyStore:
+def _make_store(random: Random) -> TinyStore:
     framing = random.choice((Framing.PLAIN, Framing.PLAIN, Framing.DLEDGER))
     offset = base = SEGMENT_SIZE * random.choice((0, 0, 1, 1 << 30))
     store = TinyStore(framing, {base: bytearray()}, [], [])
@@ -89,7 +85,7 @@ def _store(random: Random) -> TinyStore:
 
 def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
     body = random.randbytes(1) * random.choice((0, 1, 20, 200))
-    if random.random() < 0.1:  # a whole record in a body, made for the place where it will stand
+    if random.random() < 0.1:  # a body that is a complete record, with its correct physical offset
         body = encode_record(a_record(b"inner", store_timestamp=STORED + number)._replace(physical_offset=offset + 88))
     return a_record(
         body,
@@ -117,16 +113,16 @@ def _mutate(store: TinyStore, base: int, random: Random) -> None:
     if kind in new:
         written = new[kind][: len(content) - at]
         content[at : at + len(written)] = written
-        store.touched.append((base + at, base + at + len(written)))
+        store.mutated.append((base + at, base + at + len(written)))
     elif kind == "cut":
         del content[at:]
-        store.touched.append((base + at, base + SEGMENT_SIZE))
+        store.mutated.append((base + at, base + SEGMENT_SIZE))
     elif len(store.segments) > 1:
         del store.segments[base]
-        store.touched.append((base, base + SEGMENT_SIZE))
+        store.mutated.append((base, base + SEGMENT_SIZE))
 
 
-def expected(root: Path) -> Result:
+def read_with_reference(root: Path) -> Result:
     rows: Rows = []
     damage: Damage = []
     end = 0
@@ -147,7 +143,7 @@ def expected(root: Path) -> Result:
     return Result(rows, sorted(damage), end)
 
 
-def found(root: Path, range_size: int) -> Result:
+def read_with_pipeline(root: Path, range_size: int) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes = read_chained(SerialWorkers(), ranges, [_RowCollector])
@@ -157,7 +153,7 @@ def found(root: Path, range_size: int) -> Result:
 
 
 class _RowCollector:
-    """Collects the rows of a range's records, and its damage."""
+    """Collects the rows and the damage of a range."""
 
     def __init__(self, _range: Range, _files: ExitStack) -> None:
         self._rows: Rows = []
@@ -175,25 +171,27 @@ class _RowCollector:
         return self._rows, self._damage
 
 
-def lost(store: TinyStore, result: Result) -> list[int]:
-    there = {offset for offset, _ in result.rows}
-    embedded = any(b"inner" in record.body for record in store.records)  # a damaged body may give birth to a record
+def find_lost_records(store: TinyStore, result: Result) -> list[int]:
+    read_offsets = {offset for offset, _ in result.rows}
+    embedded = any(
+        b"inner" in record.body for record in store.records
+    )  # if a record is damaged, the one in its body may be found
     header_size = store.framing.header_size
     return [
         record.physical_offset
         for record in store.records
-        if record.physical_offset not in there
+        if record.physical_offset not in read_offsets
         and record.end_offset <= result.end
         and not embedded
         and not any(
-            start < record.end_offset and end > record.physical_offset - header_size for start, end in store.touched
+            start < record.end_offset and end > record.physical_offset - header_size for start, end in store.mutated
         )
     ]
 
 
-_DEEP = 100_000
+_DEPTH = 100_000
 _MARK = "\u2603 the value is written here"
-# As bytes: not all of them are values that `json` writes.
+# As bytes, because `json` cannot write all of them.
 HOSTILE_VALUES = (
     *(
         b"null",
@@ -212,21 +210,21 @@ HOSTILE_VALUES = (
     ),
     *(b"9223372036854775808", b"-9223372036854775809", b"1" * 400, b"9" * 5000),
     *(rb'"\ud800"', rb'"a\u0000b"', b'"\xff"', b'"../../x"', b'"/"', rb'"\ud83d\ude00"', b'"x"', b'["x"]', b"[1,2]"),
-    *(b"[" * _DEEP, b"[" * 500 + b"]" * 500, b'{"a":' * 500 + b"1" + b"}" * 500),
+    *(b"[" * _DEPTH, b"[" * 500 + b"]" * 500, b'{"a":' * 500 + b"1" + b"}" * 500),
 )
 
 
 def hostile_json(original: bytes, random: Random) -> bytes:
-    """Return a JSON file with a hostile value, key, or end in a place drawn by *random*."""
+    """Return a JSON file with a hostile value, key, or end at a random position."""
     kind = random.choice(("value", "value", "value", "key", "missing", "twice", "cut", "bytes"))
     tree = json.loads(original)
-    places = list(_places(tree))
-    if kind == "cut" or not places:
+    keys = list(_list_keys(tree))
+    if kind == "cut" or not keys:
         return original[: random.randrange(len(original))]
     if kind == "bytes":
         at = random.randrange(len(original))
         return original[:at] + random.randbytes(random.choice((1, 3))) + original[at + 1 :]
-    container, key = random.choice(places)
+    container, key = random.choice(keys)
     hostile = random.choice(HOSTILE_VALUES)
     if kind == "missing":
         del container[key]
@@ -242,9 +240,9 @@ def hostile_json(original: bytes, random: Random) -> bytes:
     return json.dumps(tree).encode().replace(json.dumps(_MARK).encode(), hostile)
 
 
-def _places(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - JSON
-    """Yield each container of a tree of JSON with each of its keys."""
+def _list_keys(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - JSON
+    """Yield each container of a JSON document with each of its keys."""
     pairs = list(tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ())
     for key, value in pairs:
         yield tree, key
-        yield from _places(value)
+        yield from _list_keys(value)

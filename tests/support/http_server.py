@@ -1,4 +1,4 @@
-"""A server on this machine that answers every request as a test says."""
+"""A local HTTP server that answers requests with a function of the test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _POLL_S = 0.01  # the shutdown waits for the next poll
 
 
 @contextmanager
-def answering(answer: Answer, protocol: str = "HTTP/1.0") -> Iterator[str]:
+def run_http_server(answer: Answer, protocol: str = "HTTP/1.0") -> Iterator[str]:
     """Yield the host and port of the server."""
 
     class Handler(BaseHTTPRequestHandler):

@@ -39,7 +39,7 @@ from tests.support.killing import (
     EFFECTS,
     FAULTS,
     GATEWAY_VARIABLE,
-    SMALL_FILES_BEFORE_MERGE,
+    MAX_SMALL_FILES,
     busy_store,
     call_in_fork,
     connect_to_test_jvm,
@@ -54,6 +54,7 @@ from tests.support.killing import (
     rewritten_store,
     run,
     run_and_check,
+    run_in_fork,
     start_fork,
     wait_for_exit,
 )
@@ -128,7 +129,7 @@ def _wrong_typings(root: Path) -> list[str]:
 
 
 def _complete_typing(root: Path) -> list[str]:
-    code = wait_for_exit(start_fork(partial(_type, root)))
+    code = run_in_fork(partial(_type, root))
     return [f"exit code {code}"] * (code != 0) + result_of_fork(root, partial(_wrong_typings, root))
 
 
@@ -181,7 +182,7 @@ def _lake_to_restore(root: Path) -> None:
 
 def _wrong_restore(root: Path) -> list[str]:
     """Resume a restore; return the files that differ from those of a restore that was not killed."""
-    code = wait_for_exit(start_fork(partial(_restore, root)))
+    code = run_in_fork(partial(_restore, root))
     whole, found = read_files(root / "whole"), read_files(root / "out")
     manifests = [json.loads(files.pop(MANIFEST_FILE, b"{}")).get("files") for files in (whole, found)]
     names = {name for name in whole | found if whole.get(name) != found.get(name)}
@@ -227,7 +228,7 @@ def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root:
 
 
 def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
-    wait_for_exit(start_fork(partial(command, root)))
+    run_in_fork(partial(command, root))
     verdict = run_and_check(root)
     left = exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
     verdict["leftovers"] = [name for name in left if not _SPARK_LEFTOVERS.search(name)]
@@ -284,6 +285,6 @@ if __name__ == "__main__":
     with (
         patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # on a busy machine, a low disk priority delays commands
         patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY_VARIABLE in os.environ else nullcontext(),
-        patch.object(upkeep, "MAX_SMALL_FILES", SMALL_FILES_BEFORE_MERGE),
+        patch.object(upkeep, "MAX_SMALL_FILES", MAX_SMALL_FILES),
     ):
         main(SCENARIOS)

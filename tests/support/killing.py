@@ -61,7 +61,7 @@ from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
-SMALL_FILES_BEFORE_MERGE = 5  # in place of the product's limit
+MAX_SMALL_FILES = 5  # in place of the product's limit
 CRASH_PROBABILITY = 0.1  # after each burst
 OPTIMIZE_KILL_PROBABILITY = 0.3
 OPTIMIZE_CODES_FILE = "optimized.json"
@@ -102,8 +102,12 @@ def wait_for_exit(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def run_in_fork(work: Callable[[], object]) -> int:
+    return wait_for_exit(start_fork(work))
+
+
 def call_in_fork(work: Callable[[], object]) -> None:
-    assert wait_for_exit(start_fork(work)) == 0
+    assert run_in_fork(work) == 0
 
 
 def fork_and_kill(work: Callable[[], object], seconds: float) -> int:
@@ -257,7 +261,7 @@ def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
     """
     base = folder / "base"
     prepare(base)
-    bad, background, codes, reached = [], Counter[str](), Counter[str](), 0
+    bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
         root = folder / f"here-{effect}"  # a new path each time: Delta in a JVM caches tables by path
         copytree(base, root)
@@ -267,13 +271,13 @@ def kill_after_each_effect(  # noqa: PLR0913 - parameters of campaigns
             break
         reached += 1
         if os.WIFSTOPPED(status):
-            background[str(wait_for_exit(start_fork(partial(command, root))))] += 1
+            others[str(run_in_fork(partial(command, root)))] += 1
             os.kill(pid, signal.SIGCONT)
             codes[str(wait_for_exit(pid))] += 1
         if wrong := finished(root):
             bad.append({"effect": effect, "wrong": wrong})
         rmtree(root)
-    return {"reached": reached, "others": background, "codes": codes, "bad": bad}
+    return {"reached": reached, "others": others, "codes": codes, "bad": bad}
 
 
 def some_traces(seed: int) -> list[MessageRecord]:
@@ -342,7 +346,7 @@ def tiered_store(root: Path) -> None:
 
 def busy_store(root: Path) -> None:
     broker = new_store(root)
-    for number in range(SMALL_FILES_BEFORE_MERGE - 1):
+    for number in range(MAX_SMALL_FILES - 1):
         ingest_in_fork(root)
         broker.append(some_records(3, seed=2 + number))
 
@@ -417,7 +421,7 @@ def optimize_until_stopped(root: Path, seed: int) -> None:
     while not stopped.wait(random.random()) and os.getppid() != 1:
         work = partial(optimize, str(root / "lake"), SerialWorkers())
         is_killed = random.random() < OPTIMIZE_KILL_PROBABILITY
-        codes[fork_and_kill(work, random.random()) if is_killed else wait_for_exit(start_fork(work))] += 1
+        codes[fork_and_kill(work, random.random()) if is_killed else run_in_fork(work)] += 1
     (root / OPTIMIZE_CODES_FILE).write_text(json.dumps(codes))
 
 
@@ -449,9 +453,9 @@ def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
     background = [start_fork(partial(write_until_stopped, new_store(folder), seed, crashes=crashes, kept=kept))]
     # 4: a crashing broker here leaves units of the records that it truncated, which contradict the log. 1: see `run`.
     fine = (0, 1, 3, 4) if crashes else (0, 3)
-    assert wait_for_exit(start_fork(partial(run, folder))) in fine  # it may compile
+    assert run_in_fork(partial(run, folder)) in fine  # it may compile
     started = time.monotonic()
-    assert wait_for_exit(start_fork(partial(run, folder))) in fine
+    assert run_in_fork(partial(run, folder)) in fine
     longest = time.monotonic() - started
     if optimizes:
         background.append(start_fork(partial(optimize_until_stopped, folder, seed)))
@@ -464,7 +468,7 @@ def kill_at_random_moments(  # noqa: PLR0913 - parameters of campaigns
         if not follows:
             longest = (longest + time.monotonic() - started) / 2 if code >= 0 else longest * 1.02
     stop_processes(background)
-    wait_for_exit(start_fork(partial(run, folder)))
+    run_in_fork(partial(run, folder))
     names = {str(code): count for code, count in codes.items()}
     verdict = run_and_check(folder)
     return {"codes": names, **verdict, **(add_optimize_codes(folder, verdict) if optimizes else {})}
@@ -675,9 +679,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "new": partial(kill_after_each_effect, new_store),
     "growing": partial(kill_after_each_effect, growing_store),
     "rewritten": partial(kill_after_each_effect, rewritten_store),
-    "busy": patch.object(upkeep, "MAX_SMALL_FILES", SMALL_FILES_BEFORE_MERGE)(
-        partial(kill_after_each_effect, busy_store)
-    ),
+    "busy": patch.object(upkeep, "MAX_SMALL_FILES", MAX_SMALL_FILES)(partial(kill_after_each_effect, busy_store)),
     "tiered": partial(kill_after_each_effect, tiered_store),
     "vacuumed": partial(kill_after_each_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(kill_after_each_effect, partial(vacuumed_store, table="consume_queue")),

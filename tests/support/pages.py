@@ -1,4 +1,4 @@
-"""The pages of `browse`, served by a process of its own, and plain requests to them."""
+"""Serve the pages of `browse` in another process, or render them in this one."""
 
 import re
 import signal
@@ -21,7 +21,7 @@ HOSTILE_FOLDER = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  #
 
 
 class PageReply(NamedTuple):
-    """An answer, read to its end."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,7 +33,7 @@ class PageReply(NamedTuple):
 
 
 class Pages:
-    """A server, by the address that it printed."""
+    """A client of a server, with the address that it printed."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class Pages:
         self.cookie = f"rmq_lake_{self.port}={self.token}"
 
     def get(self, path: str, method: str = "GET", **headers: str | None) -> PageReply:
-        """Ask as a page of the server itself would; a header that is None is left out."""
+        """Send a request with the headers of a page of this server; a header that is None is left out."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, **named}
         connection = HTTPConnection("127.0.0.1", self.port, timeout=240)
@@ -54,22 +54,22 @@ class Pages:
         answer = connection.getresponse()
         reply = PageReply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         connection.close()
-        # A page that was begun before its answer says there what its status would have been.
+        # A page that is sent before its result is known states the final status in its content.
         late = (
             re.search(rb'<main id="main" data-status="(\d+)"', reply.body) if b'class="waiting"' in reply.body else None
         )
         return reply if late is None else reply._replace(status=int(late[1]))
 
 
-def rendered(place: Place, path: str, language: str = "en") -> PageReply:
-    """Return what a process of the server renders: a page below its head, or a file."""
+def render_page(place: Place, path: str, language: str = "en") -> PageReply:
+    """Render a page without its head, or a file, as a process of the server does."""
     route, _, query = path.partition("?")
     answer = RenderedPages(place).answer(0, PageRequest(route, dict(parse_qsl(query)), language))
     return PageReply(answer.status, {"location": answer.location}, answer.content)
 
 
 @contextmanager
-def served(place: Path, *options: str, started: tuple[str, str] = ("-m", "jobs.main")) -> Iterator[Pages]:
+def serve_pages(place: Path, *options: str, started: tuple[str, str] = ("-m", "jobs.main")) -> Iterator[Pages]:
     command = [sys.executable, *started, "browse", "--no-open", *options, str(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None

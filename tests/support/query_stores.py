@@ -1,4 +1,4 @@
-"""Small stores as a broker would write them, and their lakes, built from a list of messages."""
+"""Write small stores and their lakes from a list of messages."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +24,11 @@ from tests.support.lakes import IngestOptions, ingest_store
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200
 RELEASE = Release.from_version("5.5.1")
-GEOMETRY = Geometry(7, 9)  # few slots: chains are long, and most hits are other keys
+GEOMETRY = Geometry(7, 9)  # few slots, so that chains are long and most hits are other keys
 
 
 class Sent(NamedTuple):
-    """One message, by what queries ask for."""
+    """A message, with the properties that queries use."""
 
     topic: str = "Orders"
     keys: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
 
 def stored(messages: Sequence[Sent], *, start: int = 0) -> list[MessageRecord]:
-    """Return the records of a log of small segments that begins at *start*; ten messages a second."""
+    """Return the records of a log of small segments, starting at *start*, with ten messages per second."""
     records: list[MessageRecord] = []
     numbers: dict[tuple[str, int], count[int]] = {}
     offset = start
@@ -70,7 +70,7 @@ def stored(messages: Sequence[Sent], *, start: int = 0) -> list[MessageRecord]:
     return records
 
 
-def write_store(  # noqa: PLR0913 - what a store is made of
+def write_store(  # noqa: PLR0913 - parts of a store
     root: Path,
     records: Sequence[MessageRecord],
     *,
@@ -89,7 +89,7 @@ def write_store(  # noqa: PLR0913 - what a store is made of
 
 
 def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
-    """Write a store of one segment, without queues and an index."""
+    """Write a store with one segment, without queues and index."""
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / file_name_of_offset(0)).write_bytes(a_segment(records, 1 << 14))
     return root
@@ -99,7 +99,7 @@ def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
 def opened(
     root: Path, release: Release = RELEASE, geometry: Geometry | None = GEOMETRY, *, through_log: bool = False
 ) -> Iterator[StoreSource]:
-    """Open a store for queries; a real broker's shows its own *geometry*."""
+    """Open a store for queries; with a *geometry* of None, that of its index files is detected."""
     with StoreReader(list_store(str(root)), geometry) as reader:
         yield StoreSource(reader, release, through_log=through_log)
 
@@ -113,7 +113,7 @@ def write_lake(store: Path, lake: Path, **options: Unpack[IngestOptions]) -> Pat
 def open_lake(
     lake: Path | str, release: Release | None = None, broker: str | None = None, *, through_log: bool = False
 ) -> LakeSource:
-    """Open the only store of a lake, or the one of a broker."""
+    """Open the only store of a lake, or that of a broker."""
     (source,) = open_lake_stores(str(lake), broker, release, through_log=through_log)
     return source
 

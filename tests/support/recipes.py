@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/tables.md; `python -m tests.support.recipes DATA` needs only what users have."""
+"""Run the recipes of docs/tables.md: `python -m tests.support.recipes DATA`, which needs only users' packages."""
 
 import json
 import re
@@ -24,13 +24,13 @@ TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="ut
 
 
 class Recipe(NamedTuple):
-    """One block of the page."""
+    """A code block of the page."""
 
     language: str
     text: str
 
     def rows(self, spark: "SparkSession", data: Path) -> int:
-        """Run the recipe as the page has it, but for the two paths; return how many rows it gives."""
+        """Run the recipe with the paths of *data*, and return the number of its rows."""
         return len(self.answer(spark, data)) + self.text.startswith("CREATE")
 
     def answer(self, spark: "SparkSession", data: Path) -> list[tuple[Any, ...]]:
@@ -51,7 +51,7 @@ RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", 
 
 
 def show_tables(spark: "SparkSession", data: Path) -> None:
-    """Name the tables as the page's first recipes do, so that a recipe can run alone."""
+    """Create the views of the page's first recipes, so that each other recipe can run alone."""
     for name in ("messages", "index_entries", "runs", "consumer_offsets", "traces", "tiered"):
         spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
     for recipe in RECIPES:
@@ -71,7 +71,7 @@ if __name__ == "__main__":
     main()
 
 
-def packed(body: bytes, number: int) -> bytes:
+def compress_if_odd(body: bytes, number: int) -> bytes:
     return zlib.compress(body) if number % 2 else body
 
 
@@ -86,7 +86,7 @@ def make_recipe_data(root: Path) -> Path:
         Sent(
             keys=(f"k{n}",),
             unique_key=f"id{n}",
-            body=packed(f'{{"order": {n}, "customer": "c{n // 2}"}}'.encode(), n),
+            body=compress_if_odd(f'{{"order": {n}, "customer": "c{n // 2}"}}'.encode(), n),
             properties=(("region", f"r{n % 2}"),),
             sys_flag=COMPRESSED * (n % 2),
         )
@@ -95,7 +95,7 @@ def make_recipe_data(root: Path) -> Path:
     lines = "Pub\x011\x01R\x01P\x01Orders\x01id1\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
     trace = Sent(TRACE_TOPIC, body=f"{lines}SubAfter\x01Q\x01id2\x013\x01true\x01null\x010\x012\x01G\x02".encode())
     records = stored([*messages, half, late, trace])
-    # The queue misses one number in the middle.
+    # The queue has a gap of one message.
     gap = [record._replace(queue_offset=record.queue_offset + (record.queue_offset > 5)) for record in records]
     write_store(root / "store", gap)
     (root / "store/config").mkdir()

@@ -1,4 +1,4 @@
-"""The command line as documentation: `python -m tests.support.reference > docs/reference.md`."""
+"""Document the command line: `python -m tests.support.reference > docs/reference.md`."""
 
 import re
 from collections.abc import Iterator
@@ -101,7 +101,7 @@ For a store or a lake on another machine, the limit is computed for a read rate 
 
 
 def _jvm(verb: Verb, cores: int) -> str:
-    """Return when a verb starts a JVM on a machine with a number of cores."""
+    """Return above which size a command starts a JVM, on a machine with a number of cores."""
     if verb.name in VERBS_WITH_ENGINE:
         return f"above {size_text(one_process_limit(verb.name, cores=cores))}"
     return "always" if verb.uses_spark else "never"

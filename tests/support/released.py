@@ -1,8 +1,8 @@
 """
-The environment that users get: a clone in an empty home, its `.venv` made by the launcher from requirements.lock.
+Create the environment of users: a clone in an empty home directory, with a `.venv` from requirements.lock.
 
-What pip and the launcher download may come from their own caches; nothing else of this machine's user is used, and
-nothing of the development environment.
+Downloads of pip and of the launcher may come from their caches; nothing else of this user, and nothing of the
+development environment is used.
 """
 
 import os
@@ -18,11 +18,11 @@ import pytest
 from jobs.launch.cache import cache_directory
 from tests.support.commands import ROOT, Outcome
 
-_SECONDS = 1500  # of a busy machine
+_TIMEOUT_S = 1500  # for a busy machine
 
 
 class Released(NamedTuple):
-    """A clone, and its user's home."""
+    """A clone, and the home directory of its user."""
 
     checkout: Path
     home: Path
@@ -33,12 +33,12 @@ class Released(NamedTuple):
 
     @property
     def added(self) -> Path:
-        """Packages that pages ask their readers to install beside ours; no other part of the environment sees them."""
+        """The folder of packages that pages ask their readers to install; only commands that name it import them."""
         return self.home / "added"
 
     def environment(self, **more: str) -> dict[str, str]:
-        known = environment_of_a_stranger(self.home)
-        return {**known, "PATH": f"{self.python.parent}:{known['PATH']}", **more}
+        environment = environment_of_new_user(self.home)
+        return {**environment, "PATH": f"{self.python.parent}:{environment['PATH']}", **more}
 
     def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Outcome:
         launcher = folder / "spark-submit.sh"
@@ -52,24 +52,24 @@ class Released(NamedTuple):
             check=False,
             cwd=folder,
             env=environment,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_S,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def add(self, *packages: str) -> None:
-        """Install packages, in the versions of the development lock, where only those who ask for them find them."""
+        """Install packages into the folder `added`, in the versions of the development lock."""
         constraints = self.home / "constraints.txt"
         lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
         pinned = [line.rstrip(" \\") for line in lines if "==" in line and not line.startswith((" ", "#"))]
         constraints.write_text("\n".join(pinned))
         pip: list[str | Path] = [self.python, "-m", "pip", "install", "--quiet", "--target", self.added]
-        ended = self.run([*pip, "--constraint", constraints, *packages], self.home)
-        if ended.code:
-            raise OSError(ended.err)
+        result = self.run([*pip, "--constraint", constraints, *packages], self.home)
+        if result.code:
+            raise OSError(result.err)
 
 
-def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
-    """Return what a login shell of a new user has set, and how this machine reaches a package registry."""
+def environment_of_new_user(home: Path, **more: str) -> Mapping[str, str]:
+    """Return the environment of a new user's login shell, with the settings for package registries."""
     home.mkdir(exist_ok=True)
     registry = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
     python = str(Path(sys.executable).resolve().parent)
@@ -84,7 +84,7 @@ def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
 
 
 def without_network() -> list[str]:
-    """Return the command prefix that cuts a process off from every network but its own loopback."""
+    """Return a command prefix that runs a process without network, except its own loopback device."""
     prefix = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
     try:
         works = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
@@ -96,22 +96,22 @@ def without_network() -> list[str]:
 
 
 def released(folder: Path) -> Released:
-    """Copy the tracked files of this working tree, and let the launcher create the environment."""
-    made = Released(folder / "rocketmq-lake", folder / "home")
+    """Copy the tracked files of this working tree, and create their environment with the launcher."""
+    released_copy = Released(folder / "rocketmq-lake", folder / "home")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
-            (made.checkout / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, made.checkout / name)
-    fill_cache(made.home / ".cache" / "rocketmq-lake" / "jars")
-    ended = made.run(["./spark-submit.sh", "--version"], made.checkout, PIP_CACHE_DIR=pip_cache())
-    if ended.code or "creating .venv" not in ended.err:
-        raise OSError(f"the launcher made no environment: {ended.err}")
-    return made
+            (released_copy.checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, released_copy.checkout / name)
+    copy_jars(released_copy.home / ".cache" / "rocketmq-lake" / "jars")
+    result = released_copy.run(["./spark-submit.sh", "--version"], released_copy.checkout, PIP_CACHE_DIR=pip_cache())
+    if result.code or "creating .venv" not in result.err:
+        raise OSError(f"the launcher made no environment: {result.err}")
+    return released_copy
 
 
-def fill_cache(jars: Path) -> None:
-    """Bring the JARs that this machine has already, as docs/install.md says for one without a network."""
+def copy_jars(jars: Path) -> None:
+    """Copy the JARs of this machine's cache, as docs/install.md describes for machines without a network."""
     fetched = cache_directory() / "jars"
     if fetched.is_dir():
         shutil.copytree(fetched, jars, ignore=shutil.ignore_patterns(".*"))

@@ -1,4 +1,4 @@
-"""The commands and recipes of the documentation, as scenes on a store that fits each page."""
+"""The commands of the documentation, grouped into scenes that run on one store."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
-# The same pages in another language, with the same commands.
+# Translated pages, with the same commands.
 TRANSLATIONS = {
     ROOT / "README.zh-CN.md": ROOT / "README.md",
     ROOT / "docs" / "zh-CN" / "quick-start.md": ROOT / "docs" / "quick-start.md",
@@ -27,8 +27,8 @@ _CODE = re.compile(r"exit code (\d+)")
 
 
 @dataclass(slots=True)
-class Shown:
-    """One command as a page shows it, under its heading, and what the page says that it prints."""
+class ShownCommand:
+    """A command of a page, with its heading and the output that the page shows."""
 
     page: str
     section: str
@@ -38,21 +38,21 @@ class Shown:
     @property
     def exit_code(self) -> int:
         """The exit code in the comment after the command, else 0."""
-        told = _CODE.search(self.text.partition(" #")[2])
-        return int(told[1]) if told else 0
+        code = _CODE.search(self.text.partition(" #")[2])
+        return int(code[1]) if code else 0
 
     @property
     def prints(self) -> re.Pattern[str] | None:
-        """What the output must look like, where the page shows some; `…` stands for anything."""
+        """The pattern of the output, if the page shows any; `…` stands for any text."""
         text = "\n".join(line.rstrip() for line in self.output).strip()
         return re.compile(re.escape(text).replace("…", ".*?"), re.DOTALL) if text else None
 
 
-def commands(page: Path) -> list[Shown]:
+def commands(page: Path) -> list[ShownCommand]:
     return [
-        shown
+        command
         for section, text in _sections(page.read_text(encoding="utf-8"))
-        for shown in _shown_in(page, section, text)
+        for command in _find_commands(page, section, text)
     ]
 
 
@@ -66,32 +66,32 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
     yield from zip(parts[1::2], parts[2::2], strict=True)
 
 
-def _shown_in(page: Path, section: str, text: str) -> Iterator[Shown]:
+def _find_commands(page: Path, section: str, text: str) -> Iterator[ShownCommand]:
     name = str(page.relative_to(ROOT))
     for block in re.finditer(rf"{_FENCE.pattern}|{_INLINE.pattern}", text, re.DOTALL | re.MULTILINE):
         language, fenced, inline = block.groups()
         if inline is not None:
-            yield Shown(name, section, inline.replace("\\|", "|"))
+            yield ShownCommand(name, section, inline.replace("\\|", "|"))
         elif language == "console":
-            yield from _of_console(name, section, fenced)
+            yield from _parse_console(name, section, fenced)
 
 
-def _of_console(page: str, section: str, fenced: str) -> Iterator[Shown]:
-    shown: Shown | None = None
+def _parse_console(page: str, section: str, fenced: str) -> Iterator[ShownCommand]:
+    command: ShownCommand | None = None
     for line in fenced.splitlines():
         if line.startswith("$ "):
-            if shown:
-                yield shown
-            shown = Shown(page, section, line[2:])
-        elif shown and shown.text.endswith("\\"):
-            shown.text = f"{shown.text[:-1]}{line.strip()}"
-        elif shown:
-            shown.output.append(line)
-    if shown:
-        yield shown
+            if command:
+                yield command
+            command = ShownCommand(page, section, line[2:])
+        elif command and command.text.endswith("\\"):
+            command.text = f"{command.text[:-1]}{line.strip()}"
+        elif command:
+            command.output.append(line)
+    if command:
+        yield command
 
 
-# What is not run, and why. A pattern that no page needs any more fails a test.
+# Commands that are not run, and the reason; a test fails if no page needs a pattern.
 NOT_RUN = {
     r"…|\[[A-Z]|\bCOMMAND\b": "three dots, brackets, COMMAND: the form of a command, not one",
     r"^rmq-lake \w+$": "names a verb in a sentence",
@@ -102,16 +102,16 @@ NOT_RUN = {
     r"(type|--lake) lake\b": "tests/jobs/typed/test_formats.py runs it, with the bodies and declarations of its page",
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
-OURS = ("./spark-submit.sh", "rmq-lake")
-_HAS_A_STORE_FOR_EACH_SECTION = "repair.md"
+OWN_PROGRAMS = ("./spark-submit.sh", "rmq-lake")
+_PAGE_BY_SECTION = "repair.md"
 
 
 @dataclass(slots=True)
-class World:
-    """A directory with what the placeholders of a page stand for."""
+class SceneFolder:
+    """A directory with the stores and files that the placeholders of a page stand for."""
 
     folder: Path
-    made: int = 0
+    output_count: int = 0
 
     @property
     def store(self) -> Path:
@@ -119,12 +119,12 @@ class World:
 
     def words(self, text: str) -> list[str]:
         words = shlex.split(text, comments=True)
-        return [self._meant(word, before) for before, word in zip(["", *words], words, strict=False)]
+        return [self._replace_placeholder(word, before) for before, word in zip(["", *words], words, strict=False)]
 
-    def _meant(self, word: str, before: str) -> str:
+    def _replace_placeholder(self, word: str, before: str) -> str:
         if word == "DIR" or (word == "FILE" and before == "--out"):
-            self.made += 1
-            return str(self.folder / f"made-{self.made}")
+            self.output_count += 1
+            return str(self.folder / f"made-{self.output_count}")
         if before == "--types" and not (self.folder / word).exists():
             (self.folder / word).write_text(
                 '[topic.T1]\nformat = "text"\npattern = "(?P<text>.*)"\nschema = "text string"\n', encoding="utf-8"
@@ -135,79 +135,81 @@ class World:
             return str(min((self.store / "commitlog").iterdir()))
         if word in known:
             return known[word]
-        # Absolute, for the workers of a session that was started in another directory.
+        # Absolute, because the workers of a session may have another working directory.
         return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?|TIER)(?=/|$)", lambda name: str(self.folder / name[0]), word)
 
 
-def index_lost(store: Path) -> None:
+def delete_index_file(store: Path) -> None:
     sorted((store / "index").iterdir())[7].unlink()
 
 
-def copied_to_a_tier(store: Path) -> None:
+def copy_to_tier(store: Path) -> None:
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
 
 
 _QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"
-# What has happened to the store that a section is about.
+# The damage of the store of a section.
 STORES: dict[tuple[str, str], Callable[[Path], object]] = {
-    ("docs/repair.md", "Key queries find nothing, or not all messages"): index_lost,
-    ("docs/repair.md", "Index files are lost or damaged"): index_lost,
+    ("docs/repair.md", "Key queries find nothing, or not all messages"): delete_index_file,
+    ("docs/repair.md", "Index files are lost or damaged"): delete_index_file,
     ("docs/repair.md", "Queues are lost, or consumers see nothing"): lambda store: shutil.rmtree(store / _QUEUE),
     ("docs/repair.md", "A segment is lost or cut short"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
     ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
     ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
-    ("docs/repair.md", "Messages are in a tiered store"): copied_to_a_tier,
+    ("docs/repair.md", "Messages are in a tiered store"): copy_to_tier,
 }
 
 
-def bare(shown: Shown) -> str:
-    return shown.text.partition(" #")[0].strip()
+def command_text(command: ShownCommand) -> str:
+    return command.text.partition(" #")[0].strip()
 
 
-def reason_not_to_run(shown: Shown) -> str | None:
-    if (shown.page, shown.section) == ("CONTRIBUTING.md", "Your first change"):
-        return "it changes the checkout: tests/released/test_released.py runs it in one of its own"
-    return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, bare(shown))), None)
+def reason_not_to_run(command: ShownCommand) -> str | None:
+    if (command.page, command.section) == ("CONTRIBUTING.md", "Your first change"):
+        return "it changes the checkout: tests/released/test_released.py runs it in a copy"
+    return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, command_text(command))), None)
 
 
-def scenes() -> list[list[Shown]]:
-    """Return the commands that are run: one world a page, or a section where its store has a history of its own."""
+def scenes() -> list[list[ShownCommand]]:
+    """Return the commands to run, grouped by page, or by section if each section has its own store."""
     return [
         list(scene)
         for _, scene in groupby(
-            (shown for page in PAGES for shown in commands(page) if reason_not_to_run(shown) is None),
-            key=lambda shown: (shown.page, shown.section if shown.page.endswith(_HAS_A_STORE_FOR_EACH_SECTION) else ""),
+            (command for page in PAGES for command in commands(page) if reason_not_to_run(command) is None),
+            key=lambda command: (command.page, command.section if command.page.endswith(_PAGE_BY_SECTION) else ""),
         )
     ]
 
 
-def name_of(scene: list[Shown]) -> str:
+def scene_name(scene: list[ShownCommand]) -> str:
     return " · ".join(filter(None, (scene[0].page, scene[0].section)))
 
 
-def world_of(scene: list[Shown], folder: Path) -> World:
-    world = World(folder)
+def make_scene_folder(scene: list[ShownCommand], folder: Path) -> SceneFolder:
+    scene_folder = SceneFolder(folder)
     (folder / "golden").mkdir()
-    copy_store(unpack("b551-base", folder / "golden"), folder).rename(world.store)
+    copy_store(unpack("b551-base", folder / "golden"), folder).rename(scene_folder.store)
     shutil.rmtree(folder / "golden")
-    happened = STORES.get((scene[0].page, scene[0].section))
-    if happened:
-        happened(world.store)
-    return world
+    change_store = STORES.get((scene[0].page, scene[0].section))
+    if change_store:
+        change_store(scene_folder.store)
+    return scene_folder
 
 
-def as_shown(text: str, folder: Path) -> str:
-    """Leave out blanks at ends, progress, which only a slow machine shows, and the folder of the placeholders."""
+def normalize_output(text: str, folder: Path) -> str:
+    """Remove trailing blanks, progress lines, which only a slow machine prints, and the folder of the placeholders."""
     text = text.replace(f"{folder}/", "")
     lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ \w+", line)]
     return "\n".join(lines).strip()
 
 
-def check_scene(scene: list[Shown], world: World, run: Callable[[Shown, list[str]], Outcome]) -> None:
-    """Run commands in order; each must end with the code, and print the data or the text, that its page shows."""
-    for shown in scene:
-        code, out, err = run(shown, world.words(shown.text))
-        assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
-        texts = (as_shown(text, world.folder) for text in (out, out + err))
-        assert shown.prints is None or any(map(shown.prints.fullmatch, texts)), f"{shown}\n{out}{err}"
+def check_scene(
+    scene: list[ShownCommand], scene_folder: SceneFolder, run: Callable[[ShownCommand, list[str]], Outcome]
+) -> None:
+    """Run commands in order; each must end with the exit code and print the output that its page shows."""
+    for command in scene:
+        code, out, err = run(command, scene_folder.words(command.text))
+        assert command.exit_code == code, f"{command.page}: {command.text}\n{out}{err}"
+        texts = (normalize_output(text, scene_folder.folder) for text in (out, out + err))
+        assert command.prints is None or any(map(command.prints.fullmatch, texts)), f"{command}\n{out}{err}"

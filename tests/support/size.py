@@ -23,8 +23,8 @@ _GROUPS = {  # packages: the budget in lines
 _PATTERNS = {  # others: below jobs
     "rmq_formats": "rmq_formats/*.py", "diff": "jobs/diff.py", "main": ":(glob)jobs/[!d]*.py",
 }  # fmt: skip
-_SMALL = 60  # lines: a module below this is usually better folded into its user
-_FOREIGN = (  # patterns of sentences that a native engineer would not write
+_SMALL = 60  # smaller modules are usually better merged into their only user
+_FOREIGN = (  # patterns of unidiomatic English
     r"\b(beside|whoever|whatever|nobody|somebody|anew)\b|, too\b|\bat once\b|\b(made|written) again\b"
     r"|\b(is|are) no [a-z]+|\b(what|who) (is|are|was|were|it|they|lies|came|comes|has|have|reads|needs) "
     r"|\b(give|gives|have|take|put)\b[^.\n]{0,30}\bback\b"

@@ -109,7 +109,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def read_files_except_replaced(store: Path) -> dict[str, bytes]:
+def read_store_files(store: Path) -> dict[str, bytes]:
     """Return the content of each file, except files that a repair has set aside."""
     return {name: data for name, data in read_files(store).items() if ".replaced-" not in name}
 

@@ -1,5 +1,5 @@
 """
-The columns of a lake's tables as documentation: `python -m tests.support.tables_page` writes them into docs/tables.md.
+Document the columns of a lake's tables: `python -m tests.support.tables_page` writes them into docs/tables.md.
 
 The recipes above them are written by hand.
 """
@@ -43,7 +43,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 def page() -> str:
-    """Return the page with its generated section as the declarations are now."""
+    """Return the page with its current generated section."""
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (
@@ -76,9 +76,9 @@ def _section(table: Table) -> Iterator[str]:
     shared: dict[str, str] = {}
     if table.name in {"superseded_messages", "tiered"}:
         shared = _COMMENTS
-        lacking = [f"`{name}`" for name in shared if name not in table.schema.names]
-        but = f" except {', '.join(lacking)}" if lacking else ""
-        yield f"| all columns of [messages](#messages){but} | | as in `messages`, unless listed below |"
+        missing = [f"`{name}`" for name in shared if name not in table.schema.names]
+        exception = f" except {', '.join(missing)}" if missing else ""
+        yield f"| all columns of [messages](#messages){exception} | | as in `messages`, unless listed below |"
     for field in table.delta_schema.fields:
         if field.name not in _IN_EVERY_TABLE and column_comment(field) != shared.get(field.name):
             yield _row(field, table)

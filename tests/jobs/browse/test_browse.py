@@ -37,7 +37,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT
-from tests.support.pages import HOSTILE, Pages, rendered, served
+from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
 from tests.support.query_stores import Sent, stored, write_lake, write_store
 from tests.support.stores import list_segments, read_store_records, tree_state
 
@@ -52,13 +52,13 @@ def store(golden: StoreOf) -> Path:
 
 @pytest.fixture(scope="module")
 def of_store(store: Path) -> Iterator[Pages]:
-    with served(store) as pages:
+    with serve_pages(store) as pages:
         yield pages
 
 
 @pytest.fixture(scope="module")
 def of_lake(newer_lake: Path) -> Iterator[Pages]:
-    with served(newer_lake) as pages:
+    with serve_pages(newer_lake) as pages:
         yield pages
 
 
@@ -281,7 +281,7 @@ def test_system_topics_are_shown_on_request(of_store: Pages) -> None:
 def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     broker.append([a_record(b"1")])
-    with served(tmp_path) as pages:
+    with serve_pages(tmp_path) as pages:
         page = pages.get("/messages").text
         every = next("/messages" + one for one in links(page, "?") if "every=" in one)
         broker.append([a_record(b"2")])
@@ -301,7 +301,7 @@ def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden
     (damaged / "checkpoint").unlink()
     report = inspect_store(str(damaged), (), read_broker_conf(None), deep=False, progress=do_nothing)
     expected = [one for one in start_warning_lines(report.start) if one.startswith("do not start")]
-    page = unescape(rendered(Place(str(damaged)), "/").text)
+    page = unescape(render_page(Place(str(damaged)), "/").text)
 
     assert 1 == len(expected)
     assert expected[0] in page
@@ -428,7 +428,7 @@ def test_the_oldest_connections_without_a_request_are_closed_before_the_server_r
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> None:
-    with served(hostile / kind) as pages:
+    with serve_pages(hostile / kind) as pages:
         shown = messages_of(pages)
         assert len(shown) == 6
         in_a_topic = f"/messages?{urlencode({'topic': HOSTILE})}"
@@ -447,8 +447,8 @@ def test_typed_tables_are_listed_and_shown(newer_lake: Path, tmp_path: Path) -> 
     write_deltalake(place / "typed" / "Orders-1", pa.table({"id": ["7"], "time": ["noon"], "items": [[{"sku": "x"}]]}))
 
     at = Place(lake=str(place))
-    (path,) = links(rendered(at, "/").text, "/tables/typed")
-    page = rendered(at, f"{path}?id=7").text
+    (path,) = links(render_page(at, "/").text, "/tables/typed")
+    page = render_page(at, f"{path}?id=7").text
     assert ("noon" in page, "struct and map columns are omitted" in page) == (True, True)
 
 
@@ -457,13 +457,13 @@ def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path)
     record = a_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
-    assert bomb == rendered(Place(str(tmp_path)), "/body?at=0").body
+    assert bomb == render_page(Place(str(tmp_path)), "/body?at=0").body
 
 
 def test_a_key_with_the_word_of_a_finding_is_not_shown_as_damage(tmp_path: Path) -> None:
     def count_damage(key: str) -> int:
         lake = write_lake(write_store(tmp_path / key, stored([Sent(keys=(key,))])), tmp_path / f"{key}-lake")
-        return rendered(Place(lake=str(lake)), "/message?at=0").text.count("severity damage")
+        return render_page(Place(lake=str(lake)), "/message?at=0").text.count("severity damage")
 
     assert count_damage("4711") == count_damage("MISSING")
 
@@ -517,7 +517,7 @@ def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
 def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(store, tmp_path / "store"))
     sorted((damaged / "index").iterdir())[2].unlink()
-    chinese, english = (rendered(Place(str(damaged)), "/", language).text for language in ("zh", "en"))
+    chinese, english = (render_page(Place(str(damaged)), "/", language).text for language in ("zh", "en"))
 
     assert ("缺口", True) == (
         re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0],

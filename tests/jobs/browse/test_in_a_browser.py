@@ -11,7 +11,7 @@ import pytest
 from tests.golden import unpack
 from tests.support.browser import Browser, browser, needs_chromium
 from tests.support.lakes import ingest_store
-from tests.support.pages import Pages, served
+from tests.support.pages import Pages, serve_pages
 from tests.support.published import axe
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=["store", "lake"])
 def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[tuple[Pages, Browser]]:
-    with served(places[request.param]) as pages, browser() as page:
+    with serve_pages(places[request.param]) as pages, browser() as page:
         _enter(pages, page)
         yield pages, page
 
@@ -42,7 +42,7 @@ def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[
 def _enter(pages: Pages, page: Browser) -> None:
     """Open the address that is printed, and wait until it has led on: its load event comes before that."""
     page.open(pages.address)
-    wait_until(lambda: page.place == f"{pages.base}/complete", lambda: page.place)
+    wait_until(lambda: page.location == f"{pages.base}/complete", lambda: page.location)
 
 
 def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser]) -> None:
@@ -155,7 +155,7 @@ main()
 
 
 def test_two_endless_requests_do_not_delay_a_third_page(places: dict[str, Path]) -> None:
-    with served(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
+    with serve_pages(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
         _enter(pages, page)
 
         def tabs(*paths: str) -> list[tuple[str, str]]:
@@ -178,7 +178,7 @@ _TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.innerText 
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
     """The policy would stop a script and say so on the console; nothing is there to be stopped."""
-    with served(hostile / kind) as pages, browser() as page:
+    with serve_pages(hostile / kind) as pages, browser() as page:
         page.open(pages.address)
         page.open(f"{pages.base}/messages")
         messages = page.value("[...document.querySelectorAll('tbody a[href^=\"/message?\"]')].map(one => one.href)")

@@ -24,7 +24,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Severity
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.support.commands import Run, copy_store
 from tests.support.waiting import wait_until
 
@@ -98,7 +98,7 @@ def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> N
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", some_often((1.3, 2.3, 3.8), 2.3))
+@pytest.mark.parametrize("seconds", mark_campaign_except((1.3, 2.3, 3.8), 2.3))
 def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:

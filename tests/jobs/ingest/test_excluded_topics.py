@@ -23,7 +23,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import FIELD_END, LINE_END
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED, a_record
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import flip
@@ -104,7 +104,7 @@ _FORMS = (
 )
 
 
-@pytest.mark.parametrize("first", [*some_often(range(0, 10 * DRAWS, DRAWS)), -1])
+@pytest.mark.parametrize("first", [*mark_campaign_except(range(0, 10 * DRAWS, DRAWS)), -1])
 @pytest.mark.timeout(3600)
 def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_path: Path) -> None:
     """Drawn stores and runs: with and without options, `optimize` and `type` between them."""

@@ -18,10 +18,16 @@ from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import SerialWorkers, Workers
 from tests.rmq_formats.builders import a_record
-from tests.sampling import some_often
+from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
-from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
+from tests.support.fuzzing import (
+    RANGE_SIZES,
+    find_lost_records,
+    make_mutated_store,
+    read_with_pipeline,
+    read_with_reference,
+)
 from tests.support.lakes import encode_rows, ingest_into_own_lake, ingest_store, list_leftovers, raw_rows, rows_of
 from tests.support.meanwhile import fail_reads_of_first_segment
 from tests.support.stores import tree_state
@@ -41,14 +47,14 @@ _ON_SPARK = 50  # stores, of two hundred in the campaign
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES))
 def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range_size: int) -> None:
-    store = mutated_store(random)
+    store = make_mutated_store(random)
     with TemporaryDirectory() as folder:
         store.write(Path(folder))
 
-        result, wanted = found(Path(folder), range_size), expected(Path(folder))
+        result, wanted = read_with_pipeline(Path(folder), range_size), read_with_reference(Path(folder))
 
     assert wanted == result
-    assert lost(store, result) == []
+    assert find_lost_records(store, result) == []
 
 
 @pytest.mark.sample(6)
@@ -59,7 +65,7 @@ def test_ingests_of_mutated_stores_write_correct_rows_or_quarantine(seed: int, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
-@pytest.mark.parametrize("first", some_often(range(1000, 1200, _ON_SPARK), 1000))
+@pytest.mark.parametrize("first", mark_campaign_except(range(1000, 1200, _ON_SPARK), 1000))
 def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:
@@ -68,9 +74,9 @@ def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
 
 
 def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
-    store = mutated_store(Random(seed))
+    store = make_mutated_store(Random(seed))
     store.write(folder / "store")
-    wanted = expected(folder / "store")
+    wanted = read_with_reference(folder / "store")
 
     summary = ingest_into_own_lake(folder / "store", workers=workers, range_size=700)
 

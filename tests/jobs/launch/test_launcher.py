@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import some_often
-from tests.support.released import environment_of_a_stranger
+from tests.sampling import mark_campaign_except
+from tests.support.released import environment_of_new_user
 
 ROOT = Path(__file__).parents[3]
 PREPARED = ".venv-requirements-*"
@@ -56,7 +56,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def launch(script: Path, *arguments: str, cwd: Path | None = None, **more: str) -> "subprocess.CompletedProcess[str]":
-    environment = environment_of_a_stranger(script.parent / "home", **more)
+    environment = environment_of_new_user(script.parent / "home", **more)
     command = [str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
 
@@ -115,7 +115,7 @@ def test_the_environment_has_a_console_script_that_moves_with_its_checkout(prepa
 
 
 def test_two_simultaneous_launchers_create_one_environment(checkout: Path) -> None:
-    environment = environment_of_a_stranger(checkout / "home")
+    environment = environment_of_new_user(checkout / "home")
     command = [checkout / "spark-submit.sh"]
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -128,9 +128,9 @@ def test_two_simultaneous_launchers_create_one_environment(checkout: Path) -> No
     assert 1 == sum("creating .venv" in err for _, err, _ in ended)
 
 
-@pytest.mark.parametrize("seconds", some_often((0.1, 0.5, 1.0, 1.5), 0.5))
+@pytest.mark.parametrize("seconds", mark_campaign_except((0.1, 0.5, 1.0, 1.5), 0.5))
 def test_a_killed_launcher_leaves_no_environment_that_looks_complete(checkout: Path, seconds: float) -> None:
-    environment = environment_of_a_stranger(checkout / "home")
+    environment = environment_of_new_user(checkout / "home")
     first = subprocess.Popen([checkout / "spark-submit.sh"], env=environment, stderr=subprocess.PIPE, process_group=0)
     with first:
         time.sleep(seconds)

@@ -293,7 +293,7 @@ def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
     rows = _rows(tmp_path / "lake")
     expected = sorted(
         (*queue.rsplit("/", 1), *unit)
-        for queue, answers in unpacked.before_stop["queues"].items()
+        for queue, answers in unpacked.answers_before_stop["queues"].items()
         for unit in answers["units"]
     )
 
@@ -313,7 +313,7 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
     summary = _ingest(unpacked.root, tmp_path / "lake", "b551-rockscq-killed")
 
     assert _rows(tmp_path / "lake") == []
-    assert summary.behind == unpacked.before_stop["maxPhyOffset"]
+    assert summary.behind == unpacked.answers_before_stop["maxPhyOffset"]
 
 
 @pytest.mark.parametrize("found_in", ["table", "join"])

@@ -190,7 +190,7 @@ def test_a_trace_cannot_control_a_terminal(traced: Run, monkeypatch: pytest.Monk
 def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Run) -> None:
     """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
     unpacked = unpack_feature(name, tmp_path)
-    queues, offsets = unpacked.of_disk["queues"], unpacked.of_disk["consumerOffsets"]["Orders@G"]
+    queues, offsets = unpacked.answers_on_disk["queues"], unpacked.answers_on_disk["consumerOffsets"]["Orders@G"]
     code, out, _ = ask(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
 
     rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]

@@ -175,7 +175,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
     with open_source(store=str(unpacked.root)) as source:
-        for queue, expected in unpacked.before_stop["queues"].items():
+        for queue, expected in unpacked.answers_before_stop["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
                 limits = source.queue_offsets(topic, int(queue_id))
@@ -190,7 +190,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
     unpacked = recorded(name)
     compared = 0
     with open_source(store=str(unpacked.root)) as source:
-        for queue, expected in unpacked.of_disk["queues"].items():
+        for queue, expected in unpacked.answers_on_disk["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             limits = source.queue_offsets(topic, int(queue_id))
             assert limits is not None, queue
@@ -203,7 +203,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
                 assert list(source.read_unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
                 compared += 1
 
-    assert compared == sum(len(queue["units"]) for queue in unpacked.of_disk["queues"].values()) > 0
+    assert compared == sum(len(queue["units"]) for queue in unpacked.answers_on_disk["queues"].values()) > 0
 
 
 @pytest.mark.sample(2)
@@ -215,7 +215,7 @@ def test_a_lake_has_every_message_of_the_queues_that_the_broker_answered(
     unpacked = recorded(name)
     ingest_store(unpacked.root, tmp_path, "b0")
     with open_source(lake=str(tmp_path)) as source:
-        for queue, expected in unpacked.of_disk["queues"].items():
+        for queue, expected in unpacked.answers_on_disk["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             if not topic.startswith("%LMQ%"):
                 messages = [source.by_queue_offset(topic, int(queue_id), number) for number, *_ in expected["units"]]
@@ -230,7 +230,7 @@ def test_a_lake_has_every_message_of_the_queues_that_the_broker_answered(
 def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
     with open_source(store=str(unpacked.root)) as source:
-        for question, expected in unpacked.of_disk["keys"].items():
+        for question, expected in unpacked.answers_on_disk["keys"].items():
             topic, _, key = question.partition("#")
             if topic in WRITTEN_BY_THE_STOP:
                 continue
@@ -290,7 +290,7 @@ def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
     unpacked = unpack_feature(name, tmp_path)
     written_by_a_start = ("RMQ_SYS_TRANS", "rmq_sys", "SCHEDULE_TOPIC", "RMQ_SYS_ROCKSDB")
     with open_source(store=str(unpacked.root)) as source:
-        for queue, expected in unpacked.before_stop["queues"].items():
+        for queue, expected in unpacked.answers_before_stop["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             if expected["units"] and not topic.startswith(written_by_a_start):
                 numbers = [number for number, *_ in expected["units"]]
@@ -314,7 +314,7 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
 
     assert halves.keys() == {None, ReasonKind.HALF, ReasonKind.ROLLED_BACK}
     assert len(halves[ReasonKind.HALF]) == 4  # of the killed broker, too: the next one found as many
-    rows = recorded("b551-transrocks").of_disk["rocksdbstore"]["trans"]
+    rows = recorded("b551-transrocks").answers_on_disk["rocksdbstore"]["trans"]
     keys = [bytes.fromhex(key) for key, _ in rows]
     pending = {int.from_bytes(key[:8], "big") for key in keys if key != rocksdb_rows.LAST_OFFSET_KEY}
     assert name.endswith("killed") or halves[ReasonKind.HALF] == pending

@@ -41,7 +41,7 @@ from tests.support.disturbed_repairs import (
     run_with_change,
 )
 from tests.support.fault_kinds import QUEUE_FILE, STORE
-from tests.support.stores import flip, read_files_except_replaced
+from tests.support.stores import flip, read_store_files
 
 PARTS = 12
 
@@ -65,11 +65,11 @@ def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> RepairSc
 
 
 def test_a_killed_repair_is_undone(scene: RepairScenario) -> None:
-    damaged = read_files_except_replaced(scene.damaged)
+    damaged = read_store_files(scene.damaged)
     for number in scene.steps:
         scene.kill_before_step(number)
         undo(str(scene.store), scene.request.out)
-        assert read_files_except_replaced(scene.store) == damaged, number
+        assert read_store_files(scene.store) == damaged, number
         assert not list(scene.store.glob("*.*-*")), number
 
 
@@ -93,7 +93,7 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
         journal = Journal.read(scene.request.out)
         if journal is not None and journal.entries:
             undo(str(scene.store), scene.request.out)
-        assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
+        assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
 def test_a_repair_killed_in_its_first_write_is_repeated(scene: RepairScenario) -> None:
@@ -122,13 +122,13 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
     for number in scene.steps:
         scene.kill_before_step(number)
         written = dict(append_as_broker(scene.store))
-        before = read_files_except_replaced(scene.store)
+        before = read_store_files(scene.store)
         try:
             undo(str(scene.store), scene.request.out)
             outcomes.append("undone")
         except NotRepairableError:
             outcomes.append("refused")
-            assert read_files_except_replaced(scene.store) == before, number
+            assert read_store_files(scene.store) == before, number
         assert all(path.read_bytes().startswith(data) for path, data in written.items()), number
     assert {*outcomes} == {"undone", "refused"}
 
@@ -139,9 +139,9 @@ def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairScenario, 
     for number in scene.steps[part::PARTS]:
         scene.kill_before_step(number)
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
-        assert read_files_except_replaced(scene.store) == scene.repaired, number
+        assert read_store_files(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
-        assert read_files_except_replaced(scene.store) == read_files_except_replaced(scene.damaged), number
+        assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
 def test_repairs_one_after_the_other_are_undone_together(scene: RepairScenario) -> None:
@@ -150,7 +150,7 @@ def test_repairs_one_after_the_other_are_undone_together(scene: RepairScenario) 
     repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
     assert repair(scene.request, SerialWorkers()).files > 0
     undo(str(store), scene.request.out)
-    assert read_files_except_replaced(store) == read_files_except_replaced(scene.damaged)
+    assert read_store_files(store) == read_store_files(scene.damaged)
 
 
 REFUSALS = (RequestError, OSError, FormatError)
@@ -237,7 +237,7 @@ def _content_of(store: Path) -> dict[str, bytes]:
     """Return the files of a store, without the number of segments that a restore had found: it rebuilds lost ones."""
     return {
         name: _without_count(data) or b"" if name == "MANIFEST.json" else data
-        for name, data in read_files_except_replaced(store).items()
+        for name, data in read_store_files(store).items()
     }
 
 

@@ -34,13 +34,7 @@ from tests.support.fault_kinds import (
     find_damaged_record,
 )
 from tests.support.lakes import ingest_store
-from tests.support.stores import (
-    flip,
-    hold_lock,
-    lose_first_segment_like_retention,
-    read_files_except_replaced,
-    tree_state,
-)
+from tests.support.stores import flip, hold_lock, lose_first_segment_like_retention, read_store_files, tree_state
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +103,15 @@ def test_index_files_that_exchanged_their_names_are_restored(  # noqa: PLR0913, 
     store = Path(shutil.copytree(golden(name), tmp_path / "store"))
     lake = tmp_path / "lake"
     ingest_store(store, lake)
-    index = read_files_except_replaced(store / "index")
+    index = read_store_files(store / "index")
     (store / "index" / first).write_bytes(index[second])
     (store / "index" / second).write_bytes(index[first])
-    exchanged = read_files_except_replaced(store / "index")
+    exchanged = read_store_files(store / "index")
     repair(RepairRequest(str(store), tmp_path / "without", apply=True), SerialWorkers())
 
-    assert (exchanged if with_lake else index) == read_files_except_replaced(store / "index")
+    assert (exchanged if with_lake else index) == read_store_files(store / "index")
     repair(RepairRequest(str(store), tmp_path / "with", Lake(str(lake)), apply=True), SerialWorkers())
-    assert index == read_files_except_replaced(store / "index")
+    assert index == read_store_files(store / "index")
 
 
 # No checksum covers these: the log says that right queues are wrong, and only another copy of the record could tell.
@@ -132,16 +126,16 @@ def named(fault: Fault) -> str:
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
     fault.plant(store)
-    damaged = read_files_except_replaced(store)
+    damaged = read_store_files(store)
 
     summary = repaired(store, lake)
 
     assert summary.left is not None
     assert (0, []) == (summary.exit_code, summary.left.findings)
-    assert bool(summary.plan) == (read_files_except_replaced(store) != damaged)
+    assert bool(summary.plan) == (read_store_files(store) != damaged)
     if summary.plan:
         undo(str(store), store.parent / "repair")
-        assert read_files_except_replaced(store) == damaged
+        assert read_store_files(store) == damaged
         assert not list(store.rglob("*.replaced-*"))
 
 
@@ -227,19 +221,19 @@ def test_an_undo_changes_nothing_outside_the_store(store: Path, tmp_path: Path, 
     step = JournalEntry("consumequeue", folder, f"{folder}.replaced-x", [], [], None, is_exchange=False, done=True)
     text = json.dumps({"store": str(store), "folder": str(victim), "entries": [asdict(step) | changed]})
     (out / JOURNAL_FILE).write_text(text.replace("{victim}", str(victim)))
-    before = read_files_except_replaced(store)
+    before = read_store_files(store)
 
     with pytest.raises(NotRepairableError):
         undo(str(store), out)
 
-    assert (before, "precious") == (read_files_except_replaced(store), (victim / "a").read_text())
+    assert (before, "precious") == (read_store_files(store), (victim / "a").read_text())
 
 
 @pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Path, fault: Fault) -> None:
     fault.plant(store)
-    damaged = read_files_except_replaced(store)
+    damaged = read_store_files(store)
 
     summary = repaired(store)
 
@@ -260,7 +254,7 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
     assert (not left) == (summary.exit_code is ExitCode.CLEAN)
     if summary.plan:
         undo(str(store), store.parent / "repair")
-    assert read_files_except_replaced(store) == damaged
+    assert read_store_files(store) == damaged
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
@@ -278,7 +272,7 @@ def test_a_repair_without_read_permission_changes_nothing(
 
         assert str(error.value.filename).endswith(fault.file)
         (store / fault.file).chmod(0o644)
-        assert read_files_except_replaced(store) == read_files_except_replaced(healthy)
+        assert read_store_files(store) == read_store_files(healthy)
 
 
 def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, store: Path, lake: Path) -> None:
@@ -291,7 +285,7 @@ def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, 
 
     repaired(store, lake)
 
-    assert read_files_except_replaced(healthy) == read_files_except_replaced(store)
+    assert read_store_files(healthy) == read_store_files(store)
 
 
 def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
@@ -350,13 +344,13 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
     zero_body(store, at // SEGMENT * SEGMENT)  # of another record of the segment
 
     assert 0 == repaired(store, altered).exit_code
-    assert read_files_except_replaced(healthy) == read_files_except_replaced(store)
+    assert read_store_files(healthy) == read_store_files(store)
 
     zero_body(store, at)
-    damaged = read_files_except_replaced(store)
+    damaged = read_store_files(store)
     summary = repaired(store, altered)
 
-    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, read_files_except_replaced(store))
+    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, read_store_files(store))
     assert any("not used" in note and f"{at:,}" in note for note in summary.notes)
 
 

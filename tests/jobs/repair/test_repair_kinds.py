@@ -31,7 +31,7 @@ from tests.support.broker import Broker
 from tests.support.commands import overwrite
 from tests.support.fault_kinds import GEOMETRY, GIVEN_SETTINGS
 from tests.support.lakes import ingest_store
-from tests.support.stores import flip, list_segments, log_folders, read_files_except_replaced
+from tests.support.stores import flip, list_segments, log_folders, read_store_files
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
 _KINDS = {
@@ -110,7 +110,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
 ) -> None:
     """Without a lake only what the lost bytes could tell is left."""
     _FAULTS[fault](kind)
-    damaged = read_files_except_replaced(kind.store)
+    damaged = read_store_files(kind.store)
     summary = kind.repaired(with_lake=with_lake)
 
     assert summary.left is not None
@@ -126,7 +126,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
         assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
-    assert read_files_except_replaced(kind.store) == damaged
+    assert read_store_files(kind.store) == damaged
 
 
 # The segments are tiny. In each pass a fourth of such a file is read besides, to find where the log ends, and the like.

@@ -18,7 +18,7 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import recommend_steps
 from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf
-from tests.support.stores import read_files_except_replaced
+from tests.support.stores import read_store_files
 
 WANTED = GivenSettings(release="5.5.1")
 
@@ -54,13 +54,13 @@ def test_findings_about_a_second_copy_set_only_the_database_aside(
 ) -> None:
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
     store = copied(situation, "b551-cqdouble", tmp_path)
-    files = {path for path in read_files_except_replaced(store) if path.count("/") > 1}
+    files = {path for path in read_store_files(store) if path.count("/") > 1}
     damage(store / "consumequeue")
     (note,) = repaired(store, "repair").notes
 
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
 
-    assert files == {path for path in read_files_except_replaced(store) if path.count("/") > 1}
+    assert files == {path for path in read_store_files(store) if path.count("/") > 1}
     assert repaired(store, "again").exit_code is ExitCode.CLEAN
 
 

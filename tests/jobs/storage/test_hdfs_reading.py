@@ -14,7 +14,7 @@ import pytest
 from jobs.storage import hdfs, storage_for
 from jobs.storage.model import Storage
 from jobs.storage.settings import file_system_settings
-from tests.support.http_server import Answer, answering
+from tests.support.http_server import Answer, run_http_server
 
 LOCATION = "hdfs://broker-stores/store"
 
@@ -42,7 +42,7 @@ def opened(storage: Storage, location: str) -> object:
 
 def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
     """Ask a node that fails; return the node, and what is said."""
-    with answering(told) as address:
+    with run_http_server(told) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
         storage = storage_for(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
@@ -92,7 +92,7 @@ def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
         asked.append(handler.path)
         refusing("StandbyException", "Operation category READ is not supported in state standby")(handler)
 
-    with answering(standing_by) as standby, answering(STATUS) as active:
+    with run_http_server(standing_by) as standby, run_http_server(STATUS) as active:
         options = {
             "dfs.ha.namenodes.broker-stores": "nn1, nn2",
             "dfs.namenode.http-address.broker-stores.nn1": standby,

@@ -13,7 +13,7 @@ from rmq_formats.errors import CorruptData
 from tests.support.commands import Run
 from tests.support.fuzzing import hostile_json
 from tests.support.lakes import ingest_store
-from tests.support.stores import list_segments, read_files_except_replaced
+from tests.support.stores import list_segments, read_store_files
 
 _SHAPE: Shape = {"names": [str], "pair": [int, str], "is_done?": bool, "files": {str: (int, NoneType)}}
 
@@ -57,7 +57,7 @@ _PAST_MANIFESTS = (1000, 1003, 1004, 1007, 1009, 1010, 1014, 1019)
 def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path: Path, run: Run) -> None:
     """Some of these ended with a traceback."""
     min((store / "index").iterdir()).unlink()
-    damaged, out = read_files_except_replaced(store), tmp_path / "repair"
+    damaged, out = read_store_files(store), tmp_path / "repair"
     assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN
     journal = out / JOURNAL_FILE
     journal.write_bytes(hostile_json(journal.read_bytes(), Random(seed)))
@@ -65,7 +65,7 @@ def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path
     done = run("repair", store, "--out", out, "--undo")
 
     assert done.code in {ExitCode.CLEAN, ExitCode.USAGE}
-    assert done.code is ExitCode.USAGE or damaged == read_files_except_replaced(store)
+    assert done.code is ExitCode.USAGE or damaged == read_store_files(store)
 
 
 @pytest.mark.parametrize("seed", [*range(8), *_PAST_MANIFESTS])

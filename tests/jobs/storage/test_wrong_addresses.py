@@ -9,7 +9,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from tests.support.commands import Run
-from tests.support.http_server import Answer, answering
+from tests.support.http_server import Answer, run_http_server
 
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
 _AZURE = "abfss://nobucket@devstoreaccount1.dfs.core.windows.net"
@@ -73,7 +73,7 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
 def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # noqa: PLR0913, PLR0917 - the case
     line: str, place: str, answer: str, missing: str, code: str, setting: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(refusal(answer)) as address:
+    with run_http_server(refusal(answer)) as address:
         said = _failure(LINES[line], place, f"http://{address}", run, monkeypatch)
 
     does_not_exist = f": the {missing} nobucket does not exist on http://{address} ({code})"

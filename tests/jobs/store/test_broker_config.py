@@ -52,7 +52,7 @@ def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("name", FEATURES)
 def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
-    config, answers = config_of(unpacked.root), unpacked.of_disk
+    config, answers = config_of(unpacked.root), unpacked.answers_on_disk
 
     assert config.unread_reason is None
     assert consumers(config) == answers["consumerOffsets"]
@@ -145,7 +145,7 @@ def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
         if row["kind"] == "consumer" and row["consumer_group"] == "G"
     } == {
         f"{name}/{queue}": offset
-        for name, queues in unpacked.of_disk["consumerOffsets"].items()
+        for name, queues in unpacked.answers_on_disk["consumerOffsets"].items()
         for queue, offset in queues.items()
     }
     assert any("pip install" in note for note in summary.notes)

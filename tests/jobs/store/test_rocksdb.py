@@ -50,10 +50,10 @@ def test_a_clean_stop_shows_how_far_the_log_was_dispatched(tmp_path: Path) -> No
     stored = find_rocksdb_queues(list_store(str(unpacked.root)))
 
     assert stored is not None
-    assert stored.dispatched_end == unpacked.before_stop["maxPhyOffset"]
+    assert stored.dispatched_end == unpacked.answers_before_stop["maxPhyOffset"]
     assert {
         f"{topic}/{queue_id}": bound.queue_offset + 1 for (topic, queue_id), bound in stored.last_units.items()
-    } == {name: queue["max"] for name, queue in unpacked.before_stop["queues"].items()}
+    } == {name: queue["max"] for name, queue in unpacked.answers_before_stop["queues"].items()}
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

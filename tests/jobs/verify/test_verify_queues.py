@@ -298,13 +298,13 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_del
     killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
     kill_with_database(unpacked.root, killed.root / "consumequeue")
     report = compare_queues(unpacked.root, "5.5.1")
-    light = [name for name in unpacked.before_stop["queues"] if name.startswith("%LMQ%")]
+    light = [name for name in unpacked.answers_before_stop["queues"] if name.startswith("%LMQ%")]
 
     assert light
     assert report.findings == []
     assert report.severity is Severity.BEHIND
-    assert report.numbers["queues"] == len(unpacked.before_stop["queues"]) - len(light)
-    assert report.numbers["behind"] == unpacked.before_stop["maxPhyOffset"]
+    assert report.numbers["queues"] == len(unpacked.answers_before_stop["queues"]) - len(light)
+    assert report.numbers["behind"] == unpacked.answers_before_stop["maxPhyOffset"]
     assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
 
 
