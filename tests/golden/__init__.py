@@ -12,9 +12,7 @@ StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: return
 
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
-FIELD = tuple(
-    name for name in ARCHIVES if name.startswith("field-")
-)  # situations in operation; each has its own geometry
+FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # situations in operation; other geometries
 _FEATURES = frozenset(
     {
         "compaction", "configv2", "controller-failover", "cqcombine-rocksonly", "cqdouble", "cqdouble-later",

@@ -173,9 +173,7 @@ class _RowCollector:
 
 def find_lost_records(store: TinyStore, result: Result) -> list[int]:
     read_offsets = {offset for offset, _ in result.rows}
-    embedded = any(
-        b"inner" in record.body for record in store.records
-    )  # if a record is damaged, the one in its body may be found
+    embedded = any(b"inner" in record.body for record in store.records)  # these may be found instead of lost records
     header_size = store.framing.header_size
     return [
         record.physical_offset

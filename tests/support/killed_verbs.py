@@ -191,9 +191,7 @@ def _wrong_restore(root: Path) -> list[str]:
 
 # --- commits in Spark ------------------------------------------------------------------------------------------------
 
-_SPARK_LEFTOVERS: Final = re.compile(
-    r"/part-|/_delta_log/(\.|_sidecars)"
-)  # Delta leaves these files when a commit is killed
+_SPARK_LEFTOVERS: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # of killed commits of Delta
 _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 
 

@@ -32,7 +32,7 @@ CANARY = "canary"
 SECRET = ("Secret", "Secret_Orders")
 PATTERNS = (("Secret*",), SECRET, ("Secret", "Secret_*"), ("[S]ecret*", "%DLQ%*"))
 WHOLE = Selection()
-_BODY_AT = 88  # in a record; a changed byte there is seen, in a name of a topic it is not
+_BODY_AT = 88  # in a record; damage is detectable there, but not in the name of a topic
 DRAWS = 100  # of each case of the campaign
 
 
@@ -42,8 +42,8 @@ class _UncompressedWriter(pq.ParquetWriter):  # type: ignore[misc] # pyarrow pub
         super().__init__(*place, compression="NONE", **options)
 
 
-class _Drawn:
-    """Draws messages of excluded and of other topics, in each form that a broker gives them."""
+class _MessageDrawer:
+    """Draws messages of excluded and other topics, in each form in which a broker stores them."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -73,14 +73,14 @@ class _Drawn:
         )
 
 
-class _Form(NamedTuple):
-    """What a broker makes of a message of the topic {own}."""
+class _StoredForm(NamedTuple):
+    """A form in which a broker stores a message of the topic {own}."""
 
     topic: str = "{own}"
     properties: Mapping[str, str] = {}
     sys_flag: int = 0
     trace: tuple[str, ...] = ()
-    is_unproven: bool = False  # nothing tells that the message is of a topic that is not excluded
+    is_unproven: bool = False  # nothing proves that the topic of the message is not excluded
 
 
 _DELAYED = {"REAL_TOPIC": "{own}", "REAL_QID": "0", "DELAY": "3"}
@@ -90,24 +90,26 @@ _SENT = (
     *("h", "4", "1", "0", "m", "true"),
 )
 _FORMS = (
-    *(_Form(), _Form(), _Form("SCHEDULE_TOPIC_XXXX", _DELAYED), _Form(properties=_DELAYED)),
-    _Form("RMQ_SYS_TRANS_HALF_TOPIC", {"REAL_TOPIC": "{own}", "REAL_QID": "0", "TRAN_MSG": "true"}),
-    _Form("TRANS_CHECK_MAX_TIME_TOPIC", {"REAL_TOPIC": "{own}", "TRAN_MSG": "true"}),
-    _Form("rmq_sys_wheel_timer", {"REAL_TOPIC": "{own}", "TIMER_OUT_MS": str(STORED)}),
-    _Form("%RETRY%group", {"RETRY_TOPIC": "{own}", "ORIGIN_MESSAGE_ID": "0"}),
-    _Form("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "%RETRY%group", "RETRY_TOPIC": "{own}", "DELAY": "3"}),
-    _Form("%RETRY%group_{own}", {"1ST_POP_TIME": str(STORED)}),
-    _Form("%DLQ%group", {"RETRY_TOPIC": "{own}", "DLQ_ORIGIN_TOPIC": "{own}"}, is_unproven=True),  # of a pattern
-    *(_Form(properties={"INNER_NUM": "2"}, sys_flag=INNER_BATCH), _Form(_TRACE, trace=_SENT)),
-    _Form(_TRACE, trace=("SubBefore", "{stored}", "r", "g", "request", "{text}-id", "0", "{text}-k"), is_unproven=True),
-    _Form("%RETRY%group_of_old", is_unproven=True),
+    *(_StoredForm(), _StoredForm(), _StoredForm("SCHEDULE_TOPIC_XXXX", _DELAYED), _StoredForm(properties=_DELAYED)),
+    _StoredForm("RMQ_SYS_TRANS_HALF_TOPIC", {"REAL_TOPIC": "{own}", "REAL_QID": "0", "TRAN_MSG": "true"}),
+    _StoredForm("TRANS_CHECK_MAX_TIME_TOPIC", {"REAL_TOPIC": "{own}", "TRAN_MSG": "true"}),
+    _StoredForm("rmq_sys_wheel_timer", {"REAL_TOPIC": "{own}", "TIMER_OUT_MS": str(STORED)}),
+    _StoredForm("%RETRY%group", {"RETRY_TOPIC": "{own}", "ORIGIN_MESSAGE_ID": "0"}),
+    _StoredForm("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "%RETRY%group", "RETRY_TOPIC": "{own}", "DELAY": "3"}),
+    _StoredForm("%RETRY%group_{own}", {"1ST_POP_TIME": str(STORED)}),
+    _StoredForm("%DLQ%group", {"RETRY_TOPIC": "{own}", "DLQ_ORIGIN_TOPIC": "{own}"}, is_unproven=True),  # of a pattern
+    *(_StoredForm(properties={"INNER_NUM": "2"}, sys_flag=INNER_BATCH), _StoredForm(_TRACE, trace=_SENT)),
+    _StoredForm(
+        _TRACE, trace=("SubBefore", "{stored}", "r", "g", "request", "{text}-id", "0", "{text}-k"), is_unproven=True
+    ),
+    _StoredForm("%RETRY%group_of_old", is_unproven=True),
 )
 
 
 @pytest.mark.parametrize("first", [*mark_campaign_except(range(0, 10 * DRAWS, DRAWS)), -1])
 @pytest.mark.timeout(3600)
 def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_path: Path) -> None:
-    """Drawn stores and runs: with and without options, `optimize` and `type` between them."""
+    """Random stores and runs, with and without options, with `optimize` and `type` between them."""
     for seed in range(first, first + DRAWS) if first >= 0 else range(3):
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -117,14 +119,14 @@ def test_messages_of_excluded_topics_are_in_no_file_of_the_lake(first: int, tmp_
 def _draw(seed: int, folder: Path) -> None:
     random = Random(seed)
     broker = Broker(folder / "store", dispatches=True)
-    drawn = _Drawn(random)
+    drawer = _MessageDrawer(random)
     excluded = random.choice(PATTERNS)
     given = Selection(exclude_topics=excluded, with_inflated=random.random() < 0.5)
     broker.append([a_record(b"first", topic=topic, properties={"UNIQ_KEY": topic}) for topic in ("Orders",)])
-    # Pages that are not compressed show what their dictionaries hold.
+    # Without compression, the search also finds values in dictionaries.
     with patch("jobs.lake.table_file.pq.ParquetWriter", _UncompressedWriter):
         for number in range(random.randrange(2, 5)):
-            _grow(broker, drawn, must_have=SECRET if number == 0 else ())
+            _grow(broker, drawer, must_have=SECRET if number == 0 else ())
             selection = given if number == 0 or random.random() < 0.5 else WHOLE
             ingest_store(
                 broker.root, folder / "lake", "b", selection=selection, range_size=random.choice((700, 1 << 20))
@@ -136,18 +138,18 @@ def _draw(seed: int, folder: Path) -> None:
     kept = {row["uniq_key"] for row in rows_of(folder / "lake")}
     damaged = {row["physical_offset"] for row in rows_of(folder / "lake", "quarantine")}
     assert [] == list(_places_of_canary(folder / "lake")), seed
-    assert len(set(drawn.fine) - kept) <= len(damaged), seed
+    assert len(set(drawer.fine) - kept) <= len(damaged), seed
 
 
-def _grow(broker: Broker, drawn: _Drawn, must_have: tuple[str, ...]) -> None:
-    """Append messages, damage some of them, and leave stale bytes after the end of a file."""
+def _grow(broker: Broker, drawer: _MessageDrawer, must_have: tuple[str, ...]) -> None:
+    """Append messages, damage some of them, and write stale bytes after the end of a file."""
     broker.append([a_record(topic=topic, properties={"KEYS": f"{CANARY}-must"}) for topic in must_have])
-    placed = broker.append([drawn.record() for _ in range(drawn.random.randrange(5, 60))])
-    if drawn.random.random() < 0.5:
-        hit = drawn.random.choice(placed[:-1])
+    placed = broker.append([drawer.record() for _ in range(drawer.random.randrange(5, 60))])
+    if drawer.random.random() < 0.5:
+        hit = drawer.random.choice(placed[:-1])
         segment = broker.root / "commitlog" / f"{hit.physical_offset - hit.physical_offset % 16384:020}"
-        flip(segment, hit.physical_offset % 16384 + drawn.random.choice((0, 4, _BODY_AT)), 0x55)
-    if drawn.random.random() < 0.5:
+        flip(segment, hit.physical_offset % 16384 + drawer.random.choice((0, 4, _BODY_AT)), 0x55)
+    if drawer.random.random() < 0.5:
         end = broker.offset
         broker.seal()
         with (broker.root / "commitlog" / f"{end - end % 16384:020}").open("r+b") as file:
@@ -158,7 +160,7 @@ def _grow(broker: Broker, drawn: _Drawn, must_have: tuple[str, ...]) -> None:
 
 
 def _places_of_canary(lake: Path) -> Iterator[str]:
-    """Yield the files that hold the canary, in their bytes or in their values."""
+    """Yield the files that contain the canary in their bytes or values."""
     for path in lake.rglob("*"):
         if not path.is_file():
             continue
@@ -169,9 +171,9 @@ def _places_of_canary(lake: Path) -> Iterator[str]:
 
 
 def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> None:
-    """Proves that the search works: otherwise finding no excluded message would prove nothing."""
+    """Proves that the search works."""
     broker = Broker(tmp_path / "store", dispatches=True)
-    _grow(broker, _Drawn(Random(1)), must_have=SECRET)
+    _grow(broker, _MessageDrawer(Random(1)), must_have=SECRET)
     ingest_store(broker.root, tmp_path / "lake", "b")
 
     found = {Path(place.partition(":")[0]).parent.name for place in _places_of_canary(tmp_path / "lake")}
@@ -191,7 +193,7 @@ def test_a_topic_without_queue_files_can_be_excluded(tmp_path: Path) -> None:
 def test_an_index_of_selected_topics_is_refused_before_anything_is_written(
     golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run ended with exit code 0, and there was no index."""
+    """The run once ended with exit code 0 without an index."""
     line = ["ingest", str(golden("b551-base")), "--lake", str(tmp_path / "lake"), "--engine", "here"]
 
     assert ExitCode.USAGE is cli.main([*line, "--topics", "T1", "--tables", "index"])

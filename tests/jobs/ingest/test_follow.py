@@ -47,63 +47,63 @@ from tests.support.meanwhile import DisturbedWorkers
 from tests.support.waiting import wait_until
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
-AT_ONCE = Pace(0.0)
-MANY = 4  # files that are merged
-WARM = 3 * MANY  # steps, after which each kind of work was done
-STEPS = 2 * MANY  # more, twice
+NO_PAUSE = Pace(0.0)
+MAX_SMALL_FILES = 4  # a run merges that many small files
+WARM_UP_STEPS = 3 * MAX_SMALL_FILES  # after these steps, each kind of work was done
+STEPS = 2 * MAX_SMALL_FILES
 
 
 def request(broker: Broker) -> IngestRequest:
     return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
 
 
-def nothing() -> None:
-    """Let a look find nothing new."""
+def do_nothing() -> None:
+    """Change nothing before a probe."""
 
 
 @dataclass(slots=True)
-class Story:
-    """What happens at each look, one thing after the other; then somebody stops it."""
+class FollowScript:
+    """Follows a store: each probe triggers the next event, and after the last one the follower is stopped."""
 
-    happens: list[Callable[[], object]]
+    events: list[Callable[[], object]]
     stop: StopRequest = field(default_factory=StopRequest)
     steps: list[Summary] = field(default_factory=list)
-    looks: int = 0
+    probes: int = 0
 
-    def look(self) -> None:
-        if self.looks < len(self.happens):
-            self.happens[self.looks]()
+    def probe(self) -> None:
+        if self.probes < len(self.events):
+            self.events[self.probes]()
         else:
             self.stop.request()
-        self.looks += 1
+        self.probes += 1
 
-    def run(self, asked: IngestRequest, workers: Workers | None = None) -> Summary:
-        return Follower(asked, workers or SerialWorkers(), AT_ONCE, self.stop, self.steps.append, self.look).run()
+    def run(self, requested: IngestRequest, workers: Workers | None = None) -> Summary:
+        return Follower(requested, workers or SerialWorkers(), NO_PAUSE, self.stop, self.steps.append, self.probe).run()
 
 
 def test_each_record_is_ingested_once_regardless_of_the_brokers_actions(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    placed = broker.append(some_records(5))
+    written = broker.append(some_records(5))
 
-    def cut_back() -> None:
-        broker.truncate(placed[3].physical_offset)
-        placed[3:] = broker.append(some_records(7, seed=3))
+    def rewrite_end() -> None:
+        broker.truncate(written[3].physical_offset)
+        written[3:] = broker.append(some_records(7, seed=3))
 
     def grow(count: int, seed: int) -> None:
-        placed.extend(broker.append(some_records(count, seed=seed)))
+        written.extend(broker.append(some_records(count, seed=seed)))
 
-    story = Story(
+    script = FollowScript(
         [
-            nothing,  # as the first step is done
-            *(partial(grow, 3, 2), nothing, cut_back, nothing, partial(grow, 60, 4), nothing),
-            *(broker.expire, partial(grow, 2, 5), nothing),
+            do_nothing,  # while the first step runs
+            *(partial(grow, 3, 2), do_nothing, rewrite_end, do_nothing, partial(grow, 60, 4), do_nothing),
+            *(broker.expire, partial(grow, 2, 5), do_nothing),
         ]
     )
-    whole = story.run(request(broker))
+    summary = script.run(request(broker))
 
-    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
-    assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
-    assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
+    assert raw_rows(tmp_path / "lake") == encode_rows(written)
+    assert summary.messages == sum(step.messages for step in script.steps) == len(written) + 5  # 5 were truncated
+    assert summary.exit_code is ExitCode.DAMAGE  # superseded rows are reported
 
 
 def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
     def rot() -> None:
         broker.append([a_record()._replace(body_crc=0), a_record()])
 
-    Story([nothing, rot]).run(request(broker))
+    FollowScript([do_nothing, rot]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
     assert {(of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for of in kept.values()} == {
         ("interval 60 minutes",) * 2
@@ -121,21 +121,21 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(20))
-    asked = replace(request(broker), hash_slots=7, index_num=100)
-    separate = replace(asked, lake=str(tmp_path / "separate"))
+    requested = replace(request(broker), hash_slots=7, index_num=100)
+    separate = replace(requested, lake=str(tmp_path / "separate"))
 
-    def run_beside(_: Summary) -> None:
-        with ThreadPoolExecutor(1) as elsewhere:  # what this thread keeps, another one does not have
+    def run_meanwhile(_: Summary) -> None:
+        with ThreadPoolExecutor(1) as elsewhere:  # another thread does not have the cache of this thread
             elsewhere.submit(ingest, separate, SerialWorkers()).result()
 
-    def cut_back() -> None:
+    def rewrite_end() -> None:
         broker.truncate(broker.offset - 500)
         broker.append(some_records(9, seed=8))
 
-    happens = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
-    story = Story([nothing, *happens[:4], cut_back, *happens[4:]])
+    events = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
+    script = FollowScript([do_nothing, *events[:4], rewrite_end, *events[4:]])
     with patch.object(entries, "read_index_file_entries", side_effect=entries.read_index_file_entries) as read:
-        Follower(asked, SerialWorkers(), AT_ONCE, story.stop, run_beside, story.look).run()
+        Follower(requested, SerialWorkers(), NO_PAUSE, script.stop, run_meanwhile, script.probe).run()
     reads = Counter(call.args[0].lake.location for call in read.call_args_list)
 
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
@@ -151,31 +151,29 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("at_least_every_s", "runs"), [(60.0, range(1, 2)), (0.0, range(4, 10))])
-def test_while_nothing_changes_a_run_starts_only_from_time_to_time(
-    at_least_every_s: float, runs: range, broker: Broker
-) -> None:
-    """The end of the log does not show new queues, or a table that lost its files."""
+def test_without_changes_a_run_starts_only_occasionally(at_least_every_s: float, runs: range, broker: Broker) -> None:
+    """The end of the log does not show new queues, or a table whose files were deleted."""
     broker.append(some_records(5))
-    story = Story([nothing] * 8)
+    script = FollowScript([do_nothing] * 8)
     with (
         patch.object(following, "run_steps", wraps=run.run_steps) as started,
         patch.object(following, "_LOOK_AT_ALL_S", at_least_every_s),
     ):
-        story.run(request(broker))
-    assert story.looks == 9
+        script.run(request(broker))
+    assert script.probes == 9
     assert started.call_count in runs
 
 
 def test_a_record_in_a_preallocated_segment_is_found_immediately(broker: Broker) -> None:
-    """The last run ended at the end of the full segment before it: the listing does not change, and nothing there."""
+    """The last run ended at the end of the full segment before it, so neither the listing nor that segment changes."""
     broker.append(some_records(20))
     broker.seal()
     ahead = broker.root / "commitlog" / f"{broker.offset:020}"
     ahead.write_bytes(bytes(SEGMENT_SIZE))
-    story = Story([nothing, nothing, lambda: broker.append(some_records(1, seed=2)), nothing])
-    story.run(replace(request(broker), tables=frozenset({"messages"})))
+    script = FollowScript([do_nothing, do_nothing, lambda: broker.append(some_records(1, seed=2)), do_nothing])
+    script.run(replace(request(broker), tables=frozenset({"messages"})))
 
-    assert [summary.messages for summary in story.steps][1:] == [1]
+    assert [summary.messages for summary in script.steps][1:] == [1]
 
 
 def test_another_run_of_the_store_ends_immediately(broker: Broker, tmp_path: Path) -> None:
@@ -187,9 +185,9 @@ def test_another_run_of_the_store_ends_immediately(broker: Broker, tmp_path: Pat
         command = command_of(broker, "--broker", "b", "--follow", "--until", "+0s")
         ended.append(subprocess.run(command, check=False, timeout=300).returncode)
 
-    Story([nothing, other]).run(request(broker))
+    FollowScript([do_nothing, other]).run(request(broker))
     assert ended == [ExitCode.HELD]
-    ingest_into_own_lake(broker.root)  # nothing is held any more
+    ingest_into_own_lake(broker.root)  # the lock was released
     assert len(rows_of(tmp_path / "lake")) == 6
 
 
@@ -202,56 +200,56 @@ def command_of(broker: Broker, *options: str) -> list[str]:
     "second", [OSError(5, "Input/output error"), OtherRunActiveError("held by process 1")], ids=repr
 )
 def test_a_failed_step_is_retried_without_duplicating_rows(second: Exception, broker: Broker, tmp_path: Path) -> None:
-    """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
-    placed = broker.append(some_records(5))
+    """The lock is free during the pause after an error; exit code 6 would then end a service permanently."""
+    written = broker.append(some_records(5))
     errors: list[Exception] = [OSError(5, "Input/output error", str(broker.root)), second]
 
     def fail() -> None:
-        if len(placed) > 5 and errors:
+        if len(written) > 5 and errors:
             raise errors.pop(0)
 
-    more: list[Callable[[], object]] = [nothing] * 5
-    more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
+    more: list[Callable[[], object]] = [do_nothing] * 5
+    more[1] = lambda: written.extend(broker.append(some_records(3, seed=2)))
     with patch.object(following, "_PAUSE_S", 0.0):
-        Story(more).run(request(broker), DisturbedWorkers(happens=fail))
+        FollowScript(more).run(request(broker), DisturbedWorkers(happens=fail))
     assert errors == []
-    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(written)
 
 
 def test_a_stop_after_a_failed_step_reports_the_failure(broker: Broker) -> None:
-    """Following ended with 0, as if the new messages were in the lake."""
-    placed = broker.append(some_records(5))
-    story = Story([nothing, lambda: placed.extend(broker.append(some_records(3, seed=2)))])
+    """The exit code was 0, as if the new messages were in the lake."""
+    written = broker.append(some_records(5))
+    script = FollowScript([do_nothing, lambda: written.extend(broker.append(some_records(3, seed=2)))])
 
     def fail() -> None:
-        if len(placed) > 5:
-            story.stop.request()
+        if len(written) > 5:
+            script.stop.request()
             raise OSError(errno.ENOSPC, "No space left on device", "file of the lake")
 
     with pytest.raises(OSError, match="No space left on device"):
-        story.run(request(broker), DisturbedWorkers(happens=fail))
-    assert len(story.steps) == 1
+        script.run(request(broker), DisturbedWorkers(happens=fail))
+    assert len(script.steps) == 1
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
 def test_following_ends_immediately_when_the_jvm_dies(death: str | None, trials: int, broker: Broker) -> None:
-    """Retries cannot restart the JVM, but a service manager can restart the command; other errors may be temporary."""
+    """A retry cannot restart the JVM, but a service manager can restart the command; other errors may be temporary."""
     broker.append(some_records(5))
-    story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
+    script = FollowScript([do_nothing, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.run_steps, 0
 
-    def steps(asked: IngestRequest, workers: SerialWorkers) -> object:
+    def steps(requested: IngestRequest, workers: SerialWorkers) -> object:
         nonlocal tried
-        if story.steps:
+        if script.steps:
             tried += 1
             raise ConnectionRefusedError(111, "Connection refused")
-        return real(asked, workers)
+        return real(requested, workers)
 
     with (
         patch.multiple(following, _PAUSE_S=0.0, run_steps=steps, jvm_death_text=lambda: death),
         pytest.raises(ConnectionRefusedError),
     ):
-        story.run(request(broker))
+        script.run(request(broker))
     assert tried == trials
 
 
@@ -259,10 +257,10 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
-    def asked() -> NoReturn:
+    def start_session() -> NoReturn:
         raise InterruptedError("a session")
 
-    workers = WorkersOnDemand(asked, small=SEGMENT_SIZE)
+    workers = WorkersOnDemand(start_session, small=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
     assert sum(range_.end - range_.start for range_ in ranges) > workers.small
     assert [outcome.facts.records for outcome in read_chained(workers, ranges)] == [5]
@@ -275,7 +273,7 @@ def test_small_steps_do_not_start_a_spark_session(tmp_path: Path) -> None:
 def test_large_steps_stay_in_this_process_with_a_max_rate(
     max_rate: int | None, engine: Engine, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is listed before the engine of a step is known, with the rate of one process."""
+    """The store is listed with the rate of one process, before the engine of a step is known."""
     made: list[Engine] = []
 
     def make_workers(engine: Engine, *, half: bool) -> Workers:
@@ -292,7 +290,7 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
 def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, broker: Broker) -> None:
-    """Arrow's default keeps memory that one thread allocated and another freed; a user's own setting is kept."""
+    """Arrow's default allocator keeps memory that another thread freed; the user's own setting takes precedence."""
     (broker.root / "checkpoint").write_bytes(bytes(4096))  # of a store without a log
     code = (
         "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
@@ -311,7 +309,7 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
     stop, done, kept = StopRequest(), count(1), []
 
     def note(_: Summary) -> None:
-        if next(done) in {WARM, WARM + STEPS, WARM + 2 * STEPS}:
+        if next(done) in {WARM_UP_STEPS, WARM_UP_STEPS + STEPS, WARM_UP_STEPS + 2 * STEPS}:
             gc.collect()
             kept.append(Counter(map(type, gc.get_objects())))
             if len(kept) > 2:
@@ -320,14 +318,14 @@ def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
     def write() -> None:
         broker.append(some_records(3, seed=broker.offset))
 
-    with patch.multiple(upkeep, MAX_SMALL_FILES=MANY, _RUNS_BETWEEN_VACUUMS=MANY):
-        Follower(request(broker), SerialWorkers(), AT_ONCE, stop, note, write).run()
+    with patch.multiple(upkeep, MAX_SMALL_FILES=MAX_SMALL_FILES, _RUNS_BETWEEN_VACUUMS=MAX_SMALL_FILES):
+        Follower(request(broker), SerialWorkers(), NO_PAUSE, stop, note, write).run()
     first, second, third = kept
-    always = (second - first) & (third - second)  # what came once, as counting itself does, is not kept of each step
+    always = (second - first) & (third - second)  # without allocations that occur only once
     assert {kind: more for kind, more in always.items() if more >= STEPS} == {}
 
 
-@pytest.mark.parametrize(("kept", "left"), [("interval 60 minutes", MANY + 1), ("interval 0 minutes", 1)])
+@pytest.mark.parametrize(("kept", "left"), [("interval 60 minutes", MAX_SMALL_FILES + 1), ("interval 0 minutes", 1)])
 def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_stores_later(
     kept: str, left: int, tmp_path: Path
 ) -> None:
@@ -336,15 +334,15 @@ def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_sto
     other.parent.mkdir(parents=True)
     other.write_bytes(b"")
     os.utime(other, (hours_ago := time.time() - 23 * 3600, hours_ago))
-    with patch.multiple(upkeep, MAX_SMALL_FILES=MANY, _RUNS_BETWEEN_VACUUMS=MANY):
-        for number in range(1, MANY + 1):
+    with patch.multiple(upkeep, MAX_SMALL_FILES=MAX_SMALL_FILES, _RUNS_BETWEEN_VACUUMS=MAX_SMALL_FILES):
+        for number in range(1, MAX_SMALL_FILES + 1):
             broker.append(some_records(5, seed=number))
-            if number == MANY:
+            if number == MAX_SMALL_FILES:
                 upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
                 DeltaTable(lake / "messages").alter.set_table_properties({FILE_RETENTION_PROPERTY: kept})
             ingest_into_own_lake(broker.root)
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
-    assert len(rows_of(lake)) == 5 * MANY
+    assert len(rows_of(lake)) == 5 * MAX_SMALL_FILES
 
 
 def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path: Path) -> None:
@@ -358,7 +356,7 @@ def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path
                 upkeep.shorten_file_retention(Lake(str(table.parent)), 1.0)
             DeltaTable(table).create_checkpoint()
     names = sorted(path.name for path in table.glob("_delta_log/*.checkpoint.parquet"))
-    assert [int(name.partition(".")[0]) for name in names] == [4, 8, 11, 12, 13, 14, 16]  # 16 came after the upkeep
+    assert [int(name.partition(".")[0]) for name in names] == [4, 8, 11, 12, 13, 14, 16]  # 16 followed the upkeep
     files = [len(DeltaTable(table, version=version).file_uris()) for version in range(2, last + 1)]
     assert files == list(range(1, last))
 
@@ -377,9 +375,9 @@ def test_retention_of_a_followed_lake_depends_on_the_step_length_unless_it_was_s
     found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
     assert {name: (of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for name, of in found.items()} == {
         "messages": ("interval 30 days", "interval 30 days"),
-        "consume_queue": ("interval 1 days", "interval 300 minutes"),  # a day is what earlier versions have set
+        "consume_queue": ("interval 1 days", "interval 300 minutes"),  # earlier versions have set one day
         "index_entries": ("interval 300 minutes", "interval 300 minutes"),
-        "index_files": ("interval 7 days", "interval 2 days"),  # a log is kept no shorter than files
+        "index_files": ("interval 7 days", "interval 2 days"),  # the log is kept at least as long as files
         "runs": ("interval 75 minutes", "interval 75 minutes"),
     }
 
@@ -406,15 +404,15 @@ def test_two_signals_within_a_second_are_one_request_and_a_later_one_interrupts(
 @pytest.mark.sample(0, always=["15"])  # the other one is handled by the same method
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_following_after_the_current_step(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
-    placed = broker.append(some_records(5))
+    written = broker.append(some_records(5))
     lake, metrics = tmp_path / "lake", tmp_path / "metrics.prom"
     command = command_of(broker, "--follow", "--every", "100ms", "--metrics", str(metrics))
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "JAVA_HOME": "/nowhere"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            await_rows(lake, len(placed))
-            placed += broker.append(some_records(3, seed=2))
-            await_rows(lake, len(placed))
+            await_rows(lake, len(written))
+            written += broker.append(some_records(3, seed=2))
+            await_rows(lake, len(written))
             process.send_signal(number)
             assert process.stdout is not None
             shown = process.stdout.read()
@@ -423,7 +421,7 @@ def test_a_signal_ends_following_after_the_current_step(number: signal.Signals, 
             process.kill()
     assert "8 messages" in shown
     assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
-    assert raw_rows(lake) == encode_rows(placed)
+    assert raw_rows(lake) == encode_rows(written)
 
 
 def await_rows(lake: Path, count: int) -> None:
@@ -440,21 +438,21 @@ def test_a_segment_replaced_by_a_pipe_is_an_error(broker: Broker) -> None:
         os.mkfifo(segment)
 
     with patch.object(following, "_PAUSE_S", 0.0), pytest.raises(NotAStore):
-        Story([nothing, exchange, *[nothing] * 9]).run(request(broker))
+        FollowScript([do_nothing, exchange, *[do_nothing] * 9]).run(request(broker))
 
 
 class Clock(StopRequest):
-    """A clock that waits only by its own hands; things happen at their times."""
+    """A simulated clock that calls each event at its time."""
 
-    def __init__(self, happens: dict[float, Callable[[], object]]) -> None:
+    def __init__(self, events: dict[float, Callable[[], object]]) -> None:
         super().__init__()
         self.now = 0.0
-        self.happens = happens
+        self.events = events
 
     def wait(self, seconds: float) -> bool:
         until = self.now + seconds
-        while due := sorted(at for at in self.happens if at <= until):
-            self.happens.pop(due[0])()
+        while due := sorted(at for at in self.events if at <= until):
+            self.events.pop(due[0])()
         self.now = until
         if self.now > 40:
             self.request()
@@ -465,10 +463,10 @@ class Clock(StopRequest):
     ("times", "pace", "expected"),
     [
         ([number + 0.5 for number in range(18)], Pace(8.0), [0, 8, 16, 24]),
-        ([15.5, 16.5, 22.5], Pace(8.0), [0, 23]),  # a beat of 8 s would commit at 16 and at 24
-        ([20.5, 25.0], Pace(8.0, probe_interval_s=8.0), [0, 24, 32]),  # one look a step, where looks are paid for
+        ([15.5, 16.5, 22.5], Pace(8.0), [0, 23]),  # a fixed interval of 8 s would commit at 16 and at 24
+        ([20.5, 25.0], Pace(8.0, probe_interval_s=8.0), [0, 24, 32]),  # one probe per step, if probes are expensive
     ],
-    ids=["always new", "after a quiet time", "looks that cost"],
+    ids=["always new", "after a pause", "expensive probes"],
 )
 def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
     times: Sequence[float], pace: Pace, expected: Sequence[float], broker: Broker
@@ -486,7 +484,7 @@ def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
     assert committed_at == expected
 
 
-def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
+def test_a_pause_may_exceed_the_longest_wait_of_the_system() -> None:
     stop = StopRequest()
     threading.Timer(0.05, stop.request).start()
     assert stop.wait(6e14)
@@ -494,6 +492,6 @@ def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
 
 def test_an_empty_store_is_polled_cheaply_once_it_has_a_log(broker: Broker) -> None:
     (broker.root / "checkpoint").write_bytes(bytes(4096))
-    story = Story([nothing, lambda: broker.append(some_records(3)), *[nothing] * 8])
-    story.run(request(broker))
-    assert [step.messages for step in story.steps if step.store_id] == [3]
+    script = FollowScript([do_nothing, lambda: broker.append(some_records(3)), *[do_nothing] * 8])
+    script.run(request(broker))
+    assert [step.messages for step in script.steps if step.store_id] == [3]

@@ -1,4 +1,4 @@
-"""Damage and attacks: every byte of a store may be wrong, and the lake may fail as well."""
+"""Damage and attacks: any byte of a store may be wrong, and writes to the lake may fail."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ HOSTILE = (
     "${x}",
 )
 BLOCK = 4096
-_ON_SPARK = 50  # stores, of two hundred in the campaign
+_ON_SPARK = 50  # of the two hundred stores of the campaign
 
 
 @settings(max_examples=300)
@@ -64,7 +64,7 @@ def test_ingests_of_mutated_stores_write_correct_rows_or_quarantine(seed: int, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # of a busy machine
+@pytest.mark.timeout(1800)  # for a busy machine
 @pytest.mark.parametrize("first", mark_campaign_except(range(1000, 1200, _ON_SPARK), 1000))
 def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
     spark: SparkSession, tmp_path: Path, first: int
@@ -111,7 +111,7 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
 def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_out(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """A broker in another locale, or an attacker, writes such a name; the messages are ingested nevertheless."""
+    """A broker with another locale, or an attacker, may write such names; the messages must still be ingested."""
     workers = SparkWorkers(request.getfixturevalue("spark")) if engine == "spark" else SerialWorkers()
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(20))

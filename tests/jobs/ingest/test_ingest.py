@@ -1,4 +1,4 @@
-"""From real brokers' stores to Delta tables, read by engines other than Spark."""
+"""Ingest stores of real brokers into Delta tables, and read them with engines other than Spark."""
 
 import errno
 import json
@@ -64,7 +64,7 @@ _DLEDGER = ("b498-dledger", "b498-dledger-upgraded")
 @pytest.mark.sample(2, always=[*_QUICK, *_DLEDGER])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rows_of_a_real_store_have_its_bytes_and_restore_its_log(name: str, golden: StoreOf, tmp_path: Path) -> None:
-    """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
+    """The lake also keeps underivable bytes, such as stale bytes at the end of files and DLedger's entry numbers."""
     store, lake = golden(name), tmp_path / "lake"
     assert ingest(request_of(name, store, lake), SerialWorkers()).exit_code is ExitCode.CLEAN
     compared = compare_with_lake(store, lake, log_folders(store))
@@ -108,7 +108,7 @@ def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_threa
 
 
 def contents(lake: Path, *names: str) -> dict[str, list[str]]:
-    """Return the rows of tables, of all but `runs` unless named, without the columns that name the run."""
+    """Return the rows of tables (by default all except `runs`), without the columns that name the run."""
     found = {}
     for name in names or [path.name for path in lake.iterdir() if path.name != "runs"]:
         if (lake / name / "_delta_log").exists():
@@ -174,7 +174,7 @@ def test_an_interruption_loses_at_most_one_step(broker: Broker, tmp_path: Path) 
     records, reads = broker.append(some_records(200)), count()
 
     def interrupt() -> None:
-        if next(reads):  # the first step is read
+        if next(reads):  # the first step has been read
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -199,13 +199,11 @@ def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_p
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")
-def test_files_are_flushed_before_the_commit_that_names_them_and_the_commit_before_the_run_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_files_are_flushed_before_their_commit_and_the_commit_before_the_next_step(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(30))
     lake = tmp_path / "lake"
-    flushed: list[tuple[Path, set[Path]]] = []  # and the commits that there were
+    flushed: list[tuple[Path, set[Path]]] = []  # and the number of earlier commits
 
     def noted(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
@@ -248,7 +246,7 @@ def rewritten(root: Path) -> Broker:
 
 
 def vacuumed(root: Path, table: str) -> None:
-    """Prepare a run that ends before its commit of a table, whose files are deleted."""
+    """Prepare a run that ends before its commit of a table, and delete the files of that table."""
     with delete_files_before_commit(table), pytest.raises(RunInterruptedError):
         run(root)
 
@@ -364,7 +362,7 @@ def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
 
 
 def test_the_queue_of_a_recreated_topic_in_a_tier_starts_a_new_log(tier: Path, lake: Path) -> None:
-    """Its messages are added to the earlier ones, at the same offsets."""
+    """Its messages have the same offsets as the earlier ones, which are kept."""
     ingest_store(tier, lake)
     folder = tier / TIER_BROKER / "Bills/0"
     shutil.rmtree(folder)

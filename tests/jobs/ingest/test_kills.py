@@ -1,8 +1,8 @@
 """
-Killed runs neither lose nor duplicate anything: the lake equals the store's history, for readers without Spark.
+Killed runs neither lose nor duplicate messages: the lake contains the store's history.
 
-`KILLS` and `LONGEST_S` in the environment set how many random kills the long version makes, and for how long;
-`SPARK_KILLS` how many whole commands, with their JVM and Python workers.
+The environment variables `KILLS` and `LONGEST_S` limit the number of random kills and their duration; `SPARK_KILLS` is
+the number of kills of whole commands, with their JVM and Python workers.
 """
 
 import os
@@ -117,7 +117,7 @@ def kill_commands(campaign: Campaign, folder: Path, kills: int, scenario: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # of a busy machine
+@pytest.mark.timeout(1800)  # for a busy machine
 @pytest.mark.parametrize(("scenario", "kills"), [("commands", 2), ("commands-followed", 1)])
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path, campaign: Campaign, scenario: str, kills: int) -> None:
     assert kill_commands(campaign, tmp_path, kills, scenario)["kills"] == kills

@@ -1,4 +1,4 @@
-"""A store that changes or is damaged: half records, segments that are sealed and deleted, `--settle`, open damage."""
+"""Ingest a store that changes or is damaged: incomplete records, sealed and deleted segments, `--settle`."""
 
 import errno
 import gc
@@ -140,13 +140,13 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
 ) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(100))
-    while broker.offset < 2 * SEGMENT_SIZE + 1000:  # just into its third segment
+    while broker.offset < 2 * SEGMENT_SIZE + 1000:  # shortly after the start of its third segment
         placed += broker.append(some_records(1, stored=placed[-1].store_timestamp + 1))
     cut = max(record.physical_offset for record in placed if record.physical_offset < 2 * SEGMENT_SIZE - 2000)
     happened: list[MessageRecord] = []
 
     def crash(range_: Range) -> None:
-        """Recover from a crash before the segment is read, and write on before the next one is."""
+        """Recover from a crash before the segment is read, and continue writing before the next one is read."""
         if range_.base_offset == SEGMENT_SIZE and broker.offset > placed[-1].physical_offset:
             broker.truncate(cut)
             segment = broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}"
@@ -179,7 +179,7 @@ def test_a_store_is_recognised_if_retention_deletes_its_last_known_segment_meanw
 
 
 def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(broker: Broker) -> None:
-    """The run reads after the end of the last run's segment, which retention deletes at that moment."""
+    """Retention deletes the last run's segment while the next run reads bytes after its end."""
     broker.append(some_records(60))
     broker.seal()
     first = ingest_into_own_lake(broker.root)
@@ -226,9 +226,9 @@ def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_befo
 def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
-    real = store_files._list  # noqa: SLF001 - what every listing of a store begins with
+    real = store_files._list  # noqa: SLF001 - every listing of a store begins here
 
-    def listed(*whose: Any) -> Store:  # noqa: ANN401 - those of the real one
+    def listed(*whose: Any) -> Store:  # noqa: ANN401 - arguments of the original
         store = real(*whose)
         listings.append(store)
         return store if len(listings) > 1 else replace(store, segments=store.segments[:1] + store.segments[2:])
@@ -246,21 +246,21 @@ HOUR = 3_600_000
     ("parts", "taken"),
     [
         ([(20, -HOUR), (20, -1000), (1, -HOUR)], 20),
-        # While the clock was ahead a message was stored: every run until then would say that nothing is new.
+        # A message was stored while the clock was ahead; until that time, each run would report that nothing is new.
         ([(5, -HOUR), (1, HOUR), (20, -HOUR // 2), (4, -1000)], 26),
         ([(5, -HOUR), (1, 365 * 24 * HOUR), (20, -HOUR // 2), (4, -1000)], 26),
     ],
 )
 def test_settle_leaves_out_the_newest_records_of_the_open_segment(
-    parts: list[tuple[int, int]], taken: int, broker: Broker
+    parts: list[tuple[int, int]], ingested: int, broker: Broker
 ) -> None:
     now = time.time_ns() // 1_000_000
     for seed, (count, stored) in enumerate(parts):
         broker.append(some_records(count, seed=seed, stored=now + stored))
 
-    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).messages == taken
+    assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).messages == ingested
     assert ingest_into_own_lake(broker.root, settle_ms=HOUR // 6).run is None
-    assert ingest_into_own_lake(broker.root).messages == sum(count for count, _ in parts) - taken
+    assert ingest_into_own_lake(broker.root).messages == sum(count for count, _ in parts) - ingested
 
 
 def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
@@ -271,12 +271,12 @@ def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
     assert summary.messages == sum(one.physical_offset < SEGMENT_SIZE for one in placed)
 
 
-MANY = 3  # files that are merged
+MANY = 3  # a run merges that many small files
 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Broker:
-    """Give a broker one of whose messages has a wrong body."""
+    """Return a broker with a message whose body is damaged."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
     hit = broker.append([a_record(b"body of a message that is damaged")])[0]
@@ -311,7 +311,7 @@ def test_a_gap_is_counted_only_once() -> None:
 def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:
-    """One damaged file must not make a run fail that has committed all rows, but it must be reported."""
+    """A damaged file must be reported, but must not fail a run that has committed all rows."""
     monkeypatch.setattr(upkeep, "MAX_SMALL_FILES", MANY)
     for number in range(MANY - 1):
         broker.append(some_records(2, seed=number))
@@ -330,7 +330,7 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
 
 
 def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path, broker: Broker) -> None:
-    """A gauge that falls to 0 whenever a run adds nothing would raise false alarms."""
+    """A gauge that falls to 0 after each run without new messages would raise false alarms."""
     placed = broker.append(some_records(3))
     times = [ingest_into_own_lake(broker.root).newest_ms for _ in range(2)]
 
@@ -350,7 +350,7 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
         seen.append({name.partition("{")[0].removeprefix("rmq_lake_ingest_"): float(value) for name, value in lines})
         if len(seen) == 1:
             damaged.append(some_records(2, seed=3))
-        if len(seen) == len(("first step", "second step")):  # the end writes them once more
+        if len(seen) == len(("first step", "second step")):  # they are written again at the end
             os.kill(os.getpid(), signal.SIGTERM)
 
     with patch("jobs.report.metrics.write_metrics", grow):
@@ -390,7 +390,7 @@ def _touches_third_block(offset: int, length: int) -> bool:
 
 
 def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept(tmp_path: Path) -> None:
-    """A row without bytes stands for zeros: `restore` would invent them."""
+    """A row without bytes stands for zeros, so `restore` would write wrong bytes."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
     with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
@@ -413,7 +413,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
 
 @pytest.mark.parametrize("version", ["now", "earlier"])
 def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
-    """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
+    """Earlier versions wrote the row of a segment's end before reading its bytes, and kept it after a disk error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
     with fail_reads_of_first_segment(errno.EIO, _touches_third_block):
         ingest_into_own_lake(broker.root, "b")
@@ -430,10 +430,10 @@ def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Pa
 def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_committed(
     tmp_path: Path, error: int, raised: type[OSError]
 ) -> None:
-    """The next run must read the bytes: a timeout says nothing about them, and retention never restores a file."""
+    """The next run must read the bytes again, because a timeout proves nothing about them."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    # The end of the file is read by nothing else, the first time.
+    # Only the first read of the end of the file fails.
     with fail_reads_of_first_segment(error, lambda offset, _: offset == end), pytest.raises(raised):
         ingest_into_own_lake(broker.root, "b")
     assert [] == rows_of(tmp_path / "lake")
@@ -445,7 +445,7 @@ def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_co
 
 
 def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_gap(tmp_path: Path) -> None:
-    """The records are in the lake by then; the bytes between them never will be."""
+    """The records are already in the lake, but the bytes between them are lost."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
     def deleted(offset: int, _: int) -> bool:
@@ -472,7 +472,7 @@ def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) ->
 
 
 def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
-    """Return the most memory of Python that a run takes whose records all have wrong bodies."""
+    """Return the peak Python memory of a run whose records all have damaged bodies."""
     record = a_record(b"body", properties={})
     log = folder / "store" / "commitlog"
     log.mkdir(parents=True)
@@ -487,14 +487,14 @@ def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
     try:
         with patch("jobs.ingest.run.plan_ranges", _narrow_ranges):
             summary = ingest_into_own_lake(folder / "store", "b", tables=frozenset())
-        assert summary.quarantined == count - 2  # the first one proves itself, the last one may be unfinished
+        assert summary.quarantined == count - 2  # the first record confirms the log, the last one may be unfinished
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
-    """Plan ranges whose windows hold far fewer records than the log; memory used before the pass is not counted."""
+def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - arguments of the original
+    """Plan ranges with windows of few records; memory used before the pass is not counted."""
     gc.collect()
     tracemalloc.reset_peak()
     return [replace(range_, window=1 << 17) for range_ in plan_ranges(*asked)]

@@ -32,38 +32,38 @@ from tests.support.lakes import rows_of
 from tests.support.stores import flip, list_segments
 
 
-class Taken:
-    """A store that a running broker writes, all of it in a lake."""
+class IngestedStore:
+    """A store of a running broker, and a lake with all of its messages."""
 
-    def __init__(self, folder: Path, broker: Broker, placed: list[MessageRecord]) -> None:
+    def __init__(self, folder: Path, broker: Broker, written: list[MessageRecord]) -> None:
         self.broker = broker
-        self.placed = placed
+        self.placed = written
         self.lake = folder / "lake"
         self.request = IngestRequest(str(broker.root), str(self.lake), broker="b")
 
 
 def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
-    """Return what a look before a run says, and the run, which leaves its note."""
+    """Return the summary of the check (None if it requires a run) and that of a run, which is then remembered."""
     check = PreRunCheck(request)
-    seen, summary = check.summary_if_nothing_new(), ingest(request, SerialWorkers())
+    reported, summary = check.summary_if_nothing_new(), ingest(request, SerialWorkers())
     check.remember_nothing_new(summary)
-    return seen, replace(summary, seconds=seen.seconds if seen else {})
+    return reported, replace(summary, seconds=reported.seconds if reported else {})
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> IngestedStore:
     folder = tmp_path_factory.mktemp("taken")
     broker = Broker(folder / "store", dispatches=True)
-    made = Taken(folder, broker, broker.append(some_records(120)))
+    made = IngestedStore(folder, broker, broker.append(some_records(120)))
     ingest(made.request, SerialWorkers())
     return made
 
 
 @pytest.fixture
-def taken(first: Taken, tmp_path: Path) -> Taken:
-    """Give a copy in which there is nothing to do as long as nobody changes it."""
-    shutil.copytree(first.lake, tmp_path / "lake")
-    copied = Taken(tmp_path, first.broker.copied(tmp_path / "store"), first.placed)
+def ingested(shared_store: IngestedStore, tmp_path: Path) -> IngestedStore:
+    """Copy the store and the lake, which the check reports as unchanged."""
+    shutil.copytree(shared_store.lake, tmp_path / "lake")
+    copied = IngestedStore(tmp_path, shared_store.broker.copied(tmp_path / "store"), shared_store.placed)
     assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
     return copied
@@ -76,87 +76,89 @@ def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> Non
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
     ingest(request, SerialWorkers())
     check_and_run(request)
-    seen, summary = check_and_run(request)
+    reported, summary = check_and_run(request)
 
-    assert seen == summary
+    assert reported == summary
     assert summary.open.quarantined == 1
     assert PreRunCheck(replace(request, acknowledge=True)).summary_if_nothing_new() is None
 
 
-def _roll(taken: Taken) -> None:
-    taken.broker.seal()
-    taken.broker.append(some_records(1, seed=2))
+def _seal_segment(ingested: IngestedStore) -> None:
+    ingested.broker.seal()
+    ingested.broker.append(some_records(1, seed=2))
 
 
-def _write_over(taken: Taken) -> None:
-    """Crash, recover in the middle, and write records there; what was the end still has its bytes."""
-    taken.broker.truncate(taken.placed[100].physical_offset)
-    taken.broker.append(some_records(3, seed=3))
+def _rewrite_end(ingested: IngestedStore) -> None:
+    """Truncate the log after a crash, and write other records; the bytes of the former end remain."""
+    ingested.broker.truncate(ingested.placed[100].physical_offset)
+    ingested.broker.append(some_records(3, seed=3))
 
 
-def _add_a_queue(taken: Taken) -> None:
-    folder = taken.broker.root / "consumequeue" / "Other" / "0"
+def _add_a_queue(ingested: IngestedStore) -> None:
+    folder = ingested.broker.root / "consumequeue" / "Other" / "0"
     folder.mkdir(parents=True)
     (folder / "00000000000000000000").write_bytes(bytes(2000))
 
 
-def _be_killed(taken: Taken) -> None:
-    lake = Lake(str(taken.lake))
+def _leave_abort_file(ingested: IngestedStore) -> None:
+    lake = Lake(str(ingested.lake))
     with pytest.raises(KeyError), hold_lock(lake, list_known_stores(lake)[0].store_id):
         raise KeyError
 
 
-def _leave_a_manifest(taken: Taken) -> None:
-    (path,) = (taken.lake / "_manifests").iterdir()
+def _leave_a_manifest(ingested: IngestedStore) -> None:
+    (path,) = (ingested.lake / "_manifests").iterdir()
     shutil.copy(path, path.with_name(path.name.replace("-1-", "-2-")))
 
 
-def _put_a_table_back(taken: Taken) -> None:
-    shutil.rmtree(taken.lake / "messages")
-    DeltaTable.create(str(taken.lake / "messages"), DeltaTable(taken.lake / "runs").schema())
+def _restore_old_table(ingested: IngestedStore) -> None:
+    shutil.rmtree(ingested.lake / "messages")
+    DeltaTable.create(str(ingested.lake / "messages"), DeltaTable(ingested.lake / "runs").schema())
 
 
-CHANGES: dict[str, Callable[[Taken], object]] = {
-    "append": lambda taken: taken.broker.append(some_records(1, seed=2)),
-    "half a record": lambda taken: taken.broker.append(some_records(1, seed=2), cut_at=40),
-    "roll": _roll,
-    "seal": lambda taken: taken.broker.seal(),
-    "write over": _write_over,
-    "cut back": lambda taken: taken.broker.truncate(taken.placed[10].physical_offset),
-    "flip a bit": lambda taken: flip(list_segments(taken.broker.root)[-1], 30),
+CHANGES: dict[str, Callable[[IngestedStore], object]] = {
+    "append": lambda ingested: ingested.broker.append(some_records(1, seed=2)),
+    "half a record": lambda ingested: ingested.broker.append(some_records(1, seed=2), cut_at=40),
+    "roll": _seal_segment,
+    "seal": lambda ingested: ingested.broker.seal(),
+    "write over": _rewrite_end,
+    "cut back": lambda ingested: ingested.broker.truncate(ingested.placed[10].physical_offset),
+    "flip a bit": lambda ingested: flip(list_segments(ingested.broker.root)[-1], 30),
     "add a queue": _add_a_queue,
-    "rebuild a queue in place": lambda taken: os.utime(next(taken.broker.root.glob("consumequeue/*/*/*")), (1, 1)),
-    "be killed": _be_killed,
-    "lose the lock": lambda taken: shutil.rmtree(taken.lake / "_locks"),
+    "rebuild a queue in place": lambda ingested: os.utime(
+        next(ingested.broker.root.glob("consumequeue/*/*/*")), (1, 1)
+    ),
+    "be killed": _leave_abort_file,
+    "lose the lock": lambda ingested: shutil.rmtree(ingested.lake / "_locks"),
     "leave a manifest": _leave_a_manifest,
-    "lose a table": lambda taken: shutil.rmtree(taken.lake / "index_files"),
-    "put a table back": _put_a_table_back,
-    "lose the runs": lambda taken: shutil.rmtree(taken.lake / "runs"),
+    "lose a table": lambda ingested: shutil.rmtree(ingested.lake / "index_files"),
+    "put a table back": _restore_old_table,
+    "lose the runs": lambda ingested: shutil.rmtree(ingested.lake / "runs"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_any_change_requires_a_run(taken: Taken, change: str) -> None:
-    CHANGES[change](taken)
+def test_any_change_requires_a_run(ingested: IngestedStore, change: str) -> None:
+    CHANGES[change](ingested)
 
-    assert PreRunCheck(taken.request).summary_if_nothing_new() is None
+    assert PreRunCheck(ingested.request).summary_if_nothing_new() is None
 
 
-def test_each_run_warns_of_a_label_that_the_lake_does_not_use(taken: Taken) -> None:
-    request = replace(taken.request, broker="other")
+def test_each_run_warns_of_a_label_that_the_lake_does_not_use(ingested: IngestedStore) -> None:
+    request = replace(ingested.request, broker="other")
     check_and_run(request)
 
     assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
-def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Taken) -> None:
-    request = replace(taken.request, settle_ms=1)
+def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: IngestedStore) -> None:
+    request = replace(ingested.request, settle_ms=1)
     check = PreRunCheck(request)
     assert check.summary_if_nothing_new() is None
     summary = ingest(request, SerialWorkers())
-    _leave_a_manifest(taken)
+    _leave_a_manifest(ingested)
     check.remember_nothing_new(summary)
-    (added,) = (taken.lake / "_manifests").glob("*-2-*")
+    (added,) = (ingested.lake / "_manifests").glob("*-2-*")
     added.unlink()
 
     assert PreRunCheck(request).summary_if_nothing_new() is None
@@ -177,8 +179,8 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Tak
     ],
     ids=str,
 )
-def test_a_different_request_requires_a_run(taken: Taken, asked: dict[str, Any]) -> None:
-    assert PreRunCheck(replace(taken.request, **asked)).summary_if_nothing_new() is None
+def test_a_different_request_requires_a_run(ingested: IngestedStore, asked: dict[str, Any]) -> None:
+    assert PreRunCheck(replace(ingested.request, **asked)).summary_if_nothing_new() is None
 
 
 def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None:
@@ -192,45 +194,50 @@ def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None
     assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
-def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
-    extra = ["--metrics", str(taken.lake / "figures"), "--report", str(taken.lake / "report.html")]
+def test_a_command_that_finds_nothing_new_starts_no_session(
+    ingested: IngestedStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = ["--metrics", str(ingested.lake / "figures"), "--report", str(ingested.lake / "report.html")]
     with patch("jobs.launch.session.spark_session", side_effect=AssertionError("a session")):
-        code = main(["ingest", str(taken.broker.root), "--lake", str(taken.lake), "--broker", "b", *extra])
+        code = main(["ingest", str(ingested.broker.root), "--lake", str(ingested.lake), "--broker", "b", *extra])
 
     assert code is ExitCode.CLEAN
-    assert f"ingest: done: nothing new after offset {taken.broker.offset:,} (" in capsys.readouterr().out
-    assert "rmq_lake_ingest_exit_code" in (taken.lake / "figures").read_text()
-    assert (taken.lake / "report.html").exists()
+    assert f"ingest: done: nothing new after offset {ingested.broker.offset:,} (" in capsys.readouterr().out
+    assert "rmq_lake_ingest_exit_code" in (ingested.lake / "figures").read_text()
+    assert (ingested.lake / "report.html").exists()
 
 
 def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
+    ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = replace(taken.request, lake=str(taken.lake.parent / "new"))
-    sizes = [PreRunCheck(one).estimate_new_bytes() or 0 for one in (taken.request, new)]
-    assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
+    new = replace(ingested.request, lake=str(ingested.lake.parent / "new"))
+    sizes = [PreRunCheck(one).estimate_new_bytes() or 0 for one in (ingested.request, new)]
+    assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * ingested.broker.offset
 
-    elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
+    elsewhere = [
+        replace(ingested.request, lake="s3a://bucket/lake"),
+        replace(ingested.request, store=str(ingested.lake)),
+    ]
     assert [None, None] == [PreRunCheck(one).estimate_new_bytes() for one in elsewhere]
     monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
-    assert PreRunCheck(taken.request).estimate_new_bytes() is None
+    assert PreRunCheck(ingested.request).estimate_new_bytes() is None
 
 
-def test_a_small_ingest_needs_no_java(taken: Taken, tmp_path: Path) -> None:
+def test_a_small_ingest_needs_no_java(ingested: IngestedStore, tmp_path: Path) -> None:
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache_directory())}
-    command = [sys.executable, "-m", "jobs.main", "ingest", str(taken.broker.root), "--lake", str(tmp_path / "new")]
+    command = [sys.executable, "-m", "jobs.main", "ingest", str(ingested.broker.root), "--lake", str(tmp_path / "new")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
 
     assert done.returncode == ExitCode.CLEAN
-    assert len(rows_of(tmp_path / "new")) == len(rows_of(taken.lake)) > 0
+    assert len(rows_of(tmp_path / "new")) == len(rows_of(ingested.lake)) > 0
 
 
-def test_an_unreadable_or_unwritable_note_is_ignored(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RMQ_LAKE_CACHE", str(taken.lake.parent / "cache"))
-    check_and_run(taken.request)
+def test_an_unreadable_or_unwritable_note_is_ignored(ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(ingested.lake.parent / "cache"))
+    check_and_run(ingested.request)
     (note,) = (cache_directory() / "nothing-new").iterdir()
     note.write_text("[" * 100_000)
-    assert PreRunCheck(taken.request).summary_if_nothing_new() is None
+    assert PreRunCheck(ingested.request).summary_if_nothing_new() is None
     monkeypatch.setattr("pathlib.Path.replace", Mock(side_effect=OSError))
-    check_and_run(taken.request)
-    assert PreRunCheck(taken.request).summary_if_nothing_new() is None
+    check_and_run(ingested.request)
+    assert PreRunCheck(ingested.request).summary_if_nothing_new() is None

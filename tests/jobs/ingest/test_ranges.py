@@ -1,4 +1,4 @@
-"""Ranges of a log: any division gives the same pieces, for any bytes. No Spark is used."""
+"""Any division of a log into ranges gives the same pieces, for any bytes."""
 
 import random
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _log(tmp_path: Path, content: bytes) -> Path:
 
 
 def _bait(offset: int, body_size: int) -> bytes:
-    """Return a body for the record at *offset*, made of whole records for the very places where they will lie."""
+    """Return a body for the record at *offset* that consists of records with their correct physical offsets."""
     inner = len(encode_record(a_record(b"bait")))
     start = offset + 88
     baits = [a_record(b"bait", physical_offset=start + number * inner) for number in range(body_size // inner)]
@@ -126,7 +126,7 @@ def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> 
 
 
 def _seconds(sizes: Sequence[int], width: int) -> float:
-    """Return when the last task ends, of tasks that read 128 MiB a second and take 0.02 s to begin."""
+    """Return the end of the last task, if tasks read 128 MiB per second and start in 0.02 s."""
     workers = [0.0] * width
     for size in sizes:
         heapreplace(workers, workers[0] + 0.02 + size / (128 << 20))
@@ -136,7 +136,7 @@ def _seconds(sizes: Sequence[int], width: int) -> float:
 @pytest.mark.parametrize("width", [2, 4, 8, 16, 64])
 @pytest.mark.parametrize("gib", [6, 7, 24, 25, 500])
 def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None:
-    """A plan of 256 MiB ranges alone leaves 8 of 16 workers idle in the second wave of 6 GiB."""
+    """With ranges of 256 MiB, 8 of 16 workers were idle during the second wave of a log of 6 GiB."""
     segment = 1 << 30
     ranges = [
         Range(file_name_of_offset(base), base, segment, start, start + (256 << 20), sync=start > 0, final=True)
@@ -165,11 +165,11 @@ def test_offsets_that_are_in_no_file_are_reported(newer_store: Path) -> None:
     [
         ({0: 32768, 32768: 32768, 65536: 1000}, 32768, [65536]),
         ({0: 32768, 32768: 1000}, 32768, [32768]),
-        ({0: 40000, 32768: 40001}, 32768, []),  # longer than the next one's beginning allows
-        ({0: 18746, 32768: 16838}, 32768, [0, 32768]),  # both cut: the name is a multiple of no other size
-        ({0: 18746, 65536: 16838}, 18746, []),  # of one of 65,536 or 32,768 bytes
+        ({0: 40000, 32768: 40001}, 32768, []),  # overlaps the next file
+        ({0: 18746, 32768: 16838}, 32768, [0, 32768]),  # both are truncated: the name is not a multiple of another size
+        ({0: 18746, 65536: 16838}, 18746, []),  # the size may be 65,536 or 32,768 bytes
         ({0: 16384, 30000: 16384}, 16384, []),  # a wrong name
-        ({0: 40000, 65536: 32768}, 32768, []),  # of two lengths that occur as often, the one that a name shows
+        ({0: 40000, 65536: 32768}, 32768, []),  # two sizes are equally frequent, and a name confirms one of them
         ({32768: 1000}, 1000, []),
     ],
 )

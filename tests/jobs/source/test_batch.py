@@ -1,4 +1,4 @@
-"""The data source `rocketmq-store`: all of a store, the rows after those of a lake, and micro-batches."""
+"""The data source `rocketmq-store`: whole stores, rows after those of a lake, and micro-batches."""
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def _read(store: Path, **options: str) -> list[int]:
-    """Return the offsets that a reader yields, as Spark asks it, in this process."""
+    """Return the offsets that a reader yields, called as by Spark but in this process."""
     reader = RocketmqReader(ReadOptions.parse({"path": str(store), **options}))
     return read_offsets(reader, reader.partitions())
 
@@ -88,7 +88,7 @@ _MIDDLE = 20
 def test_conditions_of_a_query_narrow_the_read(
     condition: Callable[..., Filter], expected: slice, column: str, tmp_path: Path
 ) -> None:
-    """Spark evaluates all of them again on the rows."""
+    """Spark evaluates all conditions again."""
     records = _orders_and_bills()
     reader = RocketmqReader(ReadOptions.parse({"path": str(write_store(tmp_path / "store", records))}))
     given = condition((column,), getattr(records[_MIDDLE], column))
@@ -126,7 +126,7 @@ def test_spark_reads_the_selected_rows_and_columns(tmp_path: Path, spark: "Spark
     register(spark)
 
     frame = spark.read.format("rocketmq-store").option("fromOffset", middle).load(store)
-    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
+    # Arrow keeps the order of a map's entries, which `collect` would lose in a Java map.
     rows = frame.where("topic = 'Orders'").orderBy("physical_offset").toArrow().to_pylist()
     assert STORED_MESSAGES.schema.names == frame.columns
     assert [*map(encode_record, records[20::2])] == [encode_record(record_from_row(row)) for row in rows]
@@ -147,7 +147,7 @@ def test_a_given_schema_has_columns_of_messages_in_their_types(name: str, reason
 
 @pytest.mark.parametrize("size", [300, 700, 2000, SEGMENT_SIZE])
 def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, size: int) -> None:
-    """A part begins where a record does, however the segment is cut."""
+    """Partitions begin at records, wherever the segment is divided."""
     records = stored([Sent(body=bytes(100 + n)) for n in range(50)])
     store = write_store(tmp_path / "store", records)
 
@@ -194,8 +194,8 @@ def test_invalid_options_are_refused(name: str, value: str) -> None:
 
 def test_a_store_without_its_log_is_refused(golden: StoreOf, tmp_path: Path) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
-    wanted = ReadOptions.parse({"path": str(store)})
-    for plan in (RocketmqReader(wanted).partitions, RocketmqStreamReader(wanted).initialOffset):
+    options = ReadOptions.parse({"path": str(store)})
+    for plan in (RocketmqReader(options).partitions, RocketmqStreamReader(options).initialOffset):
         with pytest.raises(NotAStore, match="Is the log's disk mounted"):
             plan()
 
@@ -210,14 +210,14 @@ def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path
         _read(store, mode="FAILFAST")
 
 
-# after what a lake has
+# rows after those of a lake
 
 
-class Filled:
-    """A store, and a lake that has some of it."""
+class PartlyIngestedStore:
+    """A store, and a lake that contains its first messages."""
 
     def __init__(self, root: Path) -> None:
-        """Fill the lake by two runs; the store goes on."""
+        """Ingest two runs, and append more messages."""
         self.broker = Broker(root / "store")
         self.lake = root / "lake"
         self.records = self.grow(30)
@@ -237,12 +237,12 @@ class Filled:
     def version(self) -> int:
         return DeltaTable(self.lake / "messages").version()
 
-    def wanted(self, **options: object) -> ReadOptions:
+    def make_options(self, **options: object) -> ReadOptions:
         given = {"path": str(self.broker.root), "after": str(self.lake), **options}
         return ReadOptions.parse({name: str(value) for name, value in given.items()})
 
-    def after(self, **options: object) -> list[int]:
-        reader = RocketmqReader(self.wanted(**options))
+    def read_after_lake(self, **options: object) -> list[int]:
+        reader = RocketmqReader(self.make_options(**options))
         assert {("b", self.store_id)} >= {
             (row["broker"], row["store_id"]) for row in read_rows(reader, reader.partitions())
         }
@@ -257,66 +257,70 @@ class Filled:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Filled:
-    return Filled(tmp_path)
+def partly_ingested(tmp_path: Path) -> PartlyIngestedStore:
+    return PartlyIngestedStore(tmp_path)
 
 
-def test_rows_after_a_version_neither_repeat_nor_miss_messages(filled: Filled) -> None:
-    assert filled.after() == filled.offsets(50)
-    assert filled.after(afterVersion=filled.version, partitionSize=500) == filled.offsets(50)
-    assert filled.after(afterVersion=filled.first_version) == filled.offsets(30)
-    assert filled.after(afterVersion=0) == filled.offsets(0)
-    filled.run()
-    assert filled.after() == []
+def test_rows_after_a_version_neither_repeat_nor_miss_messages(partly_ingested: PartlyIngestedStore) -> None:
+    assert partly_ingested.read_after_lake() == partly_ingested.offsets(50)
+    assert partly_ingested.read_after_lake(
+        afterVersion=partly_ingested.version, partitionSize=500
+    ) == partly_ingested.offsets(50)
+    assert partly_ingested.read_after_lake(afterVersion=partly_ingested.first_version) == partly_ingested.offsets(30)
+    assert partly_ingested.read_after_lake(afterVersion=0) == partly_ingested.offsets(0)
+    partly_ingested.run()
+    assert partly_ingested.read_after_lake() == []
 
 
-def test_rows_of_a_prepared_run_are_read_from_the_store(filled: Filled) -> None:
-    """A killed run's rows are nobody's yet, and come out of the store until the next run commits them."""
-    lake = Lake(str(filled.lake))
-    before = len(rows_of(filled.lake))
+def test_rows_of_a_prepared_run_are_read_from_the_store(partly_ingested: PartlyIngestedStore) -> None:
+    """The rows of a killed run are not in the lake, so they are read from the store until the next run commits them."""
+    lake = Lake(str(partly_ingested.lake))
+    before = len(rows_of(partly_ingested.lake))
     with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        filled.run()
+        partly_ingested.run()
 
     (known,) = list_known_stores(lake)
     assert known.newest is not None
-    assert known.newest.to_offset == filled.records[-1].end_offset
-    assert len(rows_of(filled.lake)) == before
-    assert filled.after() == filled.offsets(50)
+    assert known.newest.to_offset == partly_ingested.records[-1].end_offset
+    assert len(rows_of(partly_ingested.lake)) == before
+    assert partly_ingested.read_after_lake() == partly_ingested.offsets(50)
 
 
-def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
-    reader = RocketmqStreamReader(filled.wanted())
+def test_a_stream_begins_after_the_lake(partly_ingested: PartlyIngestedStore) -> None:
+    reader = RocketmqStreamReader(partly_ingested.make_options())
     start = reader.initialOffset()
-    filled.run()
+    partly_ingested.run()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
 
-    assert read_offsets(reader, reader.partitions(start, end)) == filled.offsets(50)
+    assert read_offsets(reader, reader.partitions(start, end)) == partly_ingested.offsets(50)
 
 
-def test_a_lake_without_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:
+def test_a_lake_without_the_store_or_its_history_is_refused(
+    partly_ingested: PartlyIngestedStore, tmp_path: Path
+) -> None:
     other = Broker(tmp_path / "other")
     other.append(some_records(5, seed=99))
     with pytest.raises(UnsupportedFormat, match="run ingest first"):
-        RocketmqReader(filled.wanted(path=other.root, broker="other")).partitions()
+        RocketmqReader(partly_ingested.make_options(path=other.root, broker="other")).partitions()
 
-    filled.broker.truncate(filled.records[40].physical_offset)
-    filled.broker.append(some_records(60, seed=7))
+    partly_ingested.broker.truncate(partly_ingested.records[40].physical_offset)
+    partly_ingested.broker.append(some_records(60, seed=7))
     with pytest.raises(UnsupportedFormat, match="different records"):
-        filled.after()
+        partly_ingested.read_after_lake()
 
 
 def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_path: Path) -> None:
-    filled = Filled(tmp_path)
-    filled.records += filled.grow(200)
-    filled.broker.expire(1)
-    start = int(min(path.name for path in (filled.broker.root / "commitlog").iterdir()))
+    partly_ingested = PartlyIngestedStore(tmp_path)
+    partly_ingested.records += partly_ingested.grow(200)
+    partly_ingested.broker.expire(1)
+    start = int(min(path.name for path in (partly_ingested.broker.root / "commitlog").iterdir()))
 
     with pytest.raises(UnsupportedFormat, match="option broker"):
-        filled.after()  # nothing is left that the lake has seen
+        partly_ingested.read_after_lake()  # all ingested messages were deleted
     with pytest.raises(DataLossError):
-        filled.after(broker="b")
-    kept = [record.physical_offset for record in filled.records if record.physical_offset >= start]
-    assert filled.after(broker="b", failOnDataLoss="false") == kept
+        partly_ingested.read_after_lake(broker="b")
+    kept = [record.physical_offset for record in partly_ingested.records if record.physical_offset >= start]
+    assert partly_ingested.read_after_lake(broker="b", failOnDataLoss="false") == kept
 
 
 EVERYTHING = ReadAllAvailable()
@@ -336,7 +340,7 @@ def _reader(store: Path, **options: str) -> RocketmqStreamReader:
     return RocketmqStreamReader(ReadOptions.parse({"path": str(store), "pollMilliseconds": "0", **options}))
 
 
-def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
+def _read_batch(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
     return read_offsets(reader, reader.partitions(start, end))
 
 
@@ -344,17 +348,17 @@ def _offsets(records: Iterable[MessageRecord]) -> list[int]:
     return [record.physical_offset for record in records]
 
 
-def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tuple[Offset, list[int]]]:
-    """Read batch after batch until nothing is new; give each end, and the rows."""
+def _read_batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tuple[Offset, list[int]]]:
+    """Read batches until nothing is new; return the end and the rows of each."""
     found = []
     while (end := reader.latestOffset(start, ReadMaxBytes(limit))) != start:
-        found.append((end, _rows(reader, start, end)))
+        found.append((end, _read_batch(reader, start, end)))
         start = end
     return found
 
 
-def _read_on(reader: RocketmqStreamReader, start: Offset, limit: int = 1 << 40) -> list[int]:
-    return [offset for _, rows in _batches(reader, start, limit) for offset in rows]
+def _read_remaining(reader: RocketmqStreamReader, start: Offset, limit: int = 1 << 40) -> list[int]:
+    return [offset for _, rows in _read_batches(reader, start, limit) for offset in rows]
 
 
 @pytest.mark.sample(6)
@@ -364,7 +368,7 @@ def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path
     records = _records(60)
     reader = _reader(_write(tmp_path / "store", records), partitionSize=part)
     start = reader.initialOffset()
-    batches = _batches(reader, start, limit)
+    batches = _read_batches(reader, start, limit)
     ends = [start["offset"], *(end["offset"] for end, _ in batches)]
 
     assert _offsets(records) == [offset for _, rows in batches for offset in rows]
@@ -373,18 +377,18 @@ def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path
     assert records[-1].end_offset == ends[-1]
 
 
-def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path) -> None:
+def test_a_batch_that_was_planned_before_a_restart_is_read_again_unchanged(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records[:40])
     reader = _reader(store)
     start = reader.initialOffset()
     first = reader.latestOffset(start, ReadMaxBytes(5000))
     second = reader.latestOffset(first, EVERYTHING)
-    before = _rows(reader, start, first), _rows(reader, first, second)
+    before = _read_batch(reader, start, first), _read_batch(reader, first, second)
     _write(store, records)
 
-    assert before == (_rows(_reader(store), start, first), _rows(_reader(store), first, second))
-    assert _offsets(records[40:]) == _read_on(_reader(store), second)
+    assert before == (_read_batch(_reader(store), start, first), _read_batch(_reader(store), first, second))
+    assert _offsets(records[40:]) == _read_remaining(_reader(store), second)
 
 
 def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> None:
@@ -394,12 +398,12 @@ def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> N
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     _write(store, records)
-    batches = _batches(reader, start, 900)
+    batches = _read_batches(reader, start, 900)
 
     assert _offsets(records[:40]) == [offset for _, rows in batches for offset in rows]
     again = _reader(store)
     again.prepareForTriggerAvailableNow()
-    assert _offsets(records[40:]) == _read_on(again, batches[-1][0], 900)
+    assert _offsets(records[40:]) == _read_remaining(again, batches[-1][0], 900)
 
 
 def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
@@ -412,10 +416,10 @@ def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
     kept = [record.physical_offset for record in records if record not in hit]
     for limit in (1, 900, 1 << 40):
         reader = _reader(store)
-        assert kept == _read_on(reader, reader.initialOffset(), limit)
+        assert kept == _read_remaining(reader, reader.initialOffset(), limit)
     strict = _reader(store, mode="FAILFAST")
     with pytest.raises(CorruptData):
-        _batches(strict, strict.initialOffset(), 1 << 40)
+        _read_batches(strict, strict.initialOffset(), 1 << 40)
 
 
 def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tmp_path: Path) -> None:
@@ -429,13 +433,13 @@ def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tm
     with pytest.raises(DataLossError, match=f"{start['offset']} to {2 * SEGMENT_SIZE}"):
         _reader(store).latestOffset(start, EVERYTHING)
     tolerant = _reader(store, failOnDataLoss="false")
-    rest = _read_on(tolerant, start, 1000)
+    rest = _read_remaining(tolerant, start, 1000)
     assert [one.physical_offset for one in records if one.physical_offset >= 2 * SEGMENT_SIZE] == rest
     assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
 
 
 def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_path: Path) -> None:
-    """A restart plans the batch of the checkpoint again, and tasks may come too late as well."""
+    """After a restart, the batch of the checkpoint is planned again, and its tasks may also start too late."""
     records = _records(60)
     store = _write(tmp_path / "store", records)
     reader = _reader(store, failOnDataLoss="false")
@@ -447,14 +451,14 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
     last = LogPosition.from_json(end).offset
     kept = [one.physical_offset for one in records if SEGMENT_SIZE <= one.physical_offset < last]
 
-    assert kept == _rows(reader, start, end)
+    assert kept == _read_batch(reader, start, end)
     with pytest.raises(DataLossError):
         [*strict.read(planned[0])]
     with pytest.raises(DataLossError):
         _reader(store).partitions(start, end)
-    assert kept == _rows(_reader(store, failOnDataLoss="false"), start, end)
+    assert kept == _read_batch(_reader(store, failOnDataLoss="false"), start, end)
     (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
-    assert _rows(_reader(store, failOnDataLoss="false"), start, end) == []
+    assert _read_batch(_reader(store, failOnDataLoss="false"), start, end) == []
 
 
 def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
@@ -473,11 +477,13 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     before = LogPosition(start).to_json()
     end = reader.latestOffset(before, EVERYTHING)
 
-    assert _rows(reader, before, end) == [one.physical_offset for one in records if one.physical_offset >= start + 8192]
+    assert _read_batch(reader, before, end) == [
+        one.physical_offset for one in records if one.physical_offset >= start + 8192
+    ]
 
 
-def _ended(store: Path, at: int) -> None:
-    """Let recovery move the write position back and end the file there: the old bytes stay after its end."""
+def _truncate_and_end(store: Path, at: int) -> None:
+    """Truncate the log and end the file there, as recovery does; the old bytes remain after the end."""
     overwrite(store / "commitlog" / f"{0:020d}", at, a_blank(SEGMENT_SIZE - at)[: BLANK.size])
 
 
@@ -489,14 +495,14 @@ OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)]
     [
         (30, lambda store: _write(store, OTHER), "was replaced"),
         (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
-        (8, lambda store: _ended(store, _records(8)[2].physical_offset), "no longer exists"),
+        (8, lambda store: _truncate_and_end(store, _records(8)[2].physical_offset), "no longer exists"),
     ],
     ids=["another log", "a shorter one", "a record that nothing leads to"],
 )
 def test_a_checkpoint_of_another_log_is_refused(
-    count: int, change: Callable[[Path], object], said: str, tmp_path: Path
+    count: int, change: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
-    """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
+    """A checkpoint identifies its last record: the log may have been wiped, rewritten, or continue differently."""
     store = _write(tmp_path / "store", _records(count))
     reader = _reader(store)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
@@ -506,7 +512,7 @@ def test_a_checkpoint_of_another_log_is_refused(
         again = _reader(store)
         if is_available_now:
             again.prepareForTriggerAvailableNow()
-        with pytest.raises(CorruptData, match=f"{said}.*; to read the log from its start, use a new checkpoint"):
+        with pytest.raises(CorruptData, match=f"{message}.*; to read the log from its start, use a new checkpoint"):
             again.latestOffset(end, EVERYTHING)
     with pytest.raises(CorruptData, match=r"the log ends .*; to read the log from its start, use a new checkpoint"):
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
@@ -519,11 +525,11 @@ def test_a_query_can_start_at_the_end_of_the_log(tmp_path: Path) -> None:
     start = reader.initialOffset()
     _write(store, records)
 
-    assert _offsets(records[20:]) == _read_on(reader, start)
+    assert _offsets(records[20:]) == _read_remaining(reader, start)
 
 
 def test_an_idle_store_is_polled_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks again immediately; a pause follows only a poll that finds nothing."""
+    """Spark polls without a pause; the source waits only after a poll that finds nothing."""
     records = _records(20)
     store = _write(tmp_path / "store", records[:10])
     clock, waits = [100.0], list[float]()
@@ -561,7 +567,7 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     records = _records(20)
     _write(store, records)
 
-    assert _offsets(records) == _read_on(reader, start)
+    assert _offsets(records) == _read_remaining(reader, start)
 
 
 @pytest.mark.parametrize(
@@ -569,14 +575,14 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     [{}, [], None, {"offset": "x"}, {"offset": -5}, {"offset": 1 << 70}, {"offset": 5, "record": {"a": 1}}],
     ids=str,
 )
-def test_a_checkpoint_of_another_source_is_reported(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
+def test_a_checkpoint_of_another_source_is_reported(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - any JSON value
     reader = _reader(_write(tmp_path / "store", _records(3)))
     with pytest.raises(CorruptData, match="does not contain a position in a log"):
         reader.latestOffset(values, EVERYTHING)
 
 
 def test_an_incomplete_record_after_the_end_of_a_batch_is_read_later(broker: Broker) -> None:
-    """The position after all offsets was taken for the record's end, and nothing was read from then on."""
+    """The largest offset was treated as the end of the record, so nothing was read afterwards."""
     broker.append(some_records(3))
     reader = _reader(broker.root)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
@@ -586,7 +592,7 @@ def test_an_incomplete_record_after_the_end_of_a_batch_is_read_later(broker: Bro
     broker.append(later)
 
     assert end == waiting
-    answers = (reader.latestOffset(waiting, EVERYTHING) for _ in range(60))  # a slow look delays the next one
+    answers = (reader.latestOffset(waiting, EVERYTHING) for _ in range(60))  # a slow probe delays the next one
     after = next((answer for answer in answers if answer != waiting), waiting)
     assert broker.offset == after["offset"]
-    assert len(_rows(reader, waiting, after)) == len(later)
+    assert len(_read_batch(reader, waiting, after)) == len(later)

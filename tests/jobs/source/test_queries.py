@@ -1,4 +1,4 @@
-"""Spark queries on a store, and on a lake that is being filled: the final content of the user's own table."""
+"""Spark queries on a store, and on a lake while runs add messages, which write to the user's own table."""
 
 import re
 from contextlib import suppress
@@ -32,7 +32,7 @@ def run_example(number: int, spark: "SparkSession", data: Path) -> dict[str, Any
 
 
 def stream_orders(spark: "SparkSession", data: Path) -> None:
-    """Stream what is new of a topic; again where a machine is so busy that Spark gives up on the planning process."""
+    """Stream the new messages of a topic; retry if the machine is so busy that Spark's planning process times out."""
     for _ in range(_ATTEMPTS - 1):
         try:
             run_example(0, spark, data)["query"].awaitTermination()
@@ -64,7 +64,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
     newest = max(
         (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda one: int(one.name)
     )
-    newest.unlink()  # as after a kill between Delta's commit and Spark's note
+    newest.unlink()  # as after a kill between the commit to Delta and the checkpoint of Spark
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
     records += broker.append(some_records(40, seed=2))
     small = (
@@ -73,7 +73,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
         .load(str(broker.root))
     )
     query = small.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).start(str(table))
-    with suppress(StreamingQueryException):  # the same, which is as good an end as any
+    with suppress(StreamingQueryException):  # as in `stream_orders`; the query may end that way
         while not query.recentProgress and not query.awaitTermination(1):
             pass
     query.stop()
@@ -84,7 +84,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
 
 
 def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "SparkSession", tmp_path: Path) -> None:
-    """The table's version and the place after it are pinned when the union is made."""
+    """The version of the table and the offset after it are determined when the union is created."""
     lake = shared_lake(spark, tmp_path)
     register(spark)
     lake.grow(25)
