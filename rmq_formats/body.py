@@ -11,14 +11,14 @@ from typing import Any
 from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT, CompressionType
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 
-MAX_BODY_SIZE = 1 << 28  # far above a broker's limit (4 MiB by default): a small body may state a huge size
+MAX_DECOMPRESSED_SIZE = 1 << 28  # far above a broker's limit (4 MiB by default): a small body may state a huge size
 
 _PART = 1 << 16  # Arrow allocates the size of each read: large parts cost more than they save
 
 _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 
 
-def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes:
+def decode_body(body: bytes, sys_flag: int, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
     """Return the body as sent; `CorruptData` if its stream is invalid, `LimitExceeded` if it would exceed *limit*."""
     if not sys_flag & COMPRESSED or not body:
         return body

@@ -50,12 +50,12 @@ class StoreLists:
         last_moment = monotonic() + seconds
         every = sorted(
             self._reader.queues.values(),
-            key=lambda queue: queue.end_unit_number - queue.first_unit_number,
+            key=lambda queue: queue.capacity_end - queue.first_unit_number,
             reverse=True,
         )
         of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
-        ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
+        ranges = [(queue, *self._reader.live_unit_range(queue)) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
         ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
         if not ends:
@@ -99,7 +99,7 @@ class StoreLists:
         """Return each topic that has queues, with their sizes."""
         ranges: dict[str, list[tuple[StoredQueue, int, int]]] = {}
         for (topic, _), queue in self._reader.queues.items():
-            ranges.setdefault(topic, []).append((queue, *self._reader.unit_range(queue)))
+            ranges.setdefault(topic, []).append((queue, *self._reader.live_unit_range(queue)))
         rows = []
         for topic in sorted({*ranges, *self._reader.topic_config}):
             own = [(queue, first, end) for queue, first, end in ranges.get(topic, ()) if first < end]
@@ -144,7 +144,7 @@ class StoreLists:
         rows: list[tuple[Cell, ...]] = []
         left_out = 0
         for queue in self.source.list_queues(SCHEDULE_TOPIC):
-            first, end = self._reader.unit_range(queue)
+            first, end = self._reader.live_unit_range(queue)
             waiting = range(max(progress.get(queue.name.queue_id, first), first), end)
             shown = waiting[: _MOST_LISTED - len(rows)]
             left_out += len(waiting) - len(shown)

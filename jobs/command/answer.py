@@ -75,10 +75,12 @@ class ResultPrinter:
             verb = click.get_current_context().info_name or ""
             self.print_lines([*lines, *([result.line(verb)] if result is not None else [])])
 
-    def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
+    def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, with_byte_count: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
         result = outcome.result(self.seconds)
-        self.print_json_or_lines({**outcome.to_dict(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
+        self.print_json_or_lines(
+            {**outcome.to_dict(), **({"bytes": result.size} if with_byte_count else {})}, lines, result
+        )
         return outcome.exit_code
 
     def print_first_lines(self, lines: Iterable[str]) -> None:
@@ -99,10 +101,12 @@ class ResultPrinter:
                 click.echo(piece, err=self.as_json)
 
 
-def typed_command_text(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
+def typed_command_text(*more: str, dropped_word: str = "", renamed: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
-    words = [word for word in context.meta.get(COMMAND_LINE_META_KEY, [context.info_name or ""]) if word != besides]
+    words = [
+        word for word in context.meta.get(COMMAND_LINE_META_KEY, [context.info_name or ""]) if word != dropped_word
+    ]
     old, new = renamed
     values = {old: new, f"--out={old}": f"--out={new}"}
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])

@@ -61,7 +61,7 @@ class _Bundle(NamedTuple):
     """Several options, which are passed to the parameter as one value."""
 
     make: Callable[..., Any]
-    parts: Mapping[str, Any]
+    declarations: Mapping[str, Any]
 
 
 def option(
@@ -86,9 +86,9 @@ def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **mo
     return _Declared(_Argument, "", {"metavar": metavar, "type": kind, **more})
 
 
-def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
-    """Declare options that a command receives as one value, created by *make*: its parameters' defaults, or *parts*."""
-    return _Bundle(make, parts or options_of_function(make))
+def bundle(make: Callable[..., Any], **declarations: Any) -> Any:  # noqa: ANN401 - as above
+    """Declare options that a command receives as one value, created by *make*; by default, of its parameters."""
+    return _Bundle(make, declarations or options_of_function(make))
 
 
 def examples(*lines: str, exit_codes: str = "") -> str:
@@ -103,22 +103,22 @@ def options_of_function(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: one for name, one in defaults.items() if isinstance(one, _Declared | _Bundle)}
 
 
-def click_parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
+def click_parameters(declarations: Mapping[str, Any]) -> Iterator[click.Parameter]:
     """Yield the parameters of click, in order."""
-    for name, one in parts.items():
+    for name, one in declarations.items():
         if isinstance(one, _Bundle):
-            yield from click_parameters(one.parts)
+            yield from click_parameters(one.declarations)
         else:
             own = one.names or f"--{name.replace('_', '-')}"
             names = [name] if one.kind is _Argument else [*own.split(), name]
             yield one.kind(names, **one.settings)
 
 
-def verb_arguments(parts: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, Any]:
+def verb_arguments(declarations: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value for each parameter of a verb, from those that click has *parsed*."""
     return {
-        name: one.make(**verb_arguments(one.parts, parsed)) if isinstance(one, _Bundle) else parsed[name]
-        for name, one in parts.items()
+        name: one.make(**verb_arguments(one.declarations, parsed)) if isinstance(one, _Bundle) else parsed[name]
+        for name, one in declarations.items()
     }
 
 

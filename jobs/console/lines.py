@@ -25,7 +25,7 @@ _COMMENT = r"( *(?:NEXT +)?)# "
 PLAN_HEADING = "PLAN (nothing has been changed yet)"
 
 
-def lines_under_heading(heading: str, lines: Iterable[str]) -> Iterator[str]:
+def abridged_lines_under_heading(heading: str, lines: Iterable[str]) -> Iterator[str]:
     """Yield a heading and the lines below it; of many lines with the same label, only the first ones and a count."""
     yield f"  {heading}"
     for label, alike in groupby(lines, _label):

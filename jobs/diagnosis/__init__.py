@@ -116,7 +116,7 @@ def predict_store_start(
     """
     try:
         outcomes = [
-            predict_start(gather_start_facts(store, release, conf), log) for release in possible_releases(writers)
+            predict_start(gather_start_facts(store, release, conf), log) for release in distinct_start_releases(writers)
         ]
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
@@ -144,7 +144,7 @@ def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutc
     return StartOutcome(str(release), starts=None, deletes_messages=None, unknown=reason)
 
 
-def possible_releases(writers: Writers) -> list[Release]:
+def distinct_start_releases(writers: Writers) -> list[Release]:
     """Return the releases that may have written the end of the log; of those that start alike, only the newest."""
     alike: dict[tuple[object, ...], Release] = {}
     for release in sorted({writers.newest, *writers.possible_releases}, key=lambda one: one.version, reverse=True):
@@ -269,7 +269,7 @@ def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
-    starts = (gather_start_facts(store, release).walk_start_offset for release in possible_releases(writers))
+    starts = (gather_start_facts(store, release).walk_start_offset for release in distinct_start_releases(writers))
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
@@ -373,7 +373,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
 
 
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
-    for file in store.files_of_kind(FileKind.UNKNOWN):
+    for file in store.other_files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.facts.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
             yield UnloadableFile(file.facts.path, file.size, expected, is_last=True)  # letters sort after digits

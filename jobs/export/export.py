@@ -111,12 +111,12 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     if asked.place.lake is not None:
         return _plan_lake(asked, Lake(normalise_location(asked.place.lake), options))
     store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)
-    store.require_log()
+    store.refuse_lost_log()
     label = asked.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
         release = asked.place.release or detect_likely_writers(reader).value.newest
-        times = reader.segment_times
+        times = reader.probable_time_bounds
     parser = release.property_parser
     items: list[ExportItem] = [
         LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.time_range) for range_ in ranges

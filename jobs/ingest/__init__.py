@@ -41,7 +41,7 @@ class IngestRequest(StoreRequest):
     settle_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
-    command: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
+    command_id: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
 
     def __post_init__(self) -> None:
         """Raise `TopicsError` if the index is requested by name and topics are selected."""

@@ -11,7 +11,7 @@ from jobs.lake.commit import find_lost_files, newest_committed_transaction
 from jobs.lake.integrity import newest_run_by_table, tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
-    COMMAND_KEY,
+    COMMAND_ID_KEY,
     TABLES_BEFORE_KEY,
     KnownStore,
     Manifest,
@@ -229,7 +229,7 @@ def _make_empty(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
         fingerprints=known.registered_fingerprints,
         state={},
     )
-    own = {name: manifest.state[name] for name in (COMMAND_KEY, TABLES_BEFORE_KEY) if name in manifest.state}
+    own = {name: manifest.state[name] for name in (COMMAND_ID_KEY, TABLES_BEFORE_KEY) if name in manifest.state}
     return replace(
         before,
         run=manifest.run,

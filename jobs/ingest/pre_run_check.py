@@ -102,7 +102,7 @@ class PreRunCheck:
     def _note(self) -> Path:
         asked = self._request
         store, lake, *log = map(normalise_location, (asked.store, asked.lake, *asked.commitlog))
-        request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
+        request = replace(asked, store=store, lake=lake, commitlog=log, command_id="", tables=frozenset())
         key = f"{__version__} {_list_program_files()} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 

@@ -26,7 +26,7 @@ from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
-    COMMAND_KEY,
+    COMMAND_ID_KEY,
     TABLES_BEFORE_KEY,
     OtherRunActiveError,
     SupersededRows,
@@ -120,7 +120,7 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
     store = request.list_store(lake.options, workers.processes)
     if any(find_holes(store.segments)):  # the listing of a folder that changes meanwhile may be incomplete
         store = relist_store(store)
-    store.require_log()
+    store.refuse_lost_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
     registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
     known = identify_store(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
@@ -342,7 +342,7 @@ class _Run(NextRun):
 
     def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:
         summary = self.summary
-        self.state[COMMAND_KEY] = self.request.command
+        self.state[COMMAND_ID_KEY] = self.request.command_id
         seen = RecordedQueueFormats.from_state(self.state.get(QUEUE_FORMATS_KEY, {}))
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known_store.topic_choices.after_run(self.request.selection, summary.to_offset).state

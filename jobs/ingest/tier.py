@@ -30,7 +30,7 @@ from jobs.lake.identity import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
-from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, refresh_newest_run
+from jobs.lake.runs import COMMAND_ID_KEY, TABLES_BEFORE_KEY, refresh_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
@@ -155,7 +155,7 @@ class _TierRun(NextRun):
             left -= sum(map(_bundle_size, step))
             self.summary.bytes_left = left
             now |= self._note_states(read, now)
-            state = {**states_as_json(now.values()), TABLES_BEFORE_KEY: tables, COMMAND_KEY: self.request.command}
+            state = {**states_as_json(now.values()), TABLES_BEFORE_KEY: tables, COMMAND_ID_KEY: self.request.command_id}
             files: dict[str, list[AddedFile]] = {}
             for table, action in (item for _, actions in read for item in actions.items()):
                 files.setdefault(table, []).append(action)

@@ -237,7 +237,7 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
-        for file in store.files_of_kind(FileKind.UNKNOWN)
+        for file in store.other_files_of_kind(FileKind.UNKNOWN)
         if SET_ASIDE_MARK not in file.facts.path.partition("/")[0] and file.facts.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}

@@ -45,7 +45,7 @@ def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
     report = QueuesReport(
         ext_files=len(store.queue_files) - in_files,
         in_rocksdb=database is not None,
-        units_in_rocksdb=sum(queue.end_unit_number - queue.first_unit_number for queue in queues if queue.in_rocksdb),
+        units_in_rocksdb=sum(queue.capacity_end - queue.first_unit_number for queue in queues if queue.in_rocksdb),
     )
     for queue in queues:
         files = () if queue.in_rocksdb else queue.files
@@ -82,7 +82,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
-    report.first_unit, (_, report.next_unit) = queue.first_unit_number, reader.unit_range(queue)
+    report.first_unit, (_, report.next_unit) = queue.first_unit_number, reader.live_unit_range(queue)
     report.left_over = queue.find_written_end() - report.next_unit
     report.min_offset, report.max_offset = reader.offsets_in_files(queue)
     first, last = (

@@ -35,9 +35,9 @@ from jobs.lake.commit import (
 from jobs.lake.features import refuse_unsupported_features
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import (
-    DONE,
-    PREPARED,
-    REGISTERED,
+    DONE_STATE,
+    PREPARED_STATE,
+    REGISTERED_STATE,
     REGISTRY_TRANSACTION,
     KnownStore,
     Manifest,
@@ -202,11 +202,11 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     registered = 0
     names = ("store_id", "run", "state", "manifest", "detail")
     for store_id, run, state, manifest, detail in read_rows(lake, RUNS.name, names):
-        if state == PREPARED and run > prepared.get(store_id, (0, ""))[0]:
+        if state == PREPARED_STATE and run > prepared.get(store_id, (0, ""))[0]:
             prepared[store_id] = run, manifest
-        if state == DONE:
+        if state == DONE_STATE:
             done[store_id] = max(done.get(store_id, 0), run)
-        if state == REGISTERED:
+        if state == REGISTERED_STATE:
             registered = max(registered + 1, json.loads(detail).get("registration", 0))
     found = [
         lost

@@ -69,10 +69,10 @@ from rmq_formats.store import FileKind
 
 MANIFEST_VERSION = 1
 MANIFEST_FOLDER = "_manifests"
-REGISTERED = "registered"
-PREPARED = "prepared"
-DONE = "done"
-COMMAND_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
+REGISTERED_STATE = "registered"
+PREPARED_STATE = "prepared"
+DONE_STATE = "done"
+COMMAND_ID_KEY = "command"  # key in a manifest's state and in `detail`; the steps of one command share its value
 TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier run of each table
 _NEWEST_KEPT = 32
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
@@ -89,7 +89,7 @@ _TOPICS = {"topics?": [str], "exclude_topics?": [str]}
 # The saved state in a manifest, by key: the current format of each product, and the formats of earlier versions.
 _STATE = {
     f"{TABLES_BEFORE_KEY}?": {str: int},
-    f"{COMMAND_KEY}?": str,
+    f"{COMMAND_ID_KEY}?": str,
     "queues?": {"dispatched": int, "boundary": int, "queues": [[frozenset(QueueKind), str, int, int]]},
     "index?": {
         **dict.fromkeys(("to_offset", "file", "left_out?"), int),
@@ -229,7 +229,7 @@ def _read_stores(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     wanted = sorted({number for number in numbers.values() if number})
     names = ["store_id", "run", "state", "manifest"]
     prepared = read_rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
-    manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED}
+    manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED_STATE}
     found = []
     for store in stores:
         run = numbers[store.store_id]
@@ -249,7 +249,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     columns = ["store_id", "broker", "state", "time", "detail"]
     for row in read_rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
         store_id = row["store_id"]
-        if row["state"] != REGISTERED:  # a row of another engine
+        if row["state"] != REGISTERED_STATE:  # a row of another engine
             continue
         if "/" in store_id:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
@@ -277,7 +277,7 @@ def refresh_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     """Raise `OSError` if `runs` has runs that Delta's log does not know: every message would be ingested twice."""
     found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
-    numbers = [run for run, state in found if state == PREPARED]
+    numbers = [run for run, state in found if state == PREPARED_STATE]
     if numbers and not newest_committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: this table has rows of run {max(numbers)} of store {store.store_id}, but its "
@@ -341,7 +341,7 @@ def _missing_row_error(lake: Lake, store_id: str, run: int) -> OSError:
 def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
     names = ("store_id", "state", "time", "host", "to_offset", "manifest")
     found = read_rows(lake, RUNS.name, names, ds.field("run") == run)
-    return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED)), None)
+    return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED_STATE)), None)
 
 
 def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
@@ -362,7 +362,7 @@ def refuse_lost_registrations(lake: Lake) -> None:
         raise OSError(
             f"{location}: {registrations} stores were registered, but only the rows of {known} are left: another "
             "engine has deleted the others, and their messages would be ingested twice. To restore the rows, run in "
-            "Spark SQL: " + statement.format(f"delta.`{location}`", REGISTERED)
+            "Spark SQL: " + statement.format(f"delta.`{location}`", REGISTERED_STATE)
         )
 
 
@@ -378,7 +378,12 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
     naming = FileNaming(named.store_id, 0)
     try:
         _append_row(
-            lake, naming, named.broker, REGISTERED, (REGISTRY_TRANSACTION, registrations + 1), detail=json.dumps(detail)
+            lake,
+            naming,
+            named.broker,
+            REGISTERED_STATE,
+            (REGISTRY_TRANSACTION, registrations + 1),
+            detail=json.dumps(detail),
         )
     except TransactionTakenError as error:
         raise OtherRunActiveError("another store was registered at the same moment") from error
@@ -415,7 +420,7 @@ def replace_prepared_manifest(lake: Lake, manifest: Manifest, replaced: Manifest
     number = newest_committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, replaced.store_id, replaced.run) != replaced:
         raise OtherRunActiveError(_describe_faster_run(lake, replaced.store_id, replaced.run))
-    prepared = ObsoleteRows({"store_id": replaced.store_id, "run": replaced.run, "state": PREPARED})
+    prepared = ObsoleteRows({"store_id": replaced.store_id, "run": replaced.run, "state": PREPARED_STATE})
     change = rewrite_without_rows(lake, RUNS, [prepared], (replaced.store_id, replaced.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
@@ -430,7 +435,7 @@ def _append_prepared(
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
-        COMMAND_KEY: manifest.state.get(COMMAND_KEY),
+        COMMAND_ID_KEY: manifest.state.get(COMMAND_ID_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
         **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
     }
@@ -442,7 +447,7 @@ def _append_prepared(
     }
     naming = FileNaming(manifest.store_id, manifest.run)
     with storing_manifest(lake, naming, manifest.to_json()) as path:
-        _append_row(lake, naming, manifest.broker, PREPARED, transaction, rewrite, manifest=path, **values)
+        _append_row(lake, naming, manifest.broker, PREPARED_STATE, transaction, rewrite, manifest=path, **values)
 
 
 @contextmanager
@@ -490,7 +495,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
     naming, done = FileNaming(*transaction), (done_transaction_app(manifest.store_id), manifest.run)
     with suppress(TransactionTakenError):  # another process finished it
-        _append_row(lake, naming, manifest.broker, DONE, done, detail=json.dumps({"versions": versions}))
+        _append_row(lake, naming, manifest.broker, DONE_STATE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 

@@ -71,7 +71,7 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3
         spark_options = given_spark_options()
     if half:
         spark_options = spark.use_half_the_cores(spark_options)
-    spark.check_master(spark_options)
+    spark.require_reachable_master(spark_options)
     public, secret = split_secrets(spark_options)
     _start_jvm(app_name, spark.prepare_submission(public, s3=s3), secret)
 

@@ -102,7 +102,7 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Sub
 
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Replace this process by the spark-submit that starts the driver on the cluster."""
-    check_master(spark_options)
+    require_reachable_master(spark_options)
     submitted = prepare_submission(spark_options, s3=s3)
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
@@ -122,7 +122,7 @@ def is_local_master(spark_options: Sequence[str]) -> bool:
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
 
 
-def check_master(spark_options: Sequence[str]) -> None:
+def require_reachable_master(spark_options: Sequence[str]) -> None:
     """Refuse a standalone master that does not respond: Spark would retry for a minute, then print a stack trace."""
     master = _master(spark_options) or ""
     if not master.startswith("spark://"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from rmq_formats.body import MAX_BODY_SIZE, decode_body
+from rmq_formats.body import MAX_DECOMPRESSED_SIZE, decode_body
 from rmq_formats.commitlog.layout import COMPRESSED, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.errors import FormatError
@@ -94,7 +94,7 @@ class Message:
     @cached_property
     def body(self) -> bytes | None:
         """The body as the producer sent it; None if it cannot be decompressed."""
-        return self.body_within(MAX_BODY_SIZE)
+        return self.body_within(MAX_DECOMPRESSED_SIZE)
 
     def body_within(self, limit: int = INFLATED_BODY_LIMIT) -> bytes | None:
         """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""

@@ -538,7 +538,7 @@ class LakeSource(Source):
             if next_offset is not None:
                 yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
-    def log_truncation_sentence(self, message: Message) -> Sentence | None:
+    def removal_sentence(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
         run = message.superseded_by_run
         template = "run {run} found that the broker had truncated this record"

@@ -302,8 +302,8 @@ def _with(wanted: ListConditions, verb: str = "has") -> str:
 # the ends of half messages, by the queue of op messages
 
 
-def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]:
-    """Find open half messages among the newest *limit* of each queue, newest first; True if some were not read."""
+def find_open_half_messages(source: Source, newest_per_queue: int) -> tuple[list[Message], bool]:
+    """Find open half messages among the newest ones of each queue, newest first; True if some were not read."""
     found: dict[str, Message] = {}
     was_cut_short = False
     known = source.topics()
@@ -318,7 +318,7 @@ def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], 
                 if op is not None:
                     ended.setdefault(queue_id, set()).update(_ended_numbers(op))
         for queue_id in source.queue_ids(topic):
-            halves, is_part = _newest(source, topic, queue_id, limit)
+            halves, is_part = _newest(source, topic, queue_id, newest_per_queue)
             was_cut_short |= is_part
             for half in source.by_queue(topic, queue_id, *halves):
                 if half is None:

@@ -349,7 +349,7 @@ class Source(Protocol):
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
 
-    def log_truncation_sentence(self, message: Message) -> Sentence | None:
+    def removal_sentence(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""
 
     def list_unknown_facts(self) -> list[Sentence]:

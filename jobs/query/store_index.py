@@ -345,7 +345,7 @@ class StoreIndex:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = read_few_records(self._reader, span)
         found = (
-            self._store.find_places_of_key(wanted.key, span) if few is None else [one.physical_offset for one in few]
+            self._store.find_offsets_of_key(wanted.key, span) if few is None else [one.physical_offset for one in few]
         )
         # The message that the next file begins with may have its first entries in a file that is lost.
         places = [*found, span.stop]

@@ -52,7 +52,7 @@ class StoreReader:
         self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
-        self._unit_ranges: dict[QueueName, tuple[int, int]] = {}
+        self._live_unit_ranges: dict[QueueName, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +106,7 @@ class StoreReader:
         return self.read_record(segment.base_offset + self.find_framing(segment).header_size)
 
     @cached_property
-    def segment_times(self) -> Mapping[int, tuple[int | None, int | None]]:
+    def probable_time_bounds(self) -> Mapping[int, tuple[int | None, int | None]]:
         """
         The probable bounds of the store times in each segment, by its first offset.
 
@@ -144,7 +144,7 @@ class StoreReader:
         left = min(HEAD.size, file_end - end)
         return file_end if any(self.open_cached(segment.location).read(end - segment.base_offset, left)) else end
 
-    def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
+    def sample_piece_positions(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions of pieces that are at least *distance* apart."""
         header = self.find_framing(segment).header_size
         wanted = distance
@@ -224,19 +224,19 @@ class StoreReader:
         plain_first = sorted(self.stored_queues[0], key=lambda queue: queue.is_batch)
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
-    def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
+    def live_unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
-        if queue.name not in self._unit_ranges:
+        if queue.name not in self._live_unit_ranges:
             end = queue.find_written_end()
             # Units at the end may point to leftovers of a replaced master.
             while end and (unit := queue.read_unit(end - 1)) is not None and self.is_left_over(unit.physical_offset):
                 end -= 1
-            self._unit_ranges[queue.name] = queue.first_unit_pointing_from(self.store.start_offset, end), end
-        return self._unit_ranges[queue.name]
+            self._live_unit_ranges[queue.name] = queue.first_unit_pointing_from(self.store.start_offset, end), end
+        return self._live_unit_ranges[queue.name]
 
     def offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         """Return the offsets of a queue's units that point into the log; a unit of a batch queue has several."""
-        first, end = self.unit_range(queue)
+        first, end = self.live_unit_range(queue)
         if not queue.is_batch:
             return OffsetRange(first, end)
         oldest, newest = (queue.read_unit(number) if first < end else None for number in (first, end - 1))

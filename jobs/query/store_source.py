@@ -169,11 +169,11 @@ class StoreSource(Source):
             return
         if why_not:
             self.note_once(f"{why_not}, so the log is searched")
-        for message in filter(None, map(self.by_offset, reversed(self.find_places_of_key(wanted.key)))):
+        for message in filter(None, map(self.by_offset, reversed(self.find_offsets_of_key(wanted.key)))):
             if wanted.matches(message):
                 yield from [message] * wanted.count_index_entries(message)
 
-    def find_places_of_key(self, key: str, span: range = WHOLE_LOG) -> Sequence[int]:
+    def find_offsets_of_key(self, key: str, span: range = WHOLE_LOG) -> Sequence[int]:
         """Search a part of the log for the messages of all topics that have a key; return their offsets, ascending."""
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
         # They are kept for the next query, which may ask for the same key of another topic or kind.
@@ -188,8 +188,8 @@ class StoreSource(Source):
         is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None
         return self._index.find_by_hash(wanted) if is_indexed else self.by_key(wanted)
 
-    def occurrences(self, text: str, searched: int = MAX_LOG_SEARCHED_BY_DEFAULT) -> Iterator[Occurrence]:
-        """Search the log for messages that are in no index file only if it has at most *searched* bytes."""
+    def occurrences(self, text: str, max_searched_bytes: int = MAX_LOG_SEARCHED_BY_DEFAULT) -> Iterator[Occurrence]:
+        """Search the log for messages that are in no index file only if it has at most *max_searched_bytes*."""
         given: set[tuple[int, KeyKind, bool]] = set()
         wanted = (KeyQuery(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
         indexed = (
@@ -197,7 +197,7 @@ class StoreSource(Source):
             for one in wanted
             for message in islice(self._index.find_without_log(one), 1)
         )
-        is_searched = self.through_log or self.reader.store.log_size <= searched
+        is_searched = self.through_log or self.reader.store.log_size <= max_searched_bytes
         for one in chain(indexed, islice(self._logged(text), MAX_OCCURRENCES if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_hidden_by_batch_id)
             if place not in given:  # the log also has the messages that the index found
@@ -286,7 +286,7 @@ class StoreSource(Source):
 
     def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
         reader = self.reader
-        left_over = queue.find_written_end() - reader.unit_range(queue)[1]
+        left_over = queue.find_written_end() - reader.live_unit_range(queue)[1]
         if left_over:
             self.note_once(
                 f"{count_text(left_over, 'unit')} at the end of {queue.name.topic}/{queue.name.queue_id} are not used: "
@@ -308,7 +308,7 @@ class StoreSource(Source):
         lacks_start = (
             queue.first_unit_number == offsets.minimum > 0 and first is not None and first.physical_offset > start
         )
-        return lacks_start or offsets.maximum == queue.end_unit_number
+        return lacks_start or offsets.maximum == queue.capacity_end
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
@@ -381,7 +381,7 @@ class StoreSource(Source):
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> Unit | BatchUnit | None:
         if not queue.is_batch:
             return queue.read_unit(queue_offset) if queue_offset >= 0 else None
-        first, end = self.reader.unit_range(queue)
+        first, end = self.reader.live_unit_range(queue)
         at = _batch_position(queue, queue_offset, end)
         unit = queue.read_unit(at) if at >= first else None
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
@@ -566,7 +566,7 @@ class StoreSource(Source):
 
     def _offsets_within(self, queue: StoredQueue, part: range) -> Iterator[int]:
         """Yield the offsets to which units of a queue point, newest first."""
-        _, end = self.reader.unit_range(queue)
+        _, end = self.reader.live_unit_range(queue)
         low, high = (queue.first_unit_pointing_from(offset, end) for offset in (part.start, part.stop))
         for number in reversed(range(low, high)):
             unit = queue.read_unit(number)
@@ -578,7 +578,7 @@ class StoreSource(Source):
 
     def _parts(self, wanted: ListConditions, before: int) -> list[range]:
         """Return the parts of the log before an offset that may have messages in a time window, newest first."""
-        times = self.reader.segment_times
+        times = self.reader.probable_time_bounds
         parts: list[range] = []
         is_adjacent = False
         for segment in self.reader.store.segments:
@@ -641,7 +641,7 @@ class StoreSource(Source):
         header = self.reader.find_framing(segment).header_size
         named = segment.base_offset + header
         for queue in islice(self.reader.queues.values(), _MOST_QUEUES_ASKED):
-            first, end = self.reader.unit_range(queue)
+            first, end = self.reader.live_unit_range(queue)
             number = queue.first_unit_pointing_from(offset + 1, end) - 1
             unit = queue.read_unit(number) if number >= first else None
             if unit is not None:
@@ -676,7 +676,7 @@ class StoreSource(Source):
         position = expected.queue_offset
         if queue.is_batch:
             position = _batch_position(queue, position, queue.find_written_end())
-        unit = queue.read_unit(position) if 0 <= position < queue.end_unit_number else None
+        unit = queue.read_unit(position) if 0 <= position < queue.capacity_end else None
         place = self._unit_origin(queue, position)
         if unit is None:
             return QueueFact(*at, PointerCheck.MISSING, place)
@@ -704,7 +704,7 @@ class StoreSource(Source):
             if reader.topic in topics:
                 yield reader, FactOrigin(reader.place)
 
-    def log_truncation_sentence(self, message: Message) -> Sentence | None:
+    def removal_sentence(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change plus the retention time."""
         offset = message.record.physical_offset
         following = next((one for one in self.reader.store.segments if one.base_offset > offset), None)

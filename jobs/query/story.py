@@ -292,7 +292,7 @@ def _group_of(topic: str) -> str | None:
 
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
-    copy.removal = source.log_truncation_sentence(message)
+    copy.removal = source.removal_sentence(message)
     if not copy.is_superseded:  # else it has no units or index entries, and other messages have its queue offset
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:

@@ -213,7 +213,7 @@ def list_and_determine_settings(
 ) -> tuple[Store, list[BrokerIndexFile], IndexSettings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
     store = request.list_store(options, processes)
-    store.require_log()
+    store.refuse_lost_log()
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = list_index_files(store)
     settings = determine_index_settings(store, files, request.given_settings)

@@ -283,16 +283,16 @@ def _bounds(
     return dict(sorted(encoded.items()))
 
 
-def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, UnitPlace]:
+def stored_queue_ends(store: Store, excluded: Container[QueueName]) -> dict[QueueName, UnitPlace]:
     """
-    Return the last unit of each plain queue that is not in *but*; none for an unreadable database.
+    Return the last unit of each plain queue that is not in *excluded*; none for an unreadable database.
 
     A broker numbers the next message of such a queue after its last unit, up to which consumers have read: if the queue
     restarted at 0, they would skip new messages.
     """
     ends = {}
     for queue in queues_in_files(store):
-        end = queue.find_written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
+        end = queue.find_written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in excluded else 0
         if end:
             ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
@@ -301,7 +301,7 @@ def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName
         stored = None
     for prefix, bound in stored.last_units.items() if stored is not None else ():
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
-        if name not in but and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
+        if name not in excluded and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
             ends[name] = UnitPlace(bound.queue_offset, bound.physical_offset)
     topics = collect_topic_evidence(store)
     return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not TopicFate.DELETED}

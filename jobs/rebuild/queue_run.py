@@ -213,7 +213,7 @@ def list_and_determine_settings(
 ) -> tuple[Store, QueueSettings]:
     """List the store and determine its settings; raise `UndecidedError` if one must be given."""
     store = request.list_store(options, processes)
-    store.require_log()
+    store.refuse_lost_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     settings = determine_queue_settings(store, request.conf, request.release, request.recorded_formats)
     if request.proven_only:

@@ -19,7 +19,7 @@ from shlex import quote
 import pyarrow.compute as pc
 
 from jobs.console.amounts import count_text
-from jobs.console.lines import PLAN_HEADING, lines_under_heading
+from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diagnosis.findings import (
     CHECKPOINT_AFTER_LOG,
@@ -27,11 +27,11 @@ from jobs.diagnosis.findings import (
     DAMAGED_RECORD_KINDS,
     DELETED_OR_LOST_QUEUE,
     DELETED_TOPIC,
+    GAP_OR_LOST_END,
     INDEX,
     LOG,
     MISNAMED_SEGMENT,
     MISSING_INDEX_ENTRIES,
-    MISSING_RECORD_KINDS,
     NOT_INDEXED,
     QUEUES,
     REPEATED_INDEX_FILE,
@@ -197,7 +197,7 @@ class RepairSummary(RatedOutcome):
         if self.withheld is not None:
             yield f"  NOTHING WAS INSTALLED: {self.withheld}"
         elif self.plan:
-            yield from lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
+            yield from abridged_lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
             yield "  nothing can be repaired with the given options"
         else:
@@ -440,7 +440,7 @@ class _Repair:
             return
         plan = plan_log(lake, known_store)
         bases = {*segments_to_restore(found, plan, known), *self._find_older_segments(found, plan, store.start_offset)}
-        if not bases and any(one.kind in DAMAGED_RECORD_KINDS | MISSING_RECORD_KINDS for one in known):
+        if not bases and any(one.kind in DAMAGED_RECORD_KINDS | GAP_OR_LOST_END for one in known):
             notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             repaired = repair_segments(store, plan, bases, self.work / "log", self.workers)

@@ -207,11 +207,11 @@ def _changed(work: PlannedSegment, records: RawRecords, made: BinaryIO, unchecke
             yield offset
 
 
-def extend_truncated_segments(store: Store, besides: Container[int], folder: Path) -> RepairedSegments:
+def extend_truncated_segments(store: Store, excluded_offsets: Container[int], folder: Path) -> RepairedSegments:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made: RepairedSegments = {}
     for segment, size in find_truncated_segments(store.segments):
-        if segment.base_offset not in besides:
+        if segment.base_offset not in excluded_offsets:
             source = Path(local_path(segment.location))
             path = folder / file_name_of_offset(segment.base_offset)
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_rows, read_snapshot
 from jobs.lake.lake import Lake
-from jobs.lake.runs import PREPARED, KnownStore
+from jobs.lake.runs import PREPARED_STATE, KnownStore
 from jobs.lake.snapshot_files import (
     Limits,
     SnapshotFile,
@@ -211,7 +211,7 @@ def _find_causes(
     messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
     runs = read_rows(messages.lake, RUNS.name, ["detail"], wanted)
     for gap in (gap for (detail,) in runs for gap in json.loads(detail or "{}").get("gaps", ())):
         yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)

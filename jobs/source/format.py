@@ -86,7 +86,7 @@ class RocketmqReader(DataSourceReader):
         """Plan the ranges of the log that may hold wanted messages."""
         wanted = self._wanted
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
-        store.require_log()
+        store.refuse_lost_log()
         place, writer = find_read_start(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss_error(place.offset, store.start_offset, store.root)
@@ -129,7 +129,7 @@ def _narrowed(wanted: ReadOptions, given: Filter) -> ReadOptions:
 def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
     size = wanted.partition_size or WHOLE_SEGMENTS
     for range_ in plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp):
-        begin, end = reader.segment_times[range_.base_offset]
+        begin, end = reader.probable_time_bounds[range_.base_offset]
         is_inside = range_.end_offset > wanted.from_offset and range_.start_offset < wanted.to_offset
         if not is_inside or (end is not None and end < wanted.from_time):
             continue
@@ -137,7 +137,7 @@ def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOp
             continue
         segment, starts = store.segment_at(range_.base_offset), [range_.start]
         if segment is not None and size < range_.end - range_.start:
-            starts += [start for start in reader.record_starts(segment, size) if start > range_.start]
+            starts += [start for start in reader.sample_piece_positions(segment, size) if start > range_.start]
         for start, stop in zip(starts, [*starts[1:], range_.end], strict=True):
             yield replace(range_, start=start, end=stop)
 
@@ -271,7 +271,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._folders and not whole:
             root, folders = self._folders[0], self._folders
         store = list_store(root, commitlog=folders, options=wanted.file_system)
-        store.require_log()
+        store.refuse_lost_log()
         if not self._folders and store.segments:
             self._known_start(store)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)

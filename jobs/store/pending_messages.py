@@ -55,7 +55,7 @@ class TimerState(NamedTuple):
 
 def read_timer_state(store: Store) -> TimerState | None:
     """Return the waiting messages; None if the wheel or its progress file is missing. `FormatError` if damaged."""
-    wheel = max(store.files_of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
+    wheel = max(store.other_files_of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
     progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
@@ -94,7 +94,7 @@ class _TimerLog(ExitStack):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._files = sorted(store.files_of_kind(FileKind.TIMER_LOG), key=_base_offset)
+        self._files = sorted(store.other_files_of_kind(FileKind.TIMER_LOG), key=_base_offset)
         self._starts = [_base_offset(file) for file in self._files]
         self._opened: dict[int, Reader] = {}
 

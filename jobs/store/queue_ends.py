@@ -66,7 +66,7 @@ def probe_queue_ends(
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(every, looks, store)
-    closed = store.is_complete
+    closed = store.is_closed
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store))
@@ -175,7 +175,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     """
     if known is None or known <= queue.first_unit_number:
         return None
-    data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.end_unit_number))
+    data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.capacity_end))
     written = find_first_unwritten_unit(queue.name.kind, data)
     # The first unit read is the last known one. If it is not written, or points past *from_offset*, the queue was
     # truncated or rebuilt; if all units read are written, the end is farther on.

@@ -82,7 +82,7 @@ class StoredQueue:
         return self.files[0].base_offset // self.unit_size
 
     @property
-    def end_unit_number(self) -> int:
+    def capacity_end(self) -> int:
         """The position after the last unit for which the files have room."""
         return self.files[-1].end // self.unit_size
 
@@ -129,7 +129,7 @@ class StoredQueue:
                 continue
             if found < file.size:
                 return max((file.base_offset + found) // self.unit_size, unit_number)
-        return self.end_unit_number
+        return self.capacity_end
 
     def first_unit_pointing_from(self, physical_offset: int, end: int) -> int:
         """
@@ -190,8 +190,8 @@ class StoredQueue:
 
     def _follow(self, position: int) -> int:
         look = FIRST_PROBE_UNITS
-        while position < self.end_unit_number:
-            stop = min(position + look, self.end_unit_number)
+        while position < self.capacity_end:
+            stop = min(position + look, self.capacity_end)
             written = find_first_unwritten_unit(self.name.kind, self.read(position, stop))
             if written < stop - position:
                 return position + written

@@ -116,7 +116,7 @@ class Store:
         """Return the file at a path below the root, if it exists and is not of log, queues or index."""
         return next((file for file in self.other_files if file.facts.path == path), None)
 
-    def files_of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
+    def other_files_of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
         """Return the other files of one kind."""
         return tuple(file for file in self.other_files if file.facts.kind is kind)
 
@@ -130,7 +130,7 @@ class Store:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
 
-    def require_log(self) -> None:
+    def refuse_lost_log(self) -> None:
         """Raise `WrongLocationError` if queues or index files point into a log of which nothing exists."""
         if not self.segments and (self.queue_files or self.index_files):
             place = f" in {', '.join(self.commitlog)}" if self.commitlog else ""
@@ -148,11 +148,11 @@ class Store:
     @property
     def has_clean_shutdown(self) -> bool:
         """Whether a broker shut the store down properly, so that everything in the log was dispatched."""
-        return not self.files_of_kind(FileKind.ABORT)
+        return not self.other_files_of_kind(FileKind.ABORT)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the store is complete: a running broker has a log, and so has a copy of its store."""
+    def is_closed(self) -> bool:
+        """Whether no broker writes the store: a running broker has a log, and so has a copy of its store."""
         return self.has_clean_shutdown or not self.segments
 
     @property
@@ -203,7 +203,7 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         tuple(commitlog),
         overlapping,
     )
-    if not (store.segments or store.queue_files or store.index_files or store.files_of_kind(FileKind.CHECKPOINT)):
+    if not (store.segments or store.queue_files or store.index_files or store.other_files_of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
         if any(file.facts.kind in TIER_KINDS for file in files):
             raise IsTierError(
@@ -231,7 +231,7 @@ def relist_store(store: Store) -> Store:
 
 def find_checkpoint_file(store: Store) -> StoredFile | None:
     """Return the broker's checkpoint, if it is there."""
-    return next(iter(store.files_of_kind(FileKind.CHECKPOINT)), None)
+    return next(iter(store.other_files_of_kind(FileKind.CHECKPOINT)), None)
 
 
 def read_checkpoint(store: Store) -> Checkpoint | None:

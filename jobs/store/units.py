@@ -32,7 +32,7 @@ def is_written(units: Units) -> NDArray[np.bool_]:
     return written
 
 
-def is_deleted(units: Units) -> NDArray[np.bool_]:
+def is_of_deleted_file(units: Units) -> NDArray[np.bool_]:
     """Return for each unit whether its file was deleted after it was listed."""
     deleted: NDArray[np.bool_] = (
         (units["physical_offset"] == DELETED_UNIT_FIELD)

@@ -175,7 +175,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         from jobs.report.ingest_report import build_ingest_report
 
         write_report(report, build_ingest_report(summary, _lake_of(summary, options)))
-    registrations.register_last(_lake_of(summary, options))
+    registrations.register_after_last_commit(_lake_of(summary, options))
     answer.print_json_or_lines(summary.to_dict(), summary.lines(), summary.result)
     registrations.raise_failure()
     return summary.exit_code

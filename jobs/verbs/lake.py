@@ -107,7 +107,7 @@ class IcebergRegistrations:
         self._thread = Thread(target=register_and_say, daemon=True)
         self._thread.start()
 
-    def register_last(self, lake: "Lake") -> None:
+    def register_after_last_commit(self, lake: "Lake") -> None:
         """Bring the catalog up to date after the last commit."""
         # A registration in progress may have read the tables before that commit, so another one follows it.
         if self._thread is not None:
@@ -343,4 +343,4 @@ def restore(  # noqa: PLR0913 - one argument an option
     user = out.stat().st_uid
     words = f"the files belong to user {user}; change their owner to the broker's user before you start the broker"
     chown = RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",))
-    return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], has_bytes=True)
+    return answer.print_outcome(summary, [*summary.lines(), *verify.lines(), *chown.lines("")], with_byte_count=True)

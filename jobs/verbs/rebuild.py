@@ -26,7 +26,7 @@ from jobs.command.options import (
 )
 from jobs.command.places import OUTPUT_LOCATION, refuse_nonempty_directory
 from jobs.console.amounts import count_text
-from jobs.console.lines import PLAN_HEADING, lines_under_heading
+from jobs.console.lines import PLAN_HEADING, abridged_lines_under_heading
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, RecommendedStep, Result
 from jobs.launch.failures import raise_as_usage_errors
@@ -234,7 +234,7 @@ def _put_in_place(
         plans = plan()
         lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
         answer.print_lines(
-            lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
+            abridged_lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
         )
         if held is None:
             answer.print_lines(f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles)

@@ -81,7 +81,7 @@ def verify(  # noqa: PLR0913 - one argument an option
         write_report(report, build_verification_report(verdict, answer.seconds))
     if findings_lake is not None:
         _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
-    return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
+    return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), with_byte_count=True)
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
@@ -123,7 +123,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     name = broker or run.conf.broker_name
     request = DiffRequest(place.store, run.open_lake(lake), name, commitlog=run.commitlog, read_limits=run.read_limits)
     summary = compare(request, run.workers)
-    return answer.print_outcome(summary, summary.lines(limit), has_bytes=True)
+    return answer.print_outcome(summary, summary.lines(limit), with_byte_count=True)
 
 
 @verb(
@@ -219,9 +219,9 @@ def repair(  # noqa: PLR0913 - one argument an option
     return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 
-def _repeat_lines(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
+def _repeat_lines(words: str, *more: str, dropped_word: str = "", title: str = "NEXT") -> list[str]:
     """Return the lines of a step that repeats this command with *more* arguments."""
-    return RecommendedStep(words, (typed_command_text(*more, besides=besides),)).lines(title)
+    return RecommendedStep(words, (typed_command_text(*more, dropped_word=dropped_word),)).lines(title)
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     if summary.asks_for_release:
         yield from _repeat_lines("repeat with the release of the broker", "--release", "X.Y.Z")
     if summary.files and applies:
-        yield from _repeat_lines("to undo the repair", "--undo", besides="--apply")
+        yield from _repeat_lines("to undo the repair", "--undo", dropped_word="--apply")
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blanks:

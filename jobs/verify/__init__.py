@@ -38,9 +38,9 @@ class PartReport:
         return worst_severity([own, *(finding.severity for finding in self.findings)])
 
 
-def unreadable_database_finding(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
-    """Return the finding of a RocksDB database that cannot be read; *besides* completes the sentence on its broker."""
-    cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
+def unreadable_database_finding(part: str, error: FormatError, store: Store, cause_suffix: str = "") -> Finding:
+    """Return the finding of a RocksDB database that cannot be read; *cause_suffix* completes its cause."""
+    cause = f"the database is damaged; a broker that starts now may refuse to load it{cause_suffix}"
     place = store.path_below_root(error.file), error.offset, "database"
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "a database that can be opened", cause)
 

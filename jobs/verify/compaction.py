@@ -26,7 +26,7 @@ from jobs.diagnosis.findings import (
 from jobs.storage.model import Reader
 from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
 from jobs.store.store import Segment, Store, StoredFile, relist_store
-from jobs.store.units import Units, is_deleted, is_written, read_stored_units
+from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units
 from jobs.store.workers import Workers
 from jobs.verify import PartReport
 from jobs.verify.log import MESSAGE_REJECTED, QueueLog, check_log_of_queue, findings_on_records
@@ -108,7 +108,7 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
 def _compacted_files(store: Store) -> list[_CompactedFile]:
     """Return the files of all compacted logs, by queue and name."""
     logs, units = (
-        {_place(file): file for file in store.files_of_kind(kind)}
+        {_place(file): file for file in store.other_files_of_kind(kind)}
         for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
     )
     places = sorted({*logs, *units})
@@ -157,7 +157,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: UnitRules, *, is_clo
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
     queue, most = file.queue(store), file.log.size // MIN_RECORD_SIZE + 1
     # The units are read before the log, so that records without a unit count as lag.
-    units = read_stored_units(queue, 0, min(queue.end_unit_number, most))
+    units = read_stored_units(queue, 0, min(queue.capacity_end, most))
     units = units[: np.flatnonzero(is_written(units)).max(initial=-1) + 1]
     log = check_log_of_queue(file.store(store), rules, (file.topic, file.queue_id))
     made = log.units
@@ -268,14 +268,14 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:
     """Return the number, the record's offset and its segment of each copy whose original still exists."""
     numbers = np.flatnonzero(
-        (copies["queue_offset"] >= queue.first_unit_number) & (copies["queue_offset"] < queue.end_unit_number)
+        (copies["queue_offset"] >= queue.first_unit_number) & (copies["queue_offset"] < queue.capacity_end)
     )
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)
     for some in slices_between_cuts(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
         start, stop = int(positions[some].min()), int(positions[some].max()) + 1
         units = read_stored_units(queue, start, stop)[positions[some] - start]
-        offsets[some] = np.where(is_written(units) & ~is_deleted(units), units["physical_offset"], -1)
+        offsets[some] = np.where(is_written(units) & ~is_of_deleted_file(units), units["physical_offset"], -1)
     starts = np.array([segment.base_offset for segment in store.segments], np.int64)
     ends = np.array([segment.base_offset + segment.readable_bytes for segment in store.segments], np.int64)
     segments = np.searchsorted(starts, offsets, "right") - 1

@@ -353,7 +353,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.has_clean_shutdown:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
-    for path in (stored.facts.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
+    for path in (stored.facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):
@@ -439,8 +439,8 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
     position, some = end, _READ_FIRST
-    while (position := queue.next_written_unit_number(position)) < queue.end_unit_number:
-        data = read_stored_units(queue, position, min(position + some, queue.end_unit_number)).view(np.uint8)
+    while (position := queue.next_written_unit_number(position)) < queue.capacity_end:
+        data = read_stored_units(queue, position, min(position + some, queue.capacity_end)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
             file = queue.file_at(position + at // queue.unit_size)
@@ -489,7 +489,7 @@ def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> boo
     """Return whether a running broker has written the unit meanwhile."""
     unit = (
         queue.read_unit(position)
-        if queue is not None and queue.first_unit_number <= position < queue.end_unit_number
+        if queue is not None and queue.first_unit_number <= position < queue.capacity_end
         else None
     )
     return unit is not None and unit.physical_offset == log_offset

@@ -124,9 +124,9 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
     are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
     result.is_selective &= are_lite
-    result.rocksdb_units = sum(copy.end_unit_number - copy.first_unit_number for copy in copies.values())
+    result.rocksdb_units = sum(copy.capacity_end - copy.first_unit_number for copy in copies.values())
     result.without_files = {
-        name: copy.end_unit_number - copy.first_unit_number
+        name: copy.capacity_end - copy.first_unit_number
         for name, copy in copies.items()
         if name not in plain and not name.topic.startswith(LMQ_PREFIX)
     }
@@ -141,11 +141,11 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
     end = queue.find_written_end()
     start = queue.first_unit_pointing_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.file_units += end - start
-    if copy is None or copy.end_unit_number == copy.first_unit_number:
+    if copy is None or copy.capacity_end == copy.first_unit_number:
         result.is_selective |= end > start
         _add_last(result, queue, start, end)
         return
-    first, last = copy.first_unit_number, copy.end_unit_number
+    first, last = copy.first_unit_number, copy.capacity_end
     if start < first:
         result.missing_first_units += min(first, end) - start
         newest = read_stored_units(queue, min(first, end) - 1, min(first, end))[0]

@@ -169,8 +169,8 @@ class _KeyCollector:
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
     """Return the number of units that match their records, and a finding for each batch with others."""
     matched, findings = 0, []
-    for start in range(stored.first_unit_number, stored.end_unit_number, _AT_ONCE):
-        stop = min(start + _AT_ONCE, stored.end_unit_number)
+    for start in range(stored.first_unit_number, stored.capacity_end, _AT_ONCE):
+        stop = min(start + _AT_ONCE, stored.capacity_end)
         units = read_stored_units(stored, start, stop)
         made = np.zeros(units.size, PACKED_UNIT)
         own = expected[(expected["queue_offset"] >= start) & (expected["queue_offset"] < stop)]

@@ -15,13 +15,13 @@ from jobs.diagnosis.findings import (
     DAMAGED_CONFIGURATION,
     DAMAGED_INDEX_ROWS,
     DAMAGED_RECORD_KINDS,
+    GAP_OR_LOST_END,
     INDEX,
     INDEX_ROWS_WITHOUT_MESSAGE,
     LOG,
     LOST_START,
     MISNAMED_SEGMENT,
     MISSING_INDEX_ROWS,
-    MISSING_RECORD_KINDS,
     NOT_INDEXED,
     OVERLAPPING_FILE,
     QUEUES,
@@ -207,7 +207,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         ("{move}",),
     ),
     (
-        LOG, MISSING_RECORD_KINDS,
+        LOG, GAP_OR_LOST_END,
         f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
         (REPAIR_FROM_LAKE_COMMAND, _EXPORT),
     ),
@@ -328,7 +328,7 @@ def _commands(
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
     ends = [one.log_end for one in causes if one.log_end is not None]
     offsets = f"< {max(ends, default=0)}"
-    if any(one.kind in MISSING_RECORD_KINDS for one in causes):
+    if any(one.kind in GAP_OR_LOST_END for one in causes):
         start = min(one.log_offset or 0 for one in causes)
         offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
     return tuple(command.format(**words, offsets=offsets) for command in commands)

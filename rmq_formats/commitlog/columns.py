@@ -84,7 +84,7 @@ def compute_record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Int
 def _filled(
     buffer: Bytes, positions: Integers, parser: int, *, with_body: bool
 ) -> tuple[RecordColumns, DistinctTexts, int]:
-    bodies, topics, properties = fill.measure_texts(buffer, positions)
+    bodies, topics, properties = fill.sum_part_sizes(buffer, positions)
     if max(bodies, _GROWTH * properties) > _LARGEST:
         found = f"{bodies} bytes of bodies and {properties} of properties"
         raise LimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
@@ -106,7 +106,7 @@ def _filled(
 def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
-    _, topics, _ = fill.measure_texts(buffer, positions)
+    _, topics, _ = fill.sum_part_sizes(buffer, positions)
     numbers, raw = _room(np.int32, count), _column_room(count, topics)
     scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE

@@ -150,7 +150,7 @@ def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: i
 
 
 @compiled
-def measure_texts(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
+def sum_part_sizes(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
     """Return the bytes of all bodies, topics and properties."""
     bodies, topics, properties = 0, 0, 0
     for row in range(positions.size):

@@ -149,7 +149,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         # A run leaves out units that are newer than its log; `verify` compares every unit.
         dispatched_offset=probed.dispatched_offset if write is None else dispatched,
         light_dispatched_offset=probed.light_dispatched_offset,
-        has_clean_shutdown=store.is_complete,
+        has_clean_shutdown=store.is_closed,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
         write=write,
@@ -320,7 +320,7 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
     low, high = (
         max(int(near.min(initial=NO_LIMIT)), queue.first_unit_number),
-        min(int(near.max(initial=-1)) + 1, queue.end_unit_number),
+        min(int(near.max(initial=-1)) + 1, queue.capacity_end),
     )
     if low >= high:
         return None

@@ -36,7 +36,7 @@ from jobs.products.queues.unmatched import (
     find_gaps_without_file,
     run_starts_and_lengths,
 )
-from jobs.store.units import Units, is_deleted, read_stored_units
+from jobs.store.units import Units, is_of_deleted_file, read_stored_units
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -99,7 +99,7 @@ class _Settling:
 
     def _expire(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
         some = units[chosen]
-        if some.size and not is_deleted(some).all():
+        if some.size and not is_of_deleted_file(some).all():
             positions = start + np.flatnonzero(chosen)
             block = make_row_block(self._name, some, UnitStatus.EXPIRED, positions=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
@@ -144,7 +144,7 @@ class _Settling:
     def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
         own = next((one for one in record.units if one.queue == self._name), None)
-        if own is not None and self._remainder.is_lost_at(own.queue_offset):
+        if own is not None and self._remainder.is_missing_at(own.queue_offset):
             expected = np.zeros(1, self._units.dtype)
             for name in ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp"):
                 expected[name] = getattr(own, name)
@@ -251,7 +251,7 @@ class _Settling:
         remainder = self._remainder
 
         def is_bad(position: int) -> bool:
-            return position in bad or (remainder.is_lost_at(position) and remainder.has_gap_at(position))
+            return position in bad or (remainder.is_missing_at(position) and remainder.has_gap_at(position))
 
         self._joined.differences += (
             difference

@@ -26,7 +26,7 @@ from jobs.store.queue_files import StoredQueue, split_into_chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
 from jobs.store.topics import TopicEvidence
-from jobs.store.units import Units, is_deleted, is_written, read_stored_units, read_tags_codes
+from jobs.store.units import Units, is_of_deleted_file, is_written, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import are_inside, slices_between_cuts
 from rmq_formats.commitlog.record import decode_record
@@ -175,7 +175,7 @@ class QueueRemainder:
         gap = bisect_right(self.gaps, position, key=_start) - 1
         return gap >= 0 and position < self.gaps[gap][1]
 
-    def is_lost_at(self, position: int) -> bool:
+    def is_missing_at(self, position: int) -> bool:
         """Return whether *position* is in no file although a record has its unit there."""
         return any(run.position <= position < run.end for run in self.missing_units)
 
@@ -286,7 +286,7 @@ def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator
         deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
         deleted |= are_inside(offsets, log.deleted_meanwhile) & ~np.isin(offsets, remainder.units["physical_offset"])
         expired = is_written(units) & deleted & ~blanks
-        expired = inside & (expired | is_deleted(units))
+        expired = inside & (expired | is_of_deleted_file(units))
         newer = np.zeros(units.size, np.bool_)
         if remainder.open_from_position is not None:
             # Units written after this run fixed its end offset: the next run reads them.

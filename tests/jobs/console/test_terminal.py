@@ -19,7 +19,7 @@ import pytest
 
 from jobs.command import VERBS
 from jobs.console.amounts import count_text, duration_text, rate_text, size_text
-from jobs.console.lines import lines_under_heading, wrap_line
+from jobs.console.lines import abridged_lines_under_heading, wrap_line
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Severity
 from tests.golden import StoreOf
@@ -198,7 +198,7 @@ def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: 
 
 def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
     plan = ["into /store", *(f"set aside in old: {number}" for number in range(5000)), "kept: 3 files"]
-    lines = list(lines_under_heading("PLAN", plan))
+    lines = list(abridged_lines_under_heading("PLAN", plan))
 
     assert lines[:3] == ["  PLAN", "    into /store", "    set aside in old: 0"]
     assert lines[-3:] == ["    set aside in old: 11", "    set aside in old: 4,988 more", "    kept: 3 files"]

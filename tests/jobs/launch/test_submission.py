@@ -69,11 +69,13 @@ def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_
         free = f"spark://127.0.0.1:{asked.getsockname()[1]}"
 
         with pytest.raises(SetupError, match=rf"^no Spark master answers at {free} \(.*Connection refused\)$"):
-            spark.check_master(["--master", free])
+            spark.require_reachable_master(["--master", free])
     with socket.create_server(("127.0.0.1", 0)) as master:
-        spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}"])
+        spark.require_reachable_master(
+            ["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}"]
+        )
     with pytest.raises(SetupError, match="expected HOST:PORT"):
-        spark.check_master(["--master", "spark://127.0.0.1:port"])
+        spark.require_reachable_master(["--master", "spark://127.0.0.1:port"])
 
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])

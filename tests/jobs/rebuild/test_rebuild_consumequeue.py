@@ -396,7 +396,7 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
         assert following.physical_offset >= 3 * _SEGMENT
     in_place(store, tmp_path / "out/consumequeue")
     for queue in list_queues(list_store(str(store))):
-        assert queue.find_written_end() == queue.end_unit_number
+        assert queue.find_written_end() == queue.capacity_end
     alone = compare_queues(store, _RELEASE)
     (tmp_path / "files" / MANIFEST_FILE).unlink()
     shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)

@@ -65,7 +65,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     queues = list_queues(list_store(str(root)))
 
     assert len(queues) == 10
-    assert sum(queue.end_unit_number - queue.first_unit_number for queue in queues) == 200
+    assert sum(queue.capacity_end - queue.first_unit_number for queue in queues) == 200
 
 
 def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
@@ -207,7 +207,7 @@ def test_rows_are_read_as_a_file_of_units(tmp_path: Path) -> None:
 
     for start, stop in ((0, 10), (3, 5), (9, 40), (60, 64), (64, 70), (5, 5)):
         assert queue.read(start, stop) == b"".join(expected[start:stop])
-    assert (queue.first_unit_number, queue.end_unit_number, queue.find_written_end()) == (0, 64, 64)
+    assert (queue.first_unit_number, queue.capacity_end, queue.find_written_end()) == (0, 64, 64)
 
 
 def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path
     (queue,) = (one for one in list_queues(list_store(str(newer_store))) if one.name.path == T1)
     first, last = (unit_of(newer_store, position).physical_offset for position in (10, 25))
 
-    assert (queue.first_unit_number, queue.end_unit_number) == (10, 30)
+    assert (queue.first_unit_number, queue.capacity_end) == (10, 30)
     assert _is_stored(queue, 10, first)
     assert _is_stored(queue, 25, last)
     assert not any(_is_stored(queue, position, first) for position in (9, 11, 30))
