@@ -31,7 +31,7 @@ _FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
 _DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
 
 
-of_spark_sql = pytest.mark.slow  # a statement takes seconds
+of_spark_sql = pytest.mark.slow  # each statement takes seconds
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ TBLPROPERTIES ('table_type' = 'DELTA')""",
 def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
     kind: CatalogKind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """s3a is Hadoop's name."""
+    """`s3a` is the name of the scheme in Hadoop."""
     messages = DeltaTable(lake / "messages")
     monkeypatch.setattr("jobs.lake.catalog.open_table", lambda _, name: messages if name == "messages" else None)
 
@@ -136,9 +136,9 @@ _COLUMNS = {
     "transactions": "physical_offset, state",
 }
 _GIVEN_UP = ("7F000001000051AF0000000000000000", "7F000001000051AF00000000000002BB", "7F000001000051AF0000000000000576")
-# By the drivers' own notes: a consumer that gives three messages up, a timer of an hour, a commit, a rollback, a check.
+# From the notes of the drivers: three dead letters, a timer of an hour, a commit, a rollback, a check.
 EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
-    ("b470-retry", "dead_letters", {("cg", "T1", told, "not consumed after 2 tries") for told in _GIVEN_UP}),
+    ("b470-retry", "dead_letters", {("cg", "T1", expected, "not consumed after 2 tries") for expected in _GIVEN_UP}),
     ("b551-retry", "not_consumed", set()),
     ("b551-timer", "timers_pending", {("T1", 1968)}),
     (
@@ -213,7 +213,7 @@ BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in reci
 def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: SparkSession) -> None:
     show_tables(own_session, data)
 
-    assert len(BY_CUSTOMER) == 3  # one for each engine
+    assert len(BY_CUSTOMER) == 3  # one row for each engine
     assert sorted(RECIPES[number].answer(own_session, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
 
 
@@ -223,7 +223,7 @@ def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path,
 def test_pending_timer_messages_match_the_brokers_answers(
     situation: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
-    """One broker counted 21 pending messages, the other has 21 rows for them in RocksDB; ten of them are rolled."""
+    """One broker counted 21 pending messages, the other has 21 rows in RocksDB; ten of them were rolled."""
     ingest_store(situation(name) / "store", tmp_path / "lake", "b")
     show(own_session, tmp_path / "lake")
     states = Counter(row[-1] for row in recipe_with("'cancelled'").answer(own_session, tmp_path))
@@ -235,7 +235,7 @@ def test_pending_timer_messages_match_the_brokers_answers(
 def test_compaction_keeps_the_newest_message_of_each_key(
     situation: StoreOf, tmp_path: Path, own_session: SparkSession
 ) -> None:
-    """The broker has compacted up to 161, in its own time; the log goes on to 169."""
+    """The broker has compacted the log up to 161 of 169."""
     ingest_store(situation("b551-compaction") / "store", tmp_path / "lake", "b")
     messages = own_session.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
     messages = messages.replace("Comp", "Orders", ["topic"])
@@ -276,7 +276,7 @@ def test_the_log_and_the_tier_together_contain_each_message_once(
 def test_no_queue_offset_of_a_healthy_store_is_missing(
     golden: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
-    """A batch in one record has several of them."""
+    """A record that is a batch has several queue offsets."""
     ingest_store(golden(name), tmp_path / "lake")
     show(own_session, tmp_path / "lake")
 

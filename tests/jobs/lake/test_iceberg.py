@@ -57,8 +57,8 @@ def configure(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
-class Grown:
-    """A store that a broker writes to, and its lake."""
+class StoreWithLake:
+    """A store with a broker, and its lake."""
 
     def __init__(self, root: Path, lake: str = "lake") -> None:
         self.broker = Broker(root / "store")
@@ -74,13 +74,13 @@ class Grown:
 
 
 @pytest.fixture
-def grown(tmp_path: Path) -> Grown:
-    return Grown(tmp_path)
+def store_with_lake(tmp_path: Path) -> StoreWithLake:
+    return StoreWithLake(tmp_path)
 
 
 @pytest.fixture
-def register(grown: Grown, run: Run) -> Run:
-    return partial(run, "ingest", grown.broker.root, "--lake", grown.path, "--iceberg", "here")
+def register(store_with_lake: StoreWithLake, run: Run) -> Run:
+    return partial(run, "ingest", store_with_lake.broker.root, "--lake", store_with_lake.path, "--iceberg", "here")
 
 
 def catalog() -> "Catalog":
@@ -93,19 +93,19 @@ def rows(table: pa.Table, names: list[str]) -> list[str]:
     return sorted(map(repr, table.select(names).to_pylist()))
 
 
-def files_of(lake: Path, name: str) -> tuple[list[str], list[str]]:
-    """Return a table's files in Iceberg and in Delta: a file that is registered twice is there twice."""
+def list_data_files(lake: Path, name: str) -> tuple[list[str], list[str]]:
+    """Return the files of a table in Iceberg and in Delta; a file that is registered twice is listed twice."""
     found = catalog().load_table(("rocketmq", name)).inspect.files()["file_path"].to_pylist()
     return sorted(Path(path).name for path in found), sorted(
         Path(path).name for path in DeltaTable(lake / name).file_uris()
     )
 
 
-def assert_shown(lake: Path) -> None:
+def assert_equal_to_delta(lake: Path) -> None:
     there = sorted(path.parent.name for path in lake.glob("*/_delta_log"))
     assert there == sorted(name for _, name in catalog().list_tables("rocketmq"))
     for name in there:
-        registered, known = files_of(lake, name)
+        registered, known = list_data_files(lake, name)
         assert registered == known, name
 
 
@@ -117,21 +117,23 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
     import polars as pl
 
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    grown = Grown(tmp_path, name)
+    store_with_lake = StoreWithLake(tmp_path, name)
     for _ in range(3):
-        grown.grow()
-        done = run("ingest", grown.broker.root, "--lake", grown.path, "--broker", "b", "--iceberg", "here")
+        store_with_lake.grow()
+        done = run(
+            "ingest", store_with_lake.broker.root, "--lake", store_with_lake.path, "--broker", "b", "--iceberg", "here"
+        )
         assert ExitCode.CLEAN == done.code
-    assert ExitCode.CLEAN == run("optimize", grown.path, "--engine", "here", "--iceberg", "here").code
+    assert ExitCode.CLEAN == run("optimize", store_with_lake.path, "--engine", "here", "--iceberg", "here").code
 
-    assert_shown(grown.path)
+    assert_equal_to_delta(store_with_lake.path)
     messages = catalog().load_table(("rocketmq", "messages"))
     operations = [one.summary.operation.value for one in messages.snapshots() if one.summary is not None]
     assert ["append", "append", "append", "overwrite"] == operations
     assert "physical offset of the record's first byte" == messages.schema().find_field("physical_offset").doc
     for _, table in catalog().list_tables("rocketmq"):
         registered = catalog().load_table(("rocketmq", table))
-        delta = table_of(grown.path / table)
+        delta = table_of(store_with_lake.path / table)
         names = delta.column_names
         with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
             for extension in EXTENSIONS:
@@ -143,13 +145,13 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
         assert rows(delta, names) == rows(pl.scan_iceberg(registered).collect().to_arrow().cast(delta.schema), names)
         assert rows(delta, names) == rows(by_duckdb.cast(delta.schema), names)
     before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
-    again = run("catalog", grown.path, "--iceberg", "here", "--json").document
+    again = run("catalog", store_with_lake.path, "--iceberg", "here", "--json").document
     assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
     assert {(0, 0)} == {(one["added"], one["removed"]) for one in again}
 
 
-class _Killed(BaseException):
-    """The process ends here: nothing that is written for an error runs."""
+class _KilledError(BaseException):
+    """Stands for a kill: error handlers do not catch it."""
 
 
 EFFECTS = (
@@ -160,29 +162,29 @@ EFFECTS = (
 )
 
 
-def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Do *work* until so many of its effects are done; return whether it came that far."""
+def kill_after_effects(number: int, work: Callable[[], object]) -> bool:
+    """Do *work*, and stop it after *number* effects; return whether it was stopped."""
     seen = 0
 
-    def stepped(original: Callable[..., object]) -> Callable[..., object]:
+    def counted(original: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:
             nonlocal seen
             seen += 1
             if seen > number:
-                raise _Killed
+                raise _KilledError
             return original(*args, **kwargs)
 
         return call
 
-    undone = [patch(name, stepped(pkgutil.resolve_name(name))) for name in EFFECTS]
-    for one in undone:
+    patches = [patch(name, counted(pkgutil.resolve_name(name))) for name in EFFECTS]
+    for one in patches:
         one.start()
     try:
         work()
-    except _Killed:
+    except _KilledError:
         return True
     finally:
-        for one in undone:
+        for one in patches:
             one.stop()
     return False
 
@@ -190,63 +192,65 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("has_merged", [False, True])
 def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
-    grown: Grown, register: Run, *, has_merged: bool
+    store_with_lake: StoreWithLake, register: Run, *, has_merged: bool
 ) -> None:
     from jobs.lake.upkeep import optimize
 
-    grown.run()
+    store_with_lake.run()
     if has_merged:
         register()
-        grown.run()
+        store_with_lake.run()
 
     def work() -> None:
         if has_merged:
-            optimize(str(grown.path), SerialWorkers())
-        Registrar(HERE).register(grown.lake)
+            optimize(str(store_with_lake.path), SerialWorkers())
+        Registrar(HERE).register(store_with_lake.lake)
 
     number = 0
-    while killed_at(number, work):
+    while kill_after_effects(number, work):
         number += 4
     assert number > 5
-    assert_shown(grown.path)
+    assert_equal_to_delta(store_with_lake.path)
 
-    grown.grow()
+    store_with_lake.grow()
     killed = 0
-    while killed_at(killed, register):
+    while kill_after_effects(killed, register):
         killed += 14
         assert ExitCode.CLEAN == register().code
-        assert_shown(grown.path)
-        grown.grow()
+        assert_equal_to_delta(store_with_lake.path)
+        store_with_lake.grow()
     assert killed > 10
 
 
-def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None:
+def test_two_registrations_at_once_register_each_file_once(store_with_lake: StoreWithLake) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    grown.run()
-    Registrar(HERE).register(grown.lake)
-    grown.run()
+    store_with_lake.run()
+    Registrar(HERE).register(store_with_lake.lake)
+    store_with_lake.run()
     original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
 
-    def overtaken(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401 - those of commit_table
+    def commit_after_other(self: "SqlCatalog", *args: Any) -> object:  # noqa: ANN401 - arguments of commit_table
         for other in others:
-            other.register(grown.lake)
+            other.register(store_with_lake.lake)
         return original(self, *args)
 
-    with patch.object(SqlCatalog, "commit_table", overtaken):
-        done = Registrar(HERE).register(grown.lake)
+    with patch.object(SqlCatalog, "commit_table", commit_after_other):
+        done = Registrar(HERE).register(store_with_lake.lake)
 
     assert {(0, 0), (1, 0)} >= {(one.added, one.removed) for one in done if one.table == "messages"}
-    assert_shown(grown.path)
+    assert_equal_to_delta(store_with_lake.path)
 
 
-def test_a_table_of_another_program_is_not_changed(grown: Grown, register: Run, tmp_path: Path) -> None:
+def test_a_table_of_another_program_is_not_changed(
+    store_with_lake: StoreWithLake, register: Run, tmp_path: Path
+) -> None:
     catalog().create_namespace("rocketmq")
-    theirs = catalog().create_table(
+    foreign_table = catalog().create_table(
         ("rocketmq", "messages"), pa.schema([("mine", pa.int64())]), location=f"file://{tmp_path}/theirs"
     )
-    theirs.append(pa.table({"mine": [1]}))
-    grown.grow()
+    foreign_table.append(pa.table({"mine": [1]}))
+    store_with_lake.grow()
 
     outcome = register("--json")
 
@@ -256,9 +260,9 @@ def test_a_table_of_another_program_is_not_changed(grown: Grown, register: Run, 
     assert "next command with --iceberg" in outcome.err
     assert "Traceback" not in outcome.err
     assert [{"mine": 1}] == catalog().load_table(("rocketmq", "messages")).scan().to_arrow().to_pylist()
-    known, registered = files_of(grown.path, "consume_queue")
+    known, registered = list_data_files(store_with_lake.path, "consume_queue")
     assert known == registered
-    other = Grown(tmp_path / "other")
+    other = StoreWithLake(tmp_path / "other")
     other.run()
     with pytest.raises(OSError, match=r"rocketmq\.consume_queue belongs to file://.*another namespace"):
         Registrar(HERE).register(other.lake)
@@ -274,11 +278,11 @@ FAULTS = {
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
-    fault: str, grown: Grown, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, store_with_lake: StoreWithLake, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grown.grow()
+    store_with_lake.grow()
     assert ExitCode.CLEAN == register().code
-    grown.grow()
+    store_with_lake.grow()
     configure(monkeypatch, FAULTS[fault].format(root=tmp_path))
 
     outcome = register()
@@ -287,38 +291,42 @@ def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
     assert "20 messages" in outcome.out
     (said,) = (line for line in outcome.err.splitlines() if "Iceberg catalog here.rocketmq: not up to date" in line)
     assert said.endswith("registers the missing files")
-    assert 40 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
+    assert 40 == DeltaTable(store_with_lake.path / "messages").to_pyarrow_table().num_rows
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
-    assert ExitCode.CLEAN == register().code  # nothing is new in the store
-    assert_shown(grown.path)
+    assert ExitCode.CLEAN == register().code  # the store has no new messages
+    assert_equal_to_delta(store_with_lake.path)
 
 
-def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(grown: Grown, register: Run) -> None:
-    grown.grow()
+def test_a_missing_iceberg_extra_is_reported_with_the_command_that_installs_it(
+    store_with_lake: StoreWithLake, register: Run
+) -> None:
+    store_with_lake.grow()
     with patch("jobs.lake.catalog.find_spec", lambda _: None):
         outcome = register()
 
     assert ExitCode.FAILED == outcome.code
     assert outcome.err.strip().endswith("pip install 'rocketmq-lake[iceberg]'")
-    assert not grown.path.exists()
+    assert not store_with_lake.path.exists()
 
 
-def test_a_followed_store_is_registered_in_parallel_with_the_commits(grown: Grown, register: Run) -> None:
-    grown.grow()
+def test_a_followed_store_is_registered_in_parallel_with_the_commits(
+    store_with_lake: StoreWithLake, register: Run
+) -> None:
+    store_with_lake.grow()
 
     assert ExitCode.CLEAN == register("--follow", "--every", "100ms", "--until", "+1s").code
 
-    assert_shown(grown.path)
+    assert_equal_to_delta(store_with_lake.path)
 
 
 def test_a_catalog_that_hangs_does_not_delay_commits(
-    grown: Grown, register: Run, monkeypatch: pytest.MonkeyPatch
+    store_with_lake: StoreWithLake, register: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(Registrar, "register", lambda *_: ended.wait(60))
     monkeypatch.setattr(option, "_LAST_S", 0.1)
     for _ in range(3):
-        grown.grow()
+        store_with_lake.grow()
     try:
         outcome = register("--follow", "--every", "100ms", "--until", "+1s", "--max-bytes-per-step", "1000")
     finally:
@@ -326,7 +334,7 @@ def test_a_catalog_that_hangs_does_not_delay_commits(
 
     assert ExitCode.FAILED == outcome.code
     assert "no response" in outcome.err
-    assert 60 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
+    assert 60 == DeltaTable(store_with_lake.path / "messages").to_pyarrow_table().num_rows
 
 
 def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
@@ -355,12 +363,12 @@ def test_iceberg_columns_follow_those_of_delta(tmp_path: Path) -> None:
 
 
 def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
-    grown: Grown, monkeypatch: pytest.MonkeyPatch
+    store_with_lake: StoreWithLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_KEPT", 3)
     for _ in range(6):
-        grown.run()
-        Registrar(HERE).register(grown.lake)
+        store_with_lake.run()
+        Registrar(HERE).register(store_with_lake.lake)
 
     messages = catalog().load_table(("rocketmq", "messages"))
     counts = [messages.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows for snapshot in messages.snapshots()]
@@ -371,7 +379,7 @@ def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
         for snapshot in messages.snapshots()
         for manifest in snapshot.manifests(messages.io)
     }
-    there = {path.name for path in (grown.path / "_iceberg/rocketmq/messages/metadata").glob("*.avro")}
+    there = {path.name for path in (store_with_lake.path / "_iceberg/rocketmq/messages/metadata").glob("*.avro")}
     assert needed == there
 
 

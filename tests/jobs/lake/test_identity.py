@@ -35,7 +35,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_path: Path) -> None:
-    """Zeros in place of known rows are not written yet, and an incomplete record is not a different one."""
+    """Zeros mean that known records are not written yet; an incomplete record is not a different record."""
     placed = broker.append(some_records(30, seed=2))
     ingest_into_own_lake(broker.root)
     slave = Broker(tmp_path / "slave")
@@ -55,7 +55,7 @@ def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_pa
 def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     before: int, cut: int, after: int, broker: Broker, tmp_path: Path
 ) -> None:
-    """This also holds if the broker wrote one record and waits: the other truncated records still follow it."""
+    """This also holds if only one record was replaced so far, and the other truncated records still follow it."""
     kept = encode_rows(Broker(tmp_path / "same").append(some_records(70)))
     tail = broker.append(some_records(before, seed=2))
     ingest_into_own_lake(broker.root)
@@ -93,7 +93,7 @@ def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker,
 
 
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
-    """The log was cut after the last record of a file, and a smaller one still fits in: nothing else differs."""
+    """The log was truncated after the last record of a file, and a smaller record still fits into the file."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(30))
     broker.seal()
@@ -112,7 +112,7 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     [(0, True), (3, False), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, False), (3, True)))],
 )
 def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was_sealed: bool, tmp_path: Path) -> None:
-    """A message that did not fit sealed the file early: the truncated bytes after it are never overwritten."""
+    """A message that did not fit sealed the file early, so the truncated bytes after its end are never overwritten."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     kept = broker.append(some_records(1000))
     tail = broker.append(some_records(2000, seed=2))
@@ -156,7 +156,7 @@ def test_a_wiped_log_is_registered_as_a_new_store_with_the_same_label(broker: Br
     summary = ingest_into_own_lake(broker.root)
     rows = rows_of(tmp_path / "lake")
 
-    assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
+    assert summary.exit_code is ExitCode.CLEAN  # a note has no severity
     assert "the lake already has a broker b" in summary.notes[0]
     assert len(rows) == 100
     assert sum(row["store_id"] == summary.store_id for row in rows) == 30
@@ -167,7 +167,7 @@ def test_a_wiped_log_is_registered_as_a_new_store_with_the_same_label(broker: Br
 
 
 def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Path) -> None:
-    """Of two logs with one name the newer one continues, although the clock was set back in between."""
+    """If two logs have the same label, the newer one continues, although the clock was set back in between."""
     lake = Lake(str(tmp_path / "lake"))
     ids = []
     for number, year in enumerate((2027, 2026)):
@@ -205,7 +205,7 @@ def test_a_second_store_needs_a_label(broker: Broker, tmp_path: Path) -> None:
 def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_record_on(
     golden: StoreOf, tmp_path: Path
 ) -> None:
-    """In DLedger's log a record lies behind the header of its entry."""
+    """In DLedger's log, a record follows the header of its entry."""
     store, lake = Path(shutil.copytree(golden("b498-dledger"), tmp_path / "store")), tmp_path / "lake"
     ingest_store(store, lake)
     segments = list_segments(store)
@@ -221,7 +221,7 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
 
 
 def test_zeros_in_place_of_the_bytes_of_a_fingerprint_show_nothing(broker: Broker) -> None:
-    """A replica that lags has not written them yet; other bytes are of another log."""
+    """A lagging replica has not written them yet; other bytes would belong to another log."""
     fingerprint = Fingerprint.from_bytes(broker.offset, b"not written yet")
 
     assert has_fingerprint(fingerprint, list_store(str(broker.root))) is None

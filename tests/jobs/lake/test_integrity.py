@@ -26,8 +26,8 @@ from tests.support.stores import read_files
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """Return a broker whose lake has had three runs, and whose log has grown since."""
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+    """Return a broker whose log has grown since the last of three runs."""
     broker = Broker(tmp_path_factory.mktemp("grown") / "store")
     for number in range(3):
         broker.append(some_records(20, seed=number + 1))
@@ -37,9 +37,9 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Broker:
 
 
 @pytest.fixture
-def broker(grown: Broker, tmp_path: Path) -> Broker:
-    shutil.copytree(lake_of(grown), tmp_path / "lake")
-    return grown.copied(tmp_path / "store")
+def broker(shared_broker: Broker, tmp_path: Path) -> Broker:
+    shutil.copytree(lake_of(shared_broker), tmp_path / "lake")
+    return shared_broker.copied(tmp_path / "store")
 
 
 def run(broker: Broker) -> Summary:
@@ -54,8 +54,8 @@ def commits(lake: Path, table: str) -> list[Path]:
     return sorted((lake / table / "_delta_log").glob("*.json"))
 
 
-def refused(broker: Broker, match: str) -> None:
-    """Expect an error that says so, and a lake that nobody has touched but for the lock's note."""
+def expect_refusal(broker: Broker, match: str) -> None:
+    """Expect an error that matches, and an unchanged lake except for lock files."""
     before = state_without_locks(lake_of(broker))
     with pytest.raises(OSError, match=match):
         run(broker)
@@ -72,7 +72,7 @@ def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(broker: Broker) 
 
 
 def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
-    """The commits before it were deleted because it existed."""
+    """The commits before it have been deleted."""
     lake = lake_of(broker)
     log = lake / "runs" / "_delta_log"
     DeltaTable(lake / "runs").create_checkpoint()
@@ -83,7 +83,7 @@ def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
             path.unlink()
     checkpoint.unlink()
 
-    refused(broker, "runs: the Delta log cannot be read: (?!.*runs).*[Cc]heckpoint")  # its name once
+    expect_refusal(broker, "runs: the Delta log cannot be read: (?!.*runs).*[Cc]heckpoint")  # its name is printed once
 
 
 def test_an_intact_lake_is_reported_as_complete_after_every_kind_of_run(broker: Broker) -> None:
@@ -112,7 +112,7 @@ def test_an_invalid_or_truncated_manifest_is_reported(change: dict[str, Any] | s
     newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
     text = change if isinstance(change, str) else json.dumps({**json.loads(newest.read_text()), **change})
     newest.write_text(text)
-    refused(broker, "written by a newer release" if "version" in change else "not a valid manifest of a run")
+    expect_refusal(broker, "written by a newer release" if "version" in change else "not a valid manifest of a run")
 
 
 @pytest.mark.parametrize("name", ["more", "a b%20c"])
@@ -133,7 +133,7 @@ def test_the_target_of_a_link_in_a_table_is_not_deleted(name: str, broker: Broke
 
 
 def test_a_file_outside_its_table_is_not_merged(broker: Broker) -> None:
-    """Otherwise a user who may write the lake could make a user with more permissions copy files into it."""
+    """Otherwise, a user with write access to the lake could make a more privileged user copy other files into it."""
     lake = lake_of(broker)
     last = commits(lake, "messages")[-1]
     add = next(json.loads(line)["add"] for line in last.read_text().splitlines() if '"add"' in line)
@@ -145,7 +145,7 @@ def test_a_file_outside_its_table_is_not_merged(broker: Broker) -> None:
 
 
 def copied(broker: Broker, *, without_newest_messages: bool = False) -> Path:
-    """Copy a lake table by table, as another engine would: the rows, but not the transactions."""
+    """Copy the rows of each table of a lake, without transactions, as another engine does."""
     lake, copy = lake_of(broker), broker.root.parent / "copy"
     shutil.copytree(lake / "_manifests", copy / "_manifests")
     for table in (path.parent for path in lake.glob("*/_delta_log")):
@@ -176,7 +176,7 @@ def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(broker: Broker) ->
 
 
 def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Broker) -> None:
-    """Its rows lack what that run brought: with the transaction they would never come."""
+    """It lacks the rows of that run, and with the transaction the run would never be repeated."""
     copy = copied(broker, without_newest_messages=True)
     files, lake = read_state(copy), Lake(str(copy))
 
@@ -192,7 +192,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Bro
 
 
 def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_healed(broker: Broker) -> None:
-    """Nothing says which tables have the rows of an unfinished run."""
+    """It is unknown which tables have the rows of an unfinished run."""
     copy = copied(broker)
     lake, rows = Lake(str(copy)), table_of(copy / "runs")
     done = [row["state"] != "done" or row["run"] != 3 for row in rows.to_pylist()]
@@ -206,7 +206,7 @@ def test_a_copy_without_the_newest_manifest_or_of_an_unfinished_run_is_not_heale
 
 
 LAKES = Path(__file__).parents[2] / "lakes"
-LATER = ("record_crc", "body_error", "body_inflated")  # columns that the archives' versions did not have
+LATER = ("record_crc", "body_error", "body_inflated")  # columns that the versions of the archives lack
 
 
 def played(root: Path) -> Broker:

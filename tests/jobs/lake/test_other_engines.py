@@ -38,7 +38,7 @@ from tests.support.other_engine import FEATURES, NO_SHORT_RETENTION_CHECK, WITH_
 from tests.support.query_stores import open_lake
 from tests.support.stores import read_store_records
 
-pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds
+pytestmark = pytest.mark.slow  # each statement of Spark SQL takes seconds
 
 THIRD = "physical_offset % 3 = 0"
 OTHERS = "physical_offset % 3 != 0"
@@ -66,7 +66,7 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
 
 
 def test_the_open_index_file_is_continued_after_entries_that_vectors_deleted(lake: SharedLake) -> None:
-    """They stay deleted, and new ones are chained to them."""
+    """The deleted entries stay deleted, and new entries are chained to them."""
     unharmed = shared_lake(lake.spark, lake.root / "unharmed")
     lake.sql(WITH_VECTORS.replace("messages", "index_entries"))
     lake.sql(f"DELETE FROM {{index_entries}} WHERE {THIRD}")
@@ -102,7 +102,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
 
 
 def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
-    """`ALTER … ADD COLUMNS`, filled by UPDATE: `optimize` and superseding made NULL of it; files of ours hold NULL."""
+    """`optimize` and superseding once replaced the values of such a column, which an UPDATE had filled, with NULL."""
     lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING, place STRUCT<row: INT>)")
     lake.sql("UPDATE {messages} SET note = concat('n', physical_offset), place = named_struct('row', queue_id)")
     notes, places = lake.values("note"), lake.values("place['row']")
@@ -137,7 +137,7 @@ def test_rows_of_another_engine_without_our_columns_survive_a_merge_and_register
 
 
 def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) -> None:
-    """Fewer columns with statistics for a while: rows of `runs` were not found, and a rewritten log was not seen."""
+    """With statistics for fewer columns, rows of `runs` were not found, and a rewritten log was not recognised."""
     offsets = lake.offsets()
     for table in ("runs", "messages", "index_entries", "consume_queue"):
         before = DeltaTable(lake.path / table).metadata().configuration["delta.dataSkippingStatsColumns"]
@@ -169,7 +169,7 @@ def test_a_registration_that_another_engine_deleted_can_be_restored(lake: Shared
 
 
 def test_times_rewritten_by_spark_keep_their_values(lake: SharedLake) -> None:
-    """UPDATE writes a time in 96 bits, which Arrow reads as nanoseconds: `optimize` failed at the year 3000."""
+    """UPDATE writes times as INT96, which Arrow reads as nanoseconds, so `optimize` failed for the year 3000."""
     far = [253402300799999, 32503680000000, -62135596800000]  # the years 9999, 3000 and 1
     placed = [lake.broker.append([a_record(born_timestamp=time)])[0].physical_offset for time in far]
     lake.run()
@@ -183,7 +183,7 @@ def test_times_rewritten_by_spark_keep_their_values(lake: SharedLake) -> None:
 
 
 def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_path: Path) -> None:
-    """`restore` gave other bytes, with 0; other tables whose files do not hold their rows are among the features."""
+    """`restore` wrote wrong bytes with exit code 0. The features include other tables whose files lack their rows."""
     offsets, backup = lake.offsets(), tmp_path / "backup" / "messages"
     shutil.copytree(lake.path / "messages", backup)
     lake.sql("DELETE FROM {messages}", f"CREATE OR REPLACE TABLE {{messages}} SHALLOW CLONE delta.`{backup}`")
@@ -219,7 +219,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 
 
 def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: SharedLake) -> None:
-    """Of a rewritten log it has what went and what came; what stayed cancels out."""
+    """For a rewritten log it has the deleted and added rows; unchanged rows cancel out."""
     lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     start = DeltaTable(lake.path / "messages").version()
     before = lake.offsets()
@@ -240,7 +240,7 @@ def test_the_change_feed_has_the_rows_of_runs_and_nothing_for_merges(lake: Share
     assert lake.offsets() == sorted([*before[:20], *other])
 
 
-def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
+def test_a_prepared_run_is_completed_after_the_feature_is_dropped(lake: SharedLake) -> None:
     (store,) = list_known_stores(lake.lake)
     assert store.newest is not None
     tables = a_manifest(lake.lake, store, store.next_run).tables
@@ -279,7 +279,7 @@ def test_a_merge_continues_after_a_commit_that_only_adds_files(lake: SharedLake)
 
 
 def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> None:
-    """`deltalake` takes old files of vectors for files that nobody names."""
+    """`deltalake` treats old deletion vector files as unreferenced."""
     left = lake.offsets(OTHERS)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     obsolete = lake.path / "messages" / "nobody-names-this.parquet"
@@ -300,7 +300,7 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
 def test_a_vacuum_during_a_run_ends_the_run_and_the_next_one_adds_all_rows(
     lake: SharedLake, around: Callable[..., Callable[[Lake, Manifest], None]]
 ) -> None:
-    """Files that no commit names yet are obsolete to a VACUUM without retention: no commit names them afterwards."""
+    """A VACUUM without retention deletes files that are not committed yet; no later commit may refer to them."""
     offsets = lake.offsets()
     new = lake.grow(5)
 

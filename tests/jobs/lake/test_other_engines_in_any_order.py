@@ -31,10 +31,10 @@ from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, sha
 
 STEPS = 6
 DRAWS = 500
-FEW = 4  # of them, in `make test-slow`
-LOOKS = 10  # Spark's own look at the rows, one in so many draws: it takes as long as a statement
+FEW = 4  # of the draws, in `make test-slow`
+LOOKS = 10  # Spark reads the rows in one of so many draws, because that takes as long as a statement
 SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
-PROPERTIES = {  # what platforms turn on by themselves
+PROPERTIES = {  # properties that platforms enable by default
     "enableDeletionVectors": ("true", "false"),
     "enableChangeDataFeed": ("true", "false"),
     "enableRowTracking": ("true", "false"),
@@ -53,18 +53,18 @@ REFUSED = {
     "forget": (SET % ("setTransactionRetentionDuration", "interval 7 days"),),
 }
 
-Row = tuple[str | None, str | None]  # what a message has in `tags` and in the column of the other engine
+Row = tuple[str | None, str | None]  # the values of `tags` and of the other engine's column
 
 
 class State(NamedTuple):
-    """What the table of messages holds."""
+    """The expected content of the table of messages."""
 
     rows: dict[int, Row]
     has_note: bool
 
 
-class Story:
-    """One drawn order of statements and runs, and what must be in the lake after each."""
+class RandomSteps:
+    """Performs statements and runs in a random order, and checks the lake after each."""
 
     def __init__(self, lake: SharedLake, seed: int) -> None:
         self._random = Random(seed)
@@ -75,9 +75,9 @@ class Story:
         self._restorable: dict[int, State] = {}
         self.done: list[str] = []
 
-    def tell(self, steps: int) -> None:
+    def perform(self, steps: int) -> None:
         for _ in range(steps):
-            self._random.choice((self.run, self.run, self.optimize, self.log_anew, self.statement, self.statement))()
+            self._random.choice((self.run, self.run, self.optimize, self.rewrite_log, self.statement, self.statement))()
             self.check()
 
     def check(self) -> None:
@@ -99,12 +99,12 @@ class Story:
     def run(self) -> None:
         self.done.append("run")
         new = self.lake.grow(self._random.randrange(1, 9))
-        with self._perhaps_overtaken():
+        with self._maybe_interleave():
             self.lake.run()
         self._add(new)
 
-    def log_anew(self) -> None:
-        """Cut off the log after a message that the lake still has, write other records, and run."""
+    def rewrite_log(self) -> None:
+        """Truncate the log after a message that the lake still has, write other records, and run."""
         live = [at for at in self._log[:-1] if at in self.state.rows]
         if not live:
             return
@@ -117,7 +117,7 @@ class Story:
         while self.lake.broker.offset <= old_end + 1000:
             some = self.lake.broker.append(some_records(5, seed=self._random.randrange(1 << 30)))
             new += [record.physical_offset for record in some]
-        with self._perhaps_overtaken(may_delete_before=before):
+        with self._maybe_interleave(may_delete_before=before):
             self.lake.run()
         self.superseded += [at for at in self.state.rows if at >= cut]
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at < cut})
@@ -127,20 +127,27 @@ class Story:
 
     def optimize(self) -> None:
         self.done.append("optimize")
-        with self._perhaps_overtaken():
+        with self._maybe_interleave():
             upkeep.optimize(str(self.lake.path), SerialWorkers())
 
     def statement(self) -> None:
         self._random.choice(
             (
                 *(self.delete, self.delete, self.update, self.merge, self.set_property, self.add_column, self.restore),
-                *(self.spark_optimize, self.purge, self.vacuum, self.set_property, self.cluster, self.widen_theirs),
-                *(self.by_deltalake, self.compact_log, self.clone, self.refused),
+                *(
+                    self.spark_optimize,
+                    self.purge,
+                    self.vacuum,
+                    self.set_property,
+                    self.cluster,
+                    self.widen_other_column,
+                ),
+                *(self.write_with_deltalake, self.compact_log, self.clone, self.enable_refused_feature),
             )
         )()
 
     def delete(self) -> None:
-        self._delete(self._some())
+        self._delete(self._draw_offsets())
 
     def _delete(self, some: list[int]) -> None:
         self.done.append(f"delete {some}")
@@ -148,7 +155,7 @@ class Story:
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
 
     def update(self) -> None:
-        some, value = self._some(), f"u{len(self.done)}"
+        some, value = self._draw_offsets(), f"u{len(self.done)}"
         column = "note" if self.state.has_note and self._random.random() < 0.5 else "tags"
         self.done.append(f"update {column} of {some}")
         self.lake.sql(f"UPDATE {{messages}} SET {column} = '{value}' WHERE physical_offset IN ({_listed(some)})")
@@ -156,8 +163,8 @@ class Story:
 
     def merge(self) -> None:
         """Change some rows and delete others in one statement."""
-        changed, value = self._some(), f"m{len(self.done)}"
-        deleted = [at for at in self._some() if at not in changed]
+        changed, value = self._draw_offsets(), f"m{len(self.done)}"
+        deleted = [at for at in self._draw_offsets() if at not in changed]
         self.done.append(f"merge: change {changed}, delete {deleted}")
         self.lake.sql(
             "MERGE INTO {messages} AS t USING (SELECT explode(array("
@@ -187,7 +194,7 @@ class Story:
         self.done.append(f"cluster by {by}")
         self.lake.sql(f"ALTER TABLE {{messages}} CLUSTER BY {by}")
 
-    def widen_theirs(self) -> None:
+    def widen_other_column(self) -> None:
         name = f"theirs_{len(self.done)}"
         self.done.append(f"widen {name}")
         self.lake.sql(
@@ -197,32 +204,32 @@ class Story:
             f"ALTER TABLE {{messages}} CHANGE COLUMN {name} TYPE BIGINT",
         )
 
-    def by_deltalake(self) -> None:
-        """Have `deltalake` write, where it knows all features of the table."""
-        table, some = DeltaTable(self.lake.path / "messages"), self._some()
+    def write_with_deltalake(self) -> None:
+        """Write with `deltalake`, if it supports all features of the table."""
+        table, some = DeltaTable(self.lake.path / "messages"), self._draw_offsets()
         where = f"physical_offset IN ({_listed(some)})"
         value = f"d{len(self.done)}"
-        works: dict[str, Callable[[], object]] = {
+        operations: dict[str, Callable[[], object]] = {
             "delete": lambda: table.delete(where),
             "update": lambda: table.update({"tags": f"'{value}'"}, predicate=where),
             "compact": table.optimize.compact,
             "z-order": lambda: table.optimize.z_order(["topic"]),
             "checkpoint": table.create_checkpoint,
         }
-        what = self._random.choice(sorted(works))
-        self.done.append(f"deltalake: {what} {some}")
+        operation = self._random.choice(sorted(operations))
+        self.done.append(f"deltalake: {operation} {some}")
         try:
-            works[what]()
-        except (DeltaError, OSError, ValueError) as error:  # a feature that it does not write
+            operations[operation]()
+        except (DeltaError, OSError, ValueError) as error:  # it does not support a feature
             self.done.append(str(error)[:60])
             return
-        if what == "delete":
+        if operation == "delete":
             self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
-        elif what == "update":
+        elif operation == "update":
             self._change(some, "tags", value)
 
     def compact_log(self) -> None:
-        """Put a file beside the log that has the actions of its last commits, as PROTOCOL.md allows anybody."""
+        """Write a compacted file of the last commits of the log, as PROTOCOL.md allows."""
         log = self.lake.path / "messages" / "_delta_log"
         commits = sorted(log.glob(f"{'[0-9]' * 20}.json"))[-3:]
         newest: dict[tuple[Any, ...], str] = {}
@@ -241,18 +248,18 @@ class Story:
         (log / f"{commits[0].stem}.{commits[-1].stem}.compacted.json").write_text("\n".join(newest.values()) + "\n")
 
     def clone(self) -> None:
-        """Make another table of the same files, and delete in that one."""
+        """Create another table with the same files, and delete rows from it."""
         copy = f"delta.`{self.lake.root}/copy-{len(self.done)}`"
         self.done.append("clone")
         self.lake.sql(f"CREATE TABLE {copy} SHALLOW CLONE {{messages}}", f"DELETE FROM {copy} WHERE queue_id = 0")
 
-    def refused(self) -> None:
-        """Have the other engine do what we do not write beside; then do what the message says."""
+    def enable_refused_feature(self) -> None:
+        """Let the other engine enable a feature that runs refuse; then follow the remedy in the message."""
         name, before = self._random.choice(sorted(REFUSED)), DeltaTable(self.lake.path / "messages").version()
         self.done.append(name)
         try:
             self.lake.sql(*REFUSED[name])
-        except AnalysisException as error:  # a feature that the table has forbids it
+        except AnalysisException as error:  # a feature of the table forbids it
             self.done.append(str(error)[:60])
         new = self.lake.grow(2)
         try:
@@ -276,11 +283,11 @@ class Story:
         self.done.append(f"their optimize{order}")
         try:
             self.lake.sql("OPTIMIZE {messages}" + order)
-        except AnalysisException:  # Delta gives no table two orders
+        except AnalysisException:  # Delta allows only one order
             assert order, self.done
 
     def purge(self) -> None:
-        """Have the other engine write files with vectors again."""
+        """Let the other engine rewrite files with deletion vectors."""
         self.done.append("purge")
         self.lake.sql("REORG TABLE {messages} APPLY (PURGE)")
 
@@ -297,23 +304,23 @@ class Story:
             self.state = state
 
     @contextmanager
-    def _perhaps_overtaken(self, may_delete_before: int | None = None) -> Iterator[None]:
-        """Have the other engine come, now and then, when our files are written and nothing is committed."""
+    def _maybe_interleave(self, may_delete_before: int | None = None) -> Iterator[None]:
+        """Sometimes run a statement of the other engine after our files are written and before they are committed."""
         if self._random.random() < 0.6:
             yield
             return
         vectors = partial(self.set_property, ("enableDeletionVectors",))
         between = self._random.choice((self.delete, self.update, self.spark_optimize, vectors))
-        if may_delete_before is not None:  # what comes after the cut is moved as it was read
-            some = [at for at in self._some() if at < may_delete_before]
-            between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
+        if may_delete_before is not None:  # rows after the cut are superseded as they were read
+            some = [at for at in self._draw_offsets() if at < may_delete_before]
+            between = lambda: self._delete(some)  # noqa: E731 - a callable, like the others
         with (
-            patch.object(commit, "prepare_run", _after(between, self.done, prepare_run)),
-            patch.object(upkeep, "merge_group", _after(between, self.done, merge_group)),
+            patch.object(commit, "prepare_run", _after_statement(between, self.done, prepare_run)),
+            patch.object(upkeep, "merge_group", _after_statement(between, self.done, merge_group)),
         ):
             yield
 
-    def _some(self) -> list[int]:
+    def _draw_offsets(self) -> list[int]:
         rows = sorted(self.state.rows)
         return sorted(self._random.sample(rows, min(len(rows), self._random.randrange(1, 6))))
 
@@ -322,16 +329,18 @@ class Story:
         self.state = self.state._replace(rows=self.state.rows | dict.fromkeys(new, ("TagA", None)))
 
 
-def _after(statement: Callable[[], None], done: list[str], ours: Callable[..., Any]) -> Callable[..., Any]:
+def _after_statement(
+    statement: Callable[[], None], done: list[str], original: Callable[..., Any]
+) -> Callable[..., Any]:
     left = [statement]
 
-    def both(*arguments: Lake | Manifest | MergeGroup) -> AddedFile | None:
+    def call(*arguments: Lake | Manifest | MergeGroup) -> AddedFile | None:
         while left:
             done.append("meanwhile:")
             left.pop()()
-        return ours(*arguments)  # type: ignore[no-any-return]
+        return original(*arguments)  # type: ignore[no-any-return]
 
-    return both
+    return call
 
 
 def _listed(offsets: list[int]) -> str:
@@ -348,8 +357,8 @@ def first_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     [pytest.param(seed, marks=pytest.mark.slow if seed < FEW else pytest.mark.campaign) for seed in range(DRAWS)],
 )
 def test_every_row_exists_once_in_any_order_of_operations(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
-    with patch.object(upkeep, "MAX_SMALL_FILES", 2):  # runs merge as well
-        story = Story(first_runs.copied(tmp_path), seed)
-        story.tell(STEPS)
+    with patch.object(upkeep, "MAX_SMALL_FILES", 2):  # so that runs also merge files
+        steps = RandomSteps(first_runs.copied(tmp_path), seed)
+        steps.perform(STEPS)
     if seed % LOOKS == 0:
-        assert sorted(story.state.rows) == story.lake.read_by_spark(), story.done
+        assert sorted(steps.state.rows) == steps.lake.read_by_spark(), steps.done

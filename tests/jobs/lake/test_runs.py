@@ -78,14 +78,14 @@ def commit_eight(lake: Lake, store: KnownStore) -> None:
         commit(lake, QUARANTINE, actions, (store.store_id, run), {})
 
 
-def aged(path: Path, days: int) -> Path:
+def set_file_age(path: Path, days: int) -> Path:
     path.write_bytes(b"PAR1 and no end")
     os.utime(path, (time.time() - days * 86400,) * 2)
     return path
 
 
 @pytest.mark.parametrize("newest", [None, 0], ids=["looked up", "prepared meanwhile"])
-def test_the_second_of_two_runs_with_one_number_is_refused_and_leaves_no_files(
+def test_the_second_of_two_runs_with_the_same_number_is_refused_and_leaves_no_files(
     lake: Lake, store: KnownStore, newest: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
@@ -117,7 +117,7 @@ def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, st
 
 
 def test_a_lost_response_to_a_commit_is_not_treated_as_a_conflict(lake: Lake, store: KnownStore) -> None:
-    """A client that repeats a put that had succeeded meets its own commit: the files of the run must live."""
+    """A client that repeats a successful put finds its own commit; the files of the run must not be deleted."""
     manifest = a_manifest(lake, store)
     original = commits._write  # noqa: SLF001
     lost: list[int] = []
@@ -155,7 +155,7 @@ def test_the_holder_of_the_lock_is_named(lake: Lake, store: KnownStore) -> None:
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
-    """Its note has the next run look for leftovers; an object store has no locks, and a file is never created twice."""
+    """The lock file makes the next run look for leftovers. An object store has no locks."""
     with patch("jobs.lake.lock.is_local", return_value=is_local):
         with pytest.raises(KeyError), hold_lock(lake, store.store_id):
             raise KeyError
@@ -164,8 +164,8 @@ def test_a_lock_whose_holder_died_does_not_block(lake: Lake, store: KnownStore, 
                 assert was_cut_off is expected
 
 
-def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownStore) -> None:
-    """Delta-rs lets two commits remove one file; a transaction of their own keeps them apart."""
+def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: KnownStore) -> None:
+    """Delta-rs lets two commits remove the same file; a common transaction prevents that."""
     commit_eight(lake, store)
 
     with ThreadPoolExecutor(4) as pool:
@@ -177,7 +177,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
 
 
 def test_a_slow_merge_is_refused_after_its_files_were_deleted(lake: Lake, store: KnownStore) -> None:
-    """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
+    """An object store has no locks, so the commit must detect that another process has deleted its files."""
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
@@ -235,22 +235,22 @@ def test_runs_merge_small_files_without_losing_rows(tmp_path: Path) -> None:
     assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
     assert len(files) < 2 * 4 + 4
-    assert sum("-0-registered-" in file for file in files) == 1  # which every run reads: alone, it stays small
+    assert sum("-0-registered-" in file for file in files) == 1  # not merged, as every run reads it
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
     assert list_leftovers(lake) == []
 
 
 def test_merges_are_limited_to_the_size_of_one_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
+    """Sixteen runs of 100,000 messages were once merged in one step, which delayed new rows by six seconds."""
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
-    def noted(lake: Lake, table: Table, *, naming: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `merge_small_files`
+    def note_merge(lake: Lake, table: Table, *, naming: FileNaming, **options: Any) -> None:  # noqa: ANN401 - arguments of `merge_small_files`
         saved = merge_small_files(lake, table, naming=naming, **options)
         if saved.merged:
             merged[naming.run][table.name] = saved.bytes_before
 
-    small = 20_000  # bytes: of some runs
-    monkeypatch.setattr(upkeep, "merge_small_files", noted)
+    small = 20_000  # bytes of some runs
+    monkeypatch.setattr(upkeep, "merge_small_files", note_merge)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
     list(incremental(tmp_path, 12))
 
@@ -283,13 +283,13 @@ def test_files_of_a_dead_task_are_left_to_the_vacuum_for_the_retention_of_their_
     (store,) = list_known_stores(Lake(str(lake)))
     rows = raw_rows(lake)
     naming = FileNaming(store.store_id, 2)
-    left = [aged(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in ages]
+    left = [set_file_age(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in ages]
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
     optimize(str(lake), SerialWorkers())
 
-    assert [path.exists() for path in left] == [True, False]  # a younger one may be a run's that is still at work
+    assert [path.exists() for path in left] == [True, False]  # a younger file may belong to a running run
     assert raw_rows(lake)[: len(rows)] == rows
 
 
@@ -310,7 +310,7 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
 
 
 def test_all_stores_of_a_lake_are_read_from_one_snapshot(tmp_path: Path) -> None:
-    """On an object store no snapshot is kept: fifty brokers had loaded Delta's log a hundred times before each run."""
+    """Snapshots are not shared on an object store: with fifty brokers, each run loaded Delta's log a hundred times."""
     for number in range(4):
         broker = Broker(tmp_path / f"store-{number}")
         broker.append(some_records(3, seed=number))

@@ -60,7 +60,7 @@ def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lak
 
 
 def test_a_run_opens_each_table_once(tmp_path: Path, broker: Broker) -> None:
-    """It opened tables 41 times, which was two fifths of its work."""
+    """A run once opened tables 41 times, which took two fifths of its time."""
     broker.append(some_records(10))
     ingest_store(broker.root, tmp_path / "lake", "b")
     broker.append(some_records(10, seed=2))
@@ -185,7 +185,7 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_a_column_with_another_type_is_reported(
-    case: tuple[str, str, bool], ingested: Path, answers_of: "AnswersOf", tmp_path: Path
+    case: tuple[str, str, bool], ingested: Path, query_lake: "AnswersOf", tmp_path: Path
 ) -> None:
     table, column, is_dropped = case
     changed = Path(shutil.copytree(ingested, tmp_path / "lake"))
@@ -195,9 +195,9 @@ def test_a_column_with_another_type_is_reported(
     other = pa.array([one and one.encode() for one in texts], pa.binary()) if is_text else pa.array(texts, pa.string())
     rows = rows.drop_columns([column]) if is_dropped else rows.set_column(number, column, other)
     write_deltalake(changed / table, rows, mode="overwrite", schema_mode="overwrite")
-    answers = answers_of(changed)
+    answers = query_lake(changed)
 
-    _check(answers, answers_of(ingested))
+    _check(answers, query_lake(ingested))
     if table == "messages" and column not in NEWER_COLUMNS:
         assert all(answers[verb].code for verb in ("restore", "diff", "export"))
 
@@ -206,7 +206,7 @@ def test_a_column_with_another_type_is_reported(
 @pytest.mark.parametrize("loss", ["table", "file", "row"])
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
 def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
-    table: str, loss: str, ingested: Path, answers_of: "AnswersOf", tmp_path: Path
+    table: str, loss: str, ingested: Path, query_lake: "AnswersOf", tmp_path: Path
 ) -> None:
     left = Path(shutil.copytree(ingested, tmp_path / "lake"))
     if loss == "table":
@@ -219,10 +219,10 @@ def test_an_answer_from_a_damaged_lake_is_complete_or_names_the_missing_part(
         kept = pa.concat_tables([rows.slice(0, middle), rows.slice(middle + 1)])
         write_deltalake(left / table, kept, mode="overwrite")
 
-    # Whoever deletes a message wants it gone from an export; of stale bytes after a log's end nothing else tells.
+    # A deleted message must be missing from an export; stale bytes after the end of the log are in no other table.
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
-    answers = {verb: given for verb, given in answers_of(left).items() if verb != unseen}
-    _check(answers, answers_of(ingested))
+    answers = {verb: reply for verb, reply in query_lake(left).items() if verb != unseen}
+    _check(answers, query_lake(ingested))
 
 
 @pytest.mark.parametrize("damage", ["end", "pages"])
@@ -255,52 +255,52 @@ def test_a_command_that_fails_because_of_a_damaged_file_names_its_table_and_lake
     assert "Traceback" not in err
 
 
-class Given(NamedTuple):
-    """What a verb gave: its code, its messages, and the part of its answer that must not be short."""
+class Reply(NamedTuple):
+    """The exit code and messages of a command, and the part of its output that must be complete."""
 
     code: int
     err: str
     answer: object
 
 
-Answers = Mapping[str, Given]
+Answers = Mapping[str, Reply]
 AnswersOf = Callable[[Path], Answers]
 
 
 @pytest.fixture(scope="module")
-def answers_of(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
-    """Return a function that asks a lake what commands answer from it; each lake is asked once."""
+def query_lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> AnswersOf:
+    """Return a function that runs all queries on a lake, once for each lake."""
     store, folder = golden("b533-base"), tmp_path_factory.mktemp("answers")
-    return cache(lambda lake: _asked(store, lake, folder / sha256(bytes(lake)).hexdigest()))
+    return cache(lambda lake: _query_lake(store, lake, folder / sha256(bytes(lake)).hexdigest()))
 
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    ignore_spark_session(monkeypatch)  # its workers write to the captured stream
+    ignore_spark_session(monkeypatch)  # the workers of a session write to the captured stream
 
 
-def _asked(store: Path, lake: Path, folder: Path) -> Answers:
+def _query_lake(store: Path, lake: Path, folder: Path) -> Answers:
     exported, restored = folder / "out.ndjson", folder / "out"
-    asked = {
+    commands = {
         "restore": ("restore", lake, "--out", restored, "--release", "5.3.3"),
         "diff": ("diff", store, lake),
         "export": ("export", "--lake", lake, "--out", exported),
         "by-key": ("query", "by-key", "-t", "T1", "-k", "dup", "--json", "--lake", lake),
         "by-offset": ("query", "by-offset", "-t", "T1", "-i", "1", "-o", "3", "--json", "--lake", lake),
     }
-    given = {verb: run_in_process(*arguments) for verb, arguments in asked.items()}
+    outcomes = {verb: run_in_process(*arguments) for verb, arguments in commands.items()}
     files = {
         str(path.relative_to(restored)): path.read_bytes()
         for path in restored.rglob("*") if path.is_file() and path.parent.name in {"commitlog", "config"}
     }  # fmt: skip
     answers = {
-        **{verb: one.out for verb, one in given.items()},
-        "restore": files, "export": exported.read_text() if exported.exists() else "", "diff": given["diff"].code,
+        **{verb: one.out for verb, one in outcomes.items()},
+        "restore": files, "export": exported.read_text() if exported.exists() else "", "diff": outcomes["diff"].code,
     }  # fmt: skip
-    return {verb: Given(one.code, one.err, answers[verb]) for verb, one in given.items()}
+    return {verb: Reply(one.code, one.err, answers[verb]) for verb, one in outcomes.items()}
 
 
 def _check(answers: Answers, whole: Answers) -> None:
-    for verb, given in answers.items():
-        assert "Traceback" not in given.err, verb
-        assert given.code or given.answer == whole[verb].answer, verb
+    for verb, reply in answers.items():
+        assert "Traceback" not in reply.err, verb
+        assert reply.code or reply.answer == whole[verb].answer, verb

@@ -41,7 +41,7 @@ from tests.support.other_engine import (
 )
 from tests.support.stores import raw_records
 
-pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
+pytestmark = pytest.mark.slow  # a commit by Spark takes a second
 
 REFUSALS = {
     "appendOnly": "delta.appendOnly",
@@ -62,7 +62,7 @@ REFUSALS = {
     "setTransactionRetentionDuration": "delta.setTransactionRetentionDuration",
 }
 STRIDE = int(os.environ.get("STRIDE", "7"))
-REFUSED, NOT_THERE = "refused", "not available"
+REFUSED, NOT_AVAILABLE = "refused", "not available"
 
 
 @pytest.fixture
@@ -70,17 +70,17 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return shared_lake(spark, tmp_path)
 
 
-def turn_on(lake: SharedLake, name: str) -> None:
+def enable_feature(lake: SharedLake, name: str) -> None:
     columns = ", ".join(f"`{column}` {type_}" for column, type_ in lake.spark.table(lake.name()).dtypes)
     path = str(lake.path / "messages")
     lake.sql(*(one.replace("<columns>", columns).replace("<path>", path) for one in FEATURES[name]))
 
 
 def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
-    """Return a function of each reader, by its name, that reads the offsets of the messages."""
+    """Return the functions that read the offsets of the messages, by the name of the reader."""
     table = str(lake.path / "messages")
 
-    def duck() -> list[int]:
+    def read_with_duckdb() -> list[int]:
         with duckdb.connect() as connection:
             connection.load_extension(str(delta_extension()))
             return [
@@ -96,11 +96,11 @@ def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
         rows = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages")
         return [row["physical_offset"] for row in rows]
 
-    return {"Spark": lake.read_by_spark, "DuckDB": duck, "Polars": polars, "query": query}
+    return {"Spark": lake.read_by_spark, "DuckDB": read_with_duckdb, "Polars": polars, "query": query}
 
 
-def read(lake: SharedLake, expected: list[int]) -> str:
-    """Have each reader read the rows; return how that went."""
+def read_with_all(lake: SharedLake, expected: list[int]) -> str:
+    """Read the rows with each reader; return the cell of the table of features."""
     from polars.exceptions import PolarsError
 
     refusing = []
@@ -114,15 +114,15 @@ def read(lake: SharedLake, expected: list[int]) -> str:
     return f"{WORKS}, not in {', '.join(refusing)}" if refusing else WORKS
 
 
-class Cells:
-    """What was seen of each step with a feature."""
+class FeatureResults:
+    """The result of each step with a feature."""
 
     def __init__(self, lake: SharedLake) -> None:
         self.lake = lake
         self.seen: dict[str, str] = {}
 
-    def take(self, step: str, work: Callable[[], object]) -> bool:
-        """Take a step; where it is refused, nothing may be written."""
+    def perform(self, step: str, work: Callable[[], object]) -> bool:
+        """Perform a step; if it is refused, nothing may be written."""
         before = read_state(self.lake.path)
         try:
             work()
@@ -137,34 +137,34 @@ class Cells:
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: Path, name: str) -> None:
-    """Turned on by Spark SQL; after each step rows are the log's in every reader, or nothing is written."""
+    """Spark enables the feature; after each step, every reader returns the rows of the log, or nothing is written."""
     assert read_documented_features().keys() == FEATURES.keys()
     offsets, original = lake.offsets(), raw_records(lake.broker.root)
     try:
-        turn_on(lake, name)
+        enable_feature(lake, name)
     except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
-        assert read_documented_features()[name][:5] == (NOT_THERE,) * 5
+        assert read_documented_features()[name][:5] == (NOT_AVAILABLE,) * 5
         return
-    cells = Cells(lake)
-    reading = cells.seen["read"] = read(lake, offsets)
+    cells = FeatureResults(lake)
+    reading = cells.seen["read"] = read_with_all(lake, offsets)
 
     new = lake.grow(5)
-    if cells.take("append", lake.run):
-        assert read(lake, [*offsets, *new]) == reading
+    if cells.perform("append", lake.run):
+        assert read_with_all(lake, [*offsets, *new]) == reading
 
     lake.broker.truncate(offsets[25])
     other = [record.physical_offset for record in lake.broker.append(some_records(9, seed=77))]
     left = [*offsets[:25], *other]
-    if cells.take("rewritten log", lake.run):
-        assert read(lake, left) == reading
+    if cells.perform("rewritten log", lake.run):
+        assert read_with_all(lake, left) == reading
         assert lake.offsets(table="superseded_messages") == [*offsets[25:], *new]
         original = raw_records(lake.broker.root)
 
-    if cells.take("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
-        assert (read(lake, left), lake.files()) == (reading, 1)
-    if cells.take("restore", lambda: restore_log(lake.path, tmp_path / "out")):
+    if cells.perform("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
+        assert (read_with_all(lake, left), lake.files()) == (reading, 1)
+    if cells.perform("restore", lambda: restore_log(lake.path, tmp_path / "out")):
         assert raw_records(tmp_path / "out") == original
-    assert_kept(lake, name)
+    assert_protocol(lake, name)
 
     assert tuple(cells.seen.values()) == read_documented_features()[name][:5]
     if cells.seen["append"] == REFUSED:
@@ -175,11 +175,11 @@ def test_a_feature_is_kept_or_refused_as_documented(lake: SharedLake, tmp_path: 
         lake.run_remedy(refused.value)
         lake.run()
         optimize(str(lake.path), SerialWorkers())
-        assert read(lake, left) in {WORKS, reading}  # a feature that Spark's Delta writes stays
+        assert read_with_all(lake, left) in {WORKS, reading}  # Delta in Spark keeps the feature
 
 
-def assert_kept(lake: SharedLake, name: str) -> None:
-    """Check what the protocol of a table demands of each commit."""
+def assert_protocol(lake: SharedLake, name: str) -> None:
+    """Check that each commit meets the requirements of the table's protocol."""
     assert find_protocol_violations(lake.path) == []
     if "rowTracking" in name:
         rows = lake.spark.sql(f"SELECT _metadata.row_id AS id FROM {lake.name()}").collect()
@@ -200,7 +200,7 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
 
 
 def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
-    """A lake of an older version lacks columns, and a process that follows shortens what its tables keep."""
+    """A lake of an older version lacks columns, and `--follow` shortens the retention of its tables."""
     lake.sql(*FEATURES["clustering"])
     offsets, where = lake.offsets(), lake.lake
     new = (
@@ -216,11 +216,11 @@ def test_spark_adds_new_columns_and_properties(lake: SharedLake) -> None:
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
     assert snapshot.metadata().configuration[LOG_RETENTION_PROPERTY] == "interval 300 minutes"
-    assert read(lake, offsets) == WORKS
+    assert read_with_all(lake, offsets) == WORKS
 
 
 def test_the_second_of_two_writers_of_one_run_is_refused(lake: SharedLake) -> None:
-    """The second one has asked the table before the first one committed."""
+    """The second writer has read the table before the first one committed."""
     lake.sql(*FEATURES["clustering"])
     where = lake.lake
     transaction = "somebody", 7
@@ -256,7 +256,7 @@ def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake:
 
 @pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
 def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, feature: str) -> None:
-    """Delta 4.4 lets no path have the feature: its line is written by hand."""
+    """Delta 4.4 does not enable the feature for tables with a path, so the test writes it to the log."""
     snapshot = DeltaTable(lake.path / "messages")
     line = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}
     log = lake.path / "messages" / "_delta_log"
@@ -271,8 +271,8 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, fea
 
 @pytest.fixture
 def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs that tests start commit by the JVM of these tests."""
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
+    """Let child processes commit in the JVM of these tests."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark has no public attribute
     assert gateway is not None
     parameters = gateway.gateway_parameters
     monkeypatch.setenv(GATEWAY_VARIABLE, f"{parameters.port}:{parameters.auth_token}")
@@ -281,7 +281,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gateway")
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 23])
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
-    """Before and after each commit of Spark's, too, and between its beginning and its end."""
+    """The kills include moments before, during and after each commit by Spark."""
     result = run_campaign("tests.support.killed_verbs", "tracked", tmp_path, stride)
 
     assert result["reached"] > 0
@@ -291,8 +291,8 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("gateway")
 @pytest.mark.timeout(14400)
-def test_commands_killed_during_a_commit_of_sparks_lose_nothing(tmp_path: Path) -> None:
-    """With every feature that works, and every way to write a table."""
+def test_commands_killed_during_a_commit_by_spark_lose_nothing(tmp_path: Path) -> None:
+    """With every supported feature, and every command that commits."""
     result = run_campaign("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
 
     assert result["reached"] > 30

@@ -141,7 +141,7 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
 
 
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
-    """What chooses a few records of each window makes tiny batches; a file of as many row groups is slow to read."""
+    """Commands that select few records per window produce tiny batches; a file with many row groups is slow to read."""
     rows = [{"physical_offset": number, "sample": _RANDOM.randbytes(ROW_GROUP_BYTES // 40)} for number in range(100)]
     with TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}) as file:
         for row in rows:
@@ -169,7 +169,7 @@ WITH_VECTORS = {
 
 @pytest.mark.parametrize("form", ["", "checkpoint", "checkpoint.0000000001.0000000001"])
 def test_a_merge_removes_a_file_together_with_its_deletion_vector(tmp_path: Path, form: str) -> None:
-    """Of a typed table, too: its log is one folder deeper."""
+    """Also in a typed table, whose log is one folder deeper."""
     lake, stored = Lake(str(tmp_path)), replace(QUARANTINE, name="typed/Orders")
     log = tmp_path / stored.name / "_delta_log"
     for number in range(2):
@@ -207,7 +207,7 @@ def _merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
 
 
 def _add_file(table: Path, random: Random, store: str, run: int) -> None:
-    """Add a file as a run does, of hashes that are spread, or in one place, or all the same."""
+    """Add a file like a run, with hashes that are spread, close together, or equal."""
     width = random.choice([_LARGEST, 1000, 1])
     low = random.randrange(_LARGEST - width + 1)
     count = random.randrange(1, 400)
@@ -238,14 +238,16 @@ def test_clustering_keeps_all_rows_and_puts_each_hash_into_few_files(tmp_path: P
     before = _rows(table)
     with patch.object(upkeep, "_MOST_ROWS", 500):
         cluster_by_hash(lake, INDEX_ENTRIES, _merge)
-        there = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
+        files_of_hash = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
         assert cluster_by_hash(lake, INDEX_ENTRIES, _merge).merged == 0
 
     assert _rows(table) == before
-    for store, first in product(("a", "b"), there):  # most files overlap where one of them begins
+    for store, first in product(("a", "b"), files_of_hash):  # the overlap is largest at the beginning of a file
         key_hash = first.minimum("key_hash", 0)
-        opened = [file for file in there if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)]
-        assert len(opened) < CROWDED_NODE_FILES * 5  # steps that 30 files a store go down
+        opened = [
+            file for file in files_of_hash if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)
+        ]
+        assert len(opened) < CROWDED_NODE_FILES * 5  # levels of the clustering of 30 files per store
 
 
 def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
@@ -261,7 +263,7 @@ def test_a_failed_clustering_does_not_change_the_table(tmp_path: Path) -> None:
 
 
 def test_a_column_without_limits_in_the_log_is_not_treated_as_null(store: Path, tmp_path: Path) -> None:
-    """`deltalake` compared with NULL where Delta's log has no limits: DuckDB and Arrow found no message by its tag."""
+    """`deltalake` treated missing statistics as NULL, so that Arrow found no message by its tag."""
     ingest_store(store, tmp_path / "lake")
     rows = [row for row in rows_of(tmp_path / "lake") if row["tags"] == "TagA"]
     messages = dataset_of(tmp_path / "lake" / "messages")

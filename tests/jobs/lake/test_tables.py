@@ -33,7 +33,7 @@ def compressed(body: bytes = TEXT) -> MessageRecord:
     return a_record(body, sys_flag=COMPRESSED)
 
 
-def taken(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
+def ingest_and_inflate(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
     selection = Selection(with_inflated=inflated)
     return ingest_store(broker.root, lake, "b", selection=selection)
 
@@ -62,8 +62,8 @@ def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_resto
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     sent = [compressed(zlib.compress(TEXT)), compressed(b"no stream"), compressed(BOMB), compressed(b"")]
     broker.append([*some_records(5), *sent, *some_records(5, seed=2)])
-    taken(broker, tmp_path / "with")
-    taken(broker, tmp_path / "without", inflated=False)
+    ingest_and_inflate(broker, tmp_path / "with")
+    ingest_and_inflate(broker, tmp_path / "without", inflated=False)
 
     assert added(tmp_path / "with") == EXPECTED
     assert added(tmp_path / "without") == [(None, None)] * 4
@@ -74,7 +74,7 @@ def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_resto
 
 
 def test_decompression_bombs_are_inflated_a_few_at_a_time() -> None:
-    """A window of the log may hold a thousand of them, each within the limit."""
+    """A window of the log may contain a thousand of them, each within the size limit."""
     limit = 1 << 16
     bomb = zlib.compress(bytes(limit))
     rows = {
@@ -98,11 +98,11 @@ def test_superseded_messages_keep_their_decompressed_bodies(tmp_path: Path) -> N
     broker.append(some_records(5))
     placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
     for name in ("with", "without"):
-        taken(broker, tmp_path / name, inflated=name == "with")
+        ingest_and_inflate(broker, tmp_path / name, inflated=name == "with")
     broker.truncate(placed[0].physical_offset)
     broker.append(some_records(30, seed=9))
     for name in ("with", "without"):
-        taken(broker, tmp_path / name, inflated=name == "with")
+        ingest_and_inflate(broker, tmp_path / name, inflated=name == "with")
 
     assert added(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
     assert added(tmp_path / "without", "superseded_messages") == [(None, None)]

@@ -1,4 +1,4 @@
-"""A damaged store is repaired as far as log and lake allow, the rest is reported, and everything can be undone."""
+"""A damaged store is repaired as far as log and lake allow; the rest is reported, and everything can be undone."""
 
 import json
 import os
@@ -49,12 +49,12 @@ def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def repaired(
+def repair_store(
     store: Path,
     lake: Path | None = None,
     *accepted: str,
     apply: bool = True,
-    **options: Any,  # noqa: ANN401 - further fields of the request
+    **options: Any,  # noqa: ANN401 - other fields of the request
 ) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
@@ -87,7 +87,7 @@ QUICK = {
 @pytest.mark.parametrize(
     ("name", "first", "second", "with_lake"),
     [
-        # Between the two, other files begin in the same message, which has more keys than a file has entries.
+        # Other files between the two begin in the same message, which has more keys than a file has entries.
         ("b420-direct", "20261120074709881", "20261120074711014", False),
         # The second file continues the index after a crash, with the last message of the file before it.
         ("b470-crash-after", "20261120074023950", "20261120074025850", False),
@@ -114,7 +114,7 @@ def test_index_files_that_exchanged_their_names_are_restored(  # noqa: PLR0913, 
     assert index == read_store_files(store / "index")
 
 
-# No checksum covers these: the log says that right queues are wrong, and only another copy of the record could tell.
+# No checksum covers these fields, so intact queues contradict the log; only another copy of the record could decide.
 DOUBTFUL = {"record: queue_id", "record: queue_offset", "record: topic"}
 
 
@@ -128,7 +128,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
     fault.plant(store)
     damaged = read_store_files(store)
 
-    summary = repaired(store, lake)
+    summary = repair_store(store, lake)
 
     assert summary.left is not None
     assert (0, []) == (summary.exit_code, summary.left.findings)
@@ -140,14 +140,14 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
 
 
 def test_an_undo_recreates_empty_folders(store: Path) -> None:
-    """One had the name of a queue file, the other was of a queue without files."""
+    """One has the name of a queue file, the other is a queue without files."""
     in_place = store / "consumequeue" / "T1" / "0" / ("0" * 20)
     in_place.unlink()
     in_place.mkdir()
     (store / "consumequeue" / "T9" / "0").mkdir(parents=True)
     damaged = sorted(store.rglob("*"))
 
-    assert 0 == repaired(store).exit_code
+    assert 0 == repair_store(store).exit_code
     assert in_place.is_file()
     undo(str(store), store.parent / "repair")
     assert damaged == sorted(store.rglob("*"))
@@ -156,38 +156,38 @@ def test_an_undo_recreates_empty_folders(store: Path) -> None:
 @pytest.mark.parametrize("target", ["itself", "nothing"])
 @pytest.mark.parametrize("name", ["consumequeue/T1/0/00000000000000000000", "index", "checkpoint"])
 def test_a_link_that_leads_to_no_file_is_named_as_the_obstacle(name: str, target: str, store: Path, lake: Path) -> None:
-    """`repair` ended with a traceback, or said that another process had changed the file."""
+    """`repair` ended with a traceback, or reported that another process had changed the file."""
     place = min((store / "index").iterdir()) if name == "index" else store / name
     place.unlink()
     place.symlink_to(place.name if target == "itself" else "nowhere")
     before = sorted(store.rglob("*"))
 
-    if (name, target) == ("checkpoint", "nothing"):  # like a missing one, which a broker creates
-        repaired(store, lake)
+    if (name, target) == ("checkpoint", "nothing"):  # like a missing checkpoint, which a broker creates
+        repair_store(store, lake)
     else:
         with pytest.raises(NotInstalledError, match=f"{place}: a dangling symbolic link; move it"):
-            repaired(store, lake)
+            repair_store(store, lake)
         with pytest.raises(NotRepairableError, match="nothing to undo"):
             undo(str(store), store.parent / "repair")
     assert before == sorted(store.rglob("*"))
 
 
 def test_a_link_to_itself_next_to_the_index_files_does_not_end_a_repair(store: Path, lake: Path) -> None:
-    """The message was: the index directory has changed since the rebuild."""
+    """`repair` failed: the index directory has changed since the rebuild."""
     link = store / "index" / "20260101000000000"
     link.symlink_to(link.name)
 
-    assert repaired(store, lake).undecided == [f"index/{link.name}"]
+    assert repair_store(store, lake).undecided == [f"index/{link.name}"]
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
 def test_a_file_in_place_of_a_folder_is_named_as_the_obstacle(store: Path, lake: Path, folder: str) -> None:
-    """The message was only: not a directory."""
+    """The message did not name the path."""
     shutil.rmtree(store / folder)
     (store / folder).write_text("x")
 
     with pytest.raises(NotInstalledError, match=f"{folder}: is a file, but must be a folder; move the file out"):
-        repaired(store, lake)
+        repair_store(store, lake)
     assert "x" == (store / folder).read_text()
 
 
@@ -235,7 +235,7 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
     fault.plant(store)
     damaged = read_store_files(store)
 
-    summary = repaired(store)
+    summary = repair_store(store)
 
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
@@ -249,7 +249,7 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
     decided = {
         one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm and not one.is_undecided
     }
-    # An index file that was begun before bytes of the log were lost cannot be compared any more: it stays as it is.
+    # An index file with entries of lost bytes of the log cannot be compared, so it is kept.
     assert (decided if fault.part is Part.LOG else left) <= ({LOG} if fault.part is Part.LOG else set())
     assert (not left) == (summary.exit_code is ExitCode.CLEAN)
     if summary.plan:
@@ -261,14 +261,14 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
 def test_a_repair_without_read_permission_changes_nothing(
     healthy: Path, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repaired(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, into a folder that is closed to others
-    with TemporaryDirectory() as name:  # pytest's own folders are closed to others
+    repair_store(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, while it may write to the cache
+    with TemporaryDirectory() as name:  # other users cannot access pytest's folders
         Path(name).chmod(0o777)
-        monkeypatch.setattr("tempfile.tempdir", name)  # TMPDIR may be closed to others, too
+        monkeypatch.setattr("tempfile.tempdir", name)  # nor TMPDIR, perhaps
         store = Path(shutil.copytree(healthy, Path(name, "store")))
         fault.plant(store)
         with as_other_user(Path(name), denied=True), pytest.raises(PermissionError) as error:
-            repaired(store)
+            repair_store(store)
 
         assert str(error.value.filename).endswith(fault.file)
         (store / fault.file).chmod(0o644)
@@ -280,10 +280,10 @@ def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, 
     fault.plant(store)
     segment = store / fault.file
     data = segment.read_bytes()
-    flip(segment, data.index(b"TAGS") - 40)  # keys of the segment's first record; what is between stays as it is
-    flip(segment, data.rindex(b"TAGS") - 40)  # keys of its last one: that the log goes on, the next segment tells
+    flip(segment, data.index(b"TAGS") - 40)  # keys of the segment's first record; the bytes between stay unchanged
+    flip(segment, data.rindex(b"TAGS") - 40)  # keys of its last record; the next segment proves that the log continues
 
-    repaired(store, lake)
+    repair_store(store, lake)
 
     assert read_store_files(healthy) == read_store_files(store)
 
@@ -291,7 +291,7 @@ def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, 
 def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
     store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It only reads: a running broker, a full disk or files of another user are in the way of --apply alone."""
+    """A plan only reads: a running broker, a full disk or files of another user prevent only `--apply`."""
     sorted((store / "commitlog").iterdir())[1].unlink()
     sorted((store / "index").iterdir())[3].unlink()
     (store / "lock").write_text("lock")
@@ -299,10 +299,10 @@ def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
     monkeypatch.setattr("jobs.rebuild.install._SPARE", 1 << 60)
     with hold_lock(store):
         before = tree_state(store)
-        plan = repaired(store, lake, apply=False)
+        plan = repair_store(store, lake, apply=False)
         assert before == tree_state(store)
         with pytest.raises(NotInstalledError, match="a broker is running"):
-            repaired(store, lake)
+            repair_store(store, lake)
 
     assert plan.left is None
     assert {line.partition("/")[0] for line in plan.plan} >= {"new: index", "new: commitlog"}
@@ -341,14 +341,14 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
     at = find_damaged_record(healthy).physical_offset
     altered = Path(shutil.copytree(lake, tmp_path / "lake"))
     DeltaTable(altered / "messages").update({column: CHANGED[column]}, predicate=f"physical_offset = {at}")
-    zero_body(store, at // SEGMENT * SEGMENT)  # of another record of the segment
+    zero_body(store, at // SEGMENT * SEGMENT)  # from another record of the segment
 
-    assert 0 == repaired(store, altered).exit_code
+    assert 0 == repair_store(store, altered).exit_code
     assert read_store_files(healthy) == read_store_files(store)
 
     zero_body(store, at)
     damaged = read_store_files(store)
-    summary = repaired(store, altered)
+    summary = repair_store(store, altered)
 
     assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, read_store_files(store))
     assert any("not used" in note and f"{at:,}" in note for note in summary.notes)
@@ -363,7 +363,7 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
         (20, None, False, "of the index"),
         (4096, 0, False, "as written"),
         (100, 16, False, "as written"),
-        (4096, 0, True, "unchanged"),  # a killed broker may leave any times
+        (4096, 0, True, "unchanged"),  # a killed broker may leave any checkpoint times
         (4096, 16, True, "unchanged"),
         (100, 0, True, "as written"),
         (100, 16, True, "as written"),
@@ -372,7 +372,7 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
 def test_a_checkpoint_of_wrong_length_or_with_a_time_after_the_log_is_replaced(
     store: Path, size: int, too_new: int | None, expected: str, *, is_killed: bool
 ) -> None:
-    """*too_new* is the position of the time: that of the log, or of the index."""
+    """*too_new* is the position of the wrong time: that of the log, or of the index."""
     path = store / "checkpoint"
     raw = path.read_bytes()
     indexed = max(struct.unpack_from(">8xq", file.read_bytes())[0] for file in (store / "index").iterdir())
@@ -384,26 +384,26 @@ def test_a_checkpoint_of_wrong_length_or_with_a_time_after_the_log_is_replaced(
         (store / "abort").touch()
     contents["unchanged"] = path.read_bytes()
 
-    repaired(store)
+    repair_store(store)
 
     assert contents[expected] == path.read_bytes()
 
 
 def test_a_checkpoint_is_kept_while_another_file_is_wrong(store: Path) -> None:
-    """That file may be the one with which the checkpoint's times are compared."""
+    """The checkpoint's times may have to be compared with that file."""
     os.truncate(store / "checkpoint", 100)
     overwrite(max((store / "consumequeue/T1/0").iterdir()), 0, b"U" * 20)
 
-    repaired(store)
+    repair_store(store)
 
     assert 100 == (store / "checkpoint").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["b498-base", "b533-base", "b551-base"])
-def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
+def test_a_rebuilt_index_with_other_file_boundaries_survives_a_crash(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """Where retention has deleted segments, rebuilt files end elsewhere; the checkpoint covers the newest full one."""
+    """After retention has deleted segments, rebuilt files end elsewhere; the checkpoint covers the newest full file."""
     store = Path(shutil.copytree(golden(name), tmp_path / "store"))
     lose_first_segment_like_retention(store)
     wanted = GivenSettings(100, 20, release_of(name))

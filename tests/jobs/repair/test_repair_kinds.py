@@ -1,4 +1,4 @@
-"""The same faults in stores of other kinds: DLedger, several paths, extensions, batches, other releases."""
+"""Faults in stores of other kinds: DLedger, several paths, extensions, batches, other releases."""
 
 import shutil
 from collections import Counter
@@ -42,7 +42,7 @@ _KINDS = {
 
 
 class Kind(NamedTuple):
-    """A store to be damaged, where its log is, and a lake that had all of it before."""
+    """A store to damage, the folder of its log, and a lake with all of its messages."""
 
     name: str
     store: Path
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
         folders = [*self.store.glob("commitlog"), *self.store.glob("commitlog-?"), *self.store.glob("dledger-*/data")]
         return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
 
-    def repaired(self, *, with_lake: bool) -> RepairSummary:
+    def repair_store(self, *, with_lake: bool) -> RepairSummary:
         wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
         lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
         folders = log_folders(self.store)
@@ -94,11 +94,7 @@ _OF_THE_LOG = {"middle segment missing", "a body"}
 
 
 def is_undecided(kind: Kind, fault: str) -> bool:
-    """
-    Return whether nothing says that a topic without queues was not deleted.
-
-    These brokers were given messages of topics that their table of topics does not list.
-    """
+    """Return whether a topic without queues may have been deleted: these brokers do not list all topics."""
     return kind.name.endswith("-types") and fault in {"queues missing", "batches missing"}
 
 
@@ -108,10 +104,10 @@ def is_undecided(kind: Kind, fault: str) -> bool:
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     healthy: Kind, kind: Kind, fault: str, *, with_lake: bool
 ) -> None:
-    """Without a lake only what the lost bytes could tell is left."""
+    """Without a lake, only findings that need the lost bytes remain."""
     _FAULTS[fault](kind)
     damaged = read_store_files(kind.store)
-    summary = kind.repaired(with_lake=with_lake)
+    summary = kind.repair_store(with_lake=with_lake)
 
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
@@ -123,13 +119,13 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     else:
         is_of_queues = fault == "queues missing" or is_undecided(kind, fault)
         assert left == ({LOG} if fault in _OF_THE_LOG else {QUEUES} if is_of_queues else set())
-        assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
+        assert summary.asks_for_sizes == (fault == "queues missing")  # their former size is unknown
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
     assert read_store_files(kind.store) == damaged
 
 
-# The segments are tiny. In each pass a fourth of such a file is read besides, to find where the log ends, and the like.
+# The segments are tiny: in each pass, an additional fourth of a segment is read, for example to find the log's end.
 @pytest.mark.parametrize(("has_lost_files", "most"), [(False, 2.3), (True, 2.4)])
 def test_a_repair_reads_segments_that_stay_once_for_each_purpose(
     store: Path, tmp_path: Path, reads: Counter[int], has_lost_files: bool, most: float
@@ -153,7 +149,7 @@ def test_a_repair_reads_segments_that_stay_once_for_each_purpose(
 
 
 def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_path: Path, reads: Counter[int]) -> None:
-    """Twice to verify it, as a broker may be writing to it, once for each side of the comparison, and once to build."""
+    """Twice to verify it, because a broker may write to it, twice to compare it with the lake, and once to rebuild."""
     broker = Broker(tmp_path / "store", segment_size=4 << 20)
     broker.append(
         a_record(bytes([number % 251]) * 2000, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)

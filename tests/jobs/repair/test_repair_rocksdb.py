@@ -1,4 +1,4 @@
-"""A store with queues or index in RocksDB: files are repaired, rows are left to the broker and reported."""
+"""A store with queues or index in RocksDB: files are repaired; rows are only reported."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
-def repaired(store: Path, out: str) -> RepairSummary:
+def repair_store(store: Path, out: str) -> RepairSummary:
     return repair(RepairRequest(str(store), store.parent / out, given_settings=WANTED, apply=True), SerialWorkers())
 
 
@@ -52,16 +52,16 @@ def overwrite_rows(folder: Path) -> None:
 def test_findings_about_a_second_copy_set_only_the_database_aside(
     damage: Callable[[Path], object], situation: StoreOf, tmp_path: Path
 ) -> None:
-    """Its files lie between the folders of topics: after the command these are compared, and repaired."""
+    """Its files are next to the folders of topics, which are compared and repaired after the command."""
     store = copied(situation, "b551-cqdouble", tmp_path)
     files = {path for path in read_store_files(store) if path.count("/") > 1}
     damage(store / "consumequeue")
-    (note,) = repaired(store, "repair").notes
+    (note,) = repair_store(store, "repair").notes
 
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
 
     assert files == {path for path in read_store_files(store) if path.count("/") > 1}
-    assert repaired(store, "again").exit_code is ExitCode.CLEAN
+    assert repair_store(store, "again").exit_code is ExitCode.CLEAN
 
 
 def test_verify_does_not_recommend_queue_files_for_a_broker_that_reads_none(situation: StoreOf, tmp_path: Path) -> None:
