@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, typos, and how every kind of failure ends."""
+"""The command line: help, typos, and the result of each kind of failure."""
 
 import json
 import os
@@ -39,7 +39,7 @@ Probe = Callable[[Callable[[], ExitCode | None]], None]
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
-    """Make `probe` a verb that does what a test says."""
+    """Return a function that defines the command `probe`, which calls a function of the test."""
 
     def install(body: Callable[[], ExitCode | None]) -> None:
         module = ModuleType("probe_verb")
@@ -69,7 +69,7 @@ _ON_A_WORKER = (
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CorruptData("too small", 4096, "/store/commitlog/0"), "/store/commitlog/0: too small at offset 4096"),
         (SetupError("Java 17 or newer is needed"), "Java 17 or newer is needed"),
@@ -79,7 +79,7 @@ _ON_A_WORKER = (
             Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"),
             "java.io.IOException: no such bucket",
         ),
-        # py4j is loaded here, as by a verb that uses Spark: this is no dead JVM.
+        # py4j is loaded here, as by a command that uses Spark: this must not be reported as a dead JVM.
         (
             ConnectionRefusedError(111, "Connection refused", "hdfs://node/store"),
             "hdfs://node/store: Connection refused",
@@ -89,16 +89,16 @@ _ON_A_WORKER = (
     ids=["damage", "setup", "file", "worker", "JVM", "refused", "memory"],
 )
 def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
-    probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
+    probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, message: str
 ) -> None:
     probe(raising(error))
 
     assert ExitCode.FAILED == cli.main(["probe"])
-    assert ("", f"rmq-lake: {said}\n") == capsys.readouterr()
+    assert ("", f"rmq-lake: {message}\n") == capsys.readouterr()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("damage", "/store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096"),
         ("bug", "KeyError: 'bug' (--traceback shows where)"),
@@ -106,7 +106,7 @@ def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
     ],
 )
 def test_a_failed_spark_task_is_reported_in_one_line(
-    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str], name: str, said: str
+    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     def task(_: int) -> None:
         if name == "death":
@@ -125,7 +125,7 @@ def test_a_failed_spark_task_is_reported_in_one_line(
 
     assert ExitCode.FAILED == cli.main(["probe"])
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"rmq-lake: {said}")
+    assert line.startswith(f"rmq-lake: {message}")
 
 
 def test_an_interrupted_command_reports_which_work_will_be_repeated(
@@ -291,7 +291,7 @@ def test_log_lines_are_printed_as_json_on_request(probe: Probe, capsys: pytest.C
         (KeyboardInterrupt(), 130, "rmq-lake: interrupted."),
     ],
 )
-def test_failures_are_logged_as_json_with_their_level(  # noqa: PLR0913, PLR0917 - three facts, three fixtures
+def test_failures_are_logged_as_json_with_their_level(  # noqa: PLR0913, PLR0917 - parameters and fixtures
     probe: Probe,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -333,7 +333,7 @@ def test_output_of_the_jvm_is_logged_as_json(capsys: pytest.CaptureFixture[str])
 def test_an_interrupt_that_python_drops_in_a_finalizer_is_repeated(
     number: signal.Signals, own: signal.Handlers, probe: Probe
 ) -> None:
-    """As in a finalizer of llvmlite, while numba starts."""
+    """Python drops an interrupt in a finalizer, such as one of llvmlite while numba starts."""
 
     class Finalized:
         def __del__(self) -> None:
@@ -341,7 +341,7 @@ def test_an_interrupt_that_python_drops_in_a_finalizer_is_repeated(
 
     def body() -> None:
         Finalized()
-        for _ in range(1000):  # one long sleep would end before the interrupt
+        for _ in range(1000):  # a single sleep would not be interrupted
             time.sleep(0.01)
 
     probe(body)
@@ -371,7 +371,7 @@ def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
 
 
 def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -> None:
-    """Python wraps it, or the cleanup after it fails."""
+    """Another error may wrap the interrupt, or a cleanup may fail after it."""
 
     def wrap() -> None:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
@@ -390,7 +390,7 @@ def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_and_a_lost_terminal_end_a_command_as_ctrl_c_does(
+def test_sigterm_and_a_lost_terminal_end_a_command_like_ctrl_c(
     probe: Probe, own: signal.Handlers, number: signal.Signals
 ) -> None:
     def body() -> None:
@@ -429,7 +429,7 @@ def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp
     [
         ("inspect {store}", ExitCode.FAILED),
         ("query list --json --store {store}", ExitCode.FAILED),
-        ("export --store {store} --out - --quiet", ExitCode.FAILED),  # a slow machine would show its progress
+        ("export --store {store} --out - --quiet", ExitCode.FAILED),  # no progress lines on slow machines
         ("dump --json {store}/commitlog/00000000000000000000", ExitCode.FAILED),
         ("--version", ExitCode.FAILED),
         ("inspect {store} --no-such-option", ExitCode.USAGE),
@@ -438,8 +438,8 @@ def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp
 def test_standard_output_on_a_full_disk_is_one_line_and_a_documented_exit_code(
     words: str, code: ExitCode, tmp_path: Path
 ) -> None:
-    """The interpreter tried to write the rest again: exit code 120, and a traceback."""
-    store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))  # more than buffers hold
+    """The interpreter tried to write the rest again, and ended with exit code 120 and a traceback."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x")] * 200))  # more than the buffers can hold
     command = [sys.executable, "-m", "jobs.main", *words.format(store=store).split()]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -478,13 +478,13 @@ def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("first", "count", "verb", "least"),
     [
-        pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # whose commit cannot be linked
-        pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # whose listing of a table fails
+        pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # linking the commit fails
+        pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # listing a table fails
         pytest.param(0, 25, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
-        pytest.param(1346, 1, "", 0, marks=pytest.mark.slow),  # whose log of a new table cannot be read
-        pytest.param(94, 1, "restore", 0, marks=pytest.mark.slow),  # that cannot delete a scratch file
-        pytest.param(3792, 1, "", 0, marks=pytest.mark.slow),  # whose read takes too long, which is not its own limit
-        pytest.param(3822, 1, "", 0, marks=pytest.mark.slow),  # that cannot rename a file
+        pytest.param(1346, 1, "", 0, marks=pytest.mark.slow),  # reading the log of a new table fails
+        pytest.param(94, 1, "restore", 0, marks=pytest.mark.slow),  # deleting a scratch file fails
+        pytest.param(3792, 1, "", 0, marks=pytest.mark.slow),  # a read times out, which is not the command's own limit
+        pytest.param(3822, 1, "", 0, marks=pytest.mark.slow),  # renaming a file fails
         pytest.param(500, 40, "ingest", 20, marks=pytest.mark.slow),
         pytest.param(0, 40, "browse", 20, marks=pytest.mark.slow),
         pytest.param(100, 60, "", 0, marks=pytest.mark.slow),

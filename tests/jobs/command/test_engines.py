@@ -1,4 +1,4 @@
-"""The choice of the engine, and that this process and Spark's tasks give the same results."""
+"""The choice of the engine; this process and tasks of Spark give the same results."""
 
 import json
 import os
@@ -37,7 +37,7 @@ COMMANDS = (
     "export --lake {one_lake} --format parquet --until 2026-11-20T07:43:03.500Z --out {out}",
     "optimize {lake}",
 )
-_OF_THE_RUN = {"seconds", "engine", "store_id", "out", "lake", "store"}  # differ from run to run
+_OF_THE_RUN = {"seconds", "engine", "store_id", "out", "lake", "store"}  # fields that differ from run to run
 
 
 @pytest.fixture
@@ -46,16 +46,16 @@ def session_of_tests(spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "has_session", lambda: False)
 
 
-def _bytes_below(place: Path) -> dict[str, bytes]:
-    """Return the files of a result; names of a lake's files, and manifests, have ids and times in them."""
+def _read_result_files(place: Path) -> dict[str, bytes]:
+    """Read the files of a result, except those of a lake and manifests, which contain ids and times."""
     files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
     return {str(path.relative_to(place)): path.read_bytes() for path in files if path.suffix != ".json"}
 
 
-def _told(document: object) -> object:
+def _without_volatile(document: object) -> object:
     if isinstance(document, dict):
-        return {name: _told(value) for name, value in document.items() if name not in _OF_THE_RUN}
-    return [_told(value) for value in document] if isinstance(document, list) else document
+        return {name: _without_volatile(value) for name, value in document.items() if name not in _OF_THE_RUN}
+    return [_without_volatile(value) for value in document] if isinstance(document, list) else document
 
 
 @pytest.mark.slow
@@ -67,20 +67,20 @@ def test_both_engines_print_and_write_the_same(name: str, golden: StoreOf, tmp_p
     for file in sorted((broken / "index").glob("*"))[:1]:
         file.unlink()
     for number, command in enumerate(COMMANDS):
-        told, made = {}, {}
+        documents, files = {}, {}
         for one in Engine:
             out, lake = tmp_path / f"{one.value}-{number}", tmp_path / f"lake-{one.value}"
             words = command.format(
                 store=golden(name), broken=broken, lake=lake, out=out, one_lake=tmp_path / "lake-here"
             ).split()
             ended = run(words[0], "--engine", one.value, "--json", *words[1:])
-            document = json.loads(ended.out or "{}")  # no document: the store does not tell what wrote it
-            told[one] = (ended.code, _told(document) or ended.err)
-            made[one] = _bytes_below(out) if out.exists() else {}
+            document = json.loads(ended.out or "{}")  # no document: the release of the store is unknown
+            documents[one] = (ended.code, _without_volatile(document) or ended.err)
+            files[one] = _read_result_files(out) if out.exists() else {}
             assert one.value == (document["engine"]["name"] if "engine" in document else one.value)
             assert document or name != "b551-base"
-        assert told[Engine.HERE] == told[Engine.SPARK], command
-        assert made[Engine.HERE] == made[Engine.SPARK], command
+        assert documents[Engine.HERE] == documents[Engine.SPARK], command
+        assert files[Engine.HERE] == files[Engine.SPARK], command
 
 
 def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_without_java_one_process_reads_any_amount_and_reports_the_benefit_of_java(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A job that runs every five minutes must not fail on the day of the backlog."""
+    """A job that runs every five minutes must not fail when it has a backlog."""
     choice = choose_engine("ingest", 900 * GIB)
 
     assert choice.engine is Engine.HERE
@@ -160,27 +160,27 @@ def test_an_ingest_above_the_limit_succeeds_without_java(
 def test_bytes_are_counted_only_if_the_engine_depends_on_them(
     golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of a store on S3 is a listing of thousands of requests."""
+    """Determining the size of a store on S3 may take thousands of requests."""
     monkeypatch.setattr("jobs.command.engine.count_stored_bytes", Mock(side_effect=AssertionError("counted")))
 
     assert run("verify", golden("b551-base"), "--engine", "here").code is ExitCode.CLEAN
 
 
 def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker's retention deletes a segment while the bytes are counted: 200 GB counted as 3."""
+    """When retention deleted a segment during the count, 200 GB were counted as 3 GB."""
     for number in range(4):
         (tmp_path / f"{number:020}").write_bytes(bytes(range(1, 201)) * 1000)
     whole = count_stored_bytes(str(tmp_path))
     scandir = os.scandir
 
     @contextmanager
-    def with_deleted(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    def delete_while_listing(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         with scandir(place) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
             Path(found[1].path).unlink()
             yield iter(found)
 
-    monkeypatch.setattr("jobs.command.engine.os.scandir", with_deleted)
+    monkeypatch.setattr("jobs.command.engine.os.scandir", delete_while_listing)
 
     assert count_stored_bytes(str(tmp_path)) == whole * 3 // 4
 
@@ -201,7 +201,7 @@ def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypat
 def test_only_a_location_on_s3_loads_the_jars_of_s3(
     line: str, variables: dict[str, str], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A condition or a comment that mentions s3:// made commands fetch 36 JARs, and fail without a network."""
+    """If a condition or a comment mentioned s3://, commands downloaded 36 JARs, or failed without a network."""
     config, comment = tmp_path / "job.toml", tmp_path / "comment.toml"
     config.write_text('[ingest]\nlake = "s3a://bucket/lake"\n')
     comment.write_text('# s3a://bucket/lake\n[ingest]\nlake = "/lake"\n')
@@ -223,7 +223,7 @@ def test_spark_options_of_one_command_are_not_those_of_the_next(golden: StoreOf,
 
 
 def test_subdirectories_of_a_directory_of_the_log_are_not_listed(store: Path, tmp_path: Path) -> None:
-    """A directory with 10,000 of them took more than a minute."""
+    """Listing a directory with 10,000 of them took more than a minute."""
     (store / "commitlog").rename(tmp_path / "log")
     (tmp_path / "log" / "inner").mkdir()
     with patch("os.scandir", wraps=os.scandir) as listed:

@@ -1,4 +1,4 @@
-"""Every verb in every mode: its JSON matches the schema, 80 columns suffice, and Python and the tour can call it."""
+"""Each command in each mode: its JSON matches the schema, its output fits into 80 columns; the Python API; the tour."""
 
 import json
 import os
@@ -57,22 +57,22 @@ COMMANDS = [
     "optimize {lake}",
     "type {lake} --types {types}",
 ]
-ANSWERS = ["inspect {bad}", "inspect --deep {bad}", "catalog {lake}"]  # nothing is done: no result but the answer
-_MINUTES = ("--apply", "--undo", "restore {lake}")  # on a busy machine
+ANSWERS = ["inspect {bad}", "inspect --deep {bad}", "catalog {lake}"]  # no changes, so the answer is the only result
+_MINUTES = ("--apply", "--undo", "restore {lake}")  # for a busy machine
 _EVERY = [
     pytest.param(text, marks=[pytest.mark.slow] if any(part in text for part in _MINUTES) else [])
     for text in [*COMMANDS, *ANSWERS]
 ]
 _RESULT = r"{}: .+ \((?:[\d.,]+ s|\d+ min \d+ s)(?:, including .+ of one-time compilation)?(?:, .+/s|, instantly)?\)"
-_TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
-_AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
+_TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # found by number, or by column
+_AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # output to paste, lists of rows, several commands
 
 
 @pytest.fixture
 def words(
     golden: StoreOf, newer_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[str]]:
-    """Return a function that puts a store, a damaged one, the lake and a new directory into a command line."""
+    """Return a function that replaces the placeholders of a command line with stores, a lake and a new directory."""
     ignore_spark_session(monkeypatch)
     good = golden("b551-base")
     (tmp_path / "bad").mkdir()
@@ -81,21 +81,21 @@ def words(
     places |= {"lake": shutil.copytree(newer_lake, tmp_path / "lake"), "types": tmp_path / "types.toml"}
     places["types"].write_text('topic.T1 = {format = "json", schema = "id bigint"}')
 
-    def filled(text: str) -> list[str]:
+    def fill_in(text: str) -> list[str]:
         return text.format(**places).split()
 
-    return filled
+    return fill_in
 
 
-def _prepared(text: str, words: Callable[[str], list[str]]) -> list[str]:
-    """Return the command line; what it takes back has been done before."""
+def _prepare_line(text: str, words: Callable[[str], list[str]]) -> list[str]:
+    """Return the words of a command line; if it is an undo, first run the command to undo."""
     if "--undo" in text:
         assert 0 == cli.main(words("repair {bad} --out {out} --lake {lake} --apply --quiet"))
     return words(text)
 
 
 def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JSON
-    """Return a schema whose objects take no name that it does not have; what is open says so itself."""
+    """Return a schema that forbids additional properties, except where it allows them explicitly."""
     if isinstance(schema, list):
         return [_strict(one, is_whole=is_whole) for one in schema]
     if not isinstance(schema, dict):
@@ -105,7 +105,7 @@ def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JS
 
 
 def _properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - JSON
-    """Yield every property of a schema, at any depth, with its path."""
+    """Yield each property of a schema, at any depth, with its path."""
     if isinstance(schema, list):
         for one in schema:
             yield from _properties(one, path)
@@ -162,7 +162,7 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 
 @pytest.mark.parametrize("text", _EVERY)
 def test_json_output_matches_its_schema(text: str, words: Callable[[str], list[str]], run: Run) -> None:
-    verb, *others = _prepared(text, words)
+    verb, *others = _prepare_line(text, words)
 
     _check(verb, run(verb, "--json", *others).document)
 
@@ -171,7 +171,7 @@ def test_json_output_matches_its_schema(text: str, words: Callable[[str], list[s
 def test_output_fits_80_columns_and_ends_with_the_result(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = _prepared(text, words)
+    command = _prepare_line(text, words)
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", terminal)
@@ -212,7 +212,7 @@ def test_a_closed_pipe_does_not_change_the_verdict(
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as pipe:
-        if text.startswith("inspect"):  # a whole process, which prepares its streams by itself
+        if text.startswith("inspect"):  # a new process prepares its own streams
             code = subprocess.run(
                 [sys.executable, "-m", "jobs.main", *words(text)], stdout=pipe, check=False
             ).returncode
@@ -229,15 +229,15 @@ def test_a_closed_pipe_does_not_change_the_verdict(
 def test_the_command_that_a_rebuild_prints_installs_its_files(
     line: str, words: Callable[[str], list[str]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This must hold regardless of the letters that the directory's name shares with the rest of the line."""
+    """The name of the directory may occur in the rest of the line."""
     monkeypatch.chdir(tmp_path)
     built = run(*words(line), "--lost-only")
-    installed = run(*_next_of(built.out))
+    installed = run(*_next_command(built.out))
 
-    assert [line.partition(" ")[0], True] == [_next_of(built.out)[0], "installed" in installed.out]
+    assert [line.partition(" ")[0], True] == [_next_command(built.out)[0], "installed" in installed.out]
 
 
-def _next_of(text: str) -> list[str]:
+def _next_command(text: str) -> list[str]:
     _, _, named = text.partition("  NEXT ")
     return shlex.split(named.splitlines()[1])[1:]
 
@@ -250,7 +250,7 @@ def _next_of(text: str) -> list[str]:
         ("jobs.typed.run.type_lake", "type {lake} --types {types}"),
     ],
 )
-def test_a_run_next_to_another_one_is_reported_with_its_own_exit_code(
+def test_a_run_that_another_run_blocks_has_its_own_exit_code(
     work: str, line: str, words: Callable[[str], list[str]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, Mock(side_effect=OtherRunActiveError("another run holds it")))
@@ -302,7 +302,7 @@ def test_python_writes_no_lake_into_a_store(lake: str, golden: StoreOf, tmp_path
 def test_a_number_below_the_limit_of_its_option_is_refused(
     function: Callable[..., object], wrong: dict[str, Any], golden: StoreOf, tmp_path: Path
 ) -> None:
-    """A negative rate made each read wait until the end of time."""
+    """With a negative rate, each read waited forever."""
     call = partial(ingest, lake=tmp_path / "lake") if function is ingest else function
 
     with pytest.raises(RequestError, match=f"{next(iter(wrong))} is .* must be at least"):
@@ -310,14 +310,14 @@ def test_a_number_below_the_limit_of_its_option_is_refused(
 
 
 def test_a_string_is_one_topic_or_one_directory(store: Path, tmp_path: Path) -> None:
-    """Each letter was a topic."""
+    """Each letter was treated as a topic."""
     (store / "commitlog").rename(tmp_path / "log")
     ingest(store, tmp_path / "lake", topics="T1", commitlog=str(tmp_path / "log"))
 
     assert {"T1"} == {row["topic"] for row in rows_of(tmp_path / "lake", "messages", "topic")}
 
 
-# What each step must show. A step that is missing, or shows something else, fails here.
+# The expected output of each step.
 SHOWN = {
     "inspect": "● no problems found; run `verify` to confirm",
     "ingest": "65 messages, offsets 0 to 57,539",
@@ -327,7 +327,7 @@ SHOWN = {
     "lose": "moved 20261120074239491",
     "miss": "the log itself is searched there",
     "rebuild": "20261120074239491: full file with 19 keys, proven",
-    "compare": "byte for byte: a78fbdbeb7df6834",  # the first of the file's SHA-256 in the store's PROVENANCE
+    "compare": "byte for byte: a78fbdbeb7df6834",  # the beginning of the file's SHA-256 in the store's PROVENANCE
     "find": "0A010203075F4E0E2F2A6380678E0019",
     "lake": "0A010203075F4E0E2F2A6380678E0019",
     "orders": "5 messages",
@@ -337,7 +337,7 @@ SHOWN = {
 }
 
 
-def test_the_tour_without_spark_is_refused_before_it_writes_files(
+def test_the_tour_is_refused_without_spark_before_it_writes_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.launch.engine.find_spec", lambda _: None)

@@ -1,8 +1,8 @@
 """
-Peak memory follows nothing that a store or a lake has more of: each verb runs where there is some, and where twice.
+Peak memory does not grow with the size of a store or lake: each command runs on an input, and on one of twice the size.
 
-Segments are small, so that many ranges are read one after the other, as in a large log. A peak is that of a process of
-its own, on two cores, without the pages of files. The first run of a verb may compile, which takes memory as well.
+Segments are small, so that many ranges are read one after the other, as in a large log. The peak is that of a separate
+process on two cores, without the page cache. The first run of a command may compile, which also takes memory.
 """
 
 import os
@@ -36,8 +36,8 @@ from tests.support.query_stores import Sent, stored, write_lake, write_store
 SEGMENT = 4 << 20
 RELEASE = "--release 5.5.1"
 KEY, ID = "order-000000000007", "0A0000078C3C18B4AAC2000000000007"
-TYPES = 'topic.Bench000 = {format = "json", schema = "id bigint"}'  # each body is a dead letter
-_TRIES = 3  # allocators keep more or less of what threads have freed
+TYPES = 'topic.Bench000 = {format = "json", schema = "id bigint"}'  # every message becomes a dead letter
+_TRIES = 3  # allocators keep a varying part of freed memory
 _ENDS = (ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.MISMATCH)
 _PROGRAM = r"""
 import os, re, sys
@@ -94,8 +94,8 @@ LINES = {
 }
 
 
-class Scene(NamedTuple):
-    """A store and its lake, and what words in a command line stand for."""
+class Input(NamedTuple):
+    """A store and its lake, and the values of placeholders in command lines."""
 
     folder: Path
     store: Path
@@ -103,7 +103,7 @@ class Scene(NamedTuple):
     broker: str = ""
 
     def line(self, verb: str) -> list[str]:
-        """Return the words of a command, with an output directory and a copy of the lake that are new."""
+        """Return the words of a command, with a new output directory and a new copy of the lake."""
         out, copy, lake = (self.folder / name for name in ("out", "copy", "lake"))
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(copy, ignore_errors=True)
@@ -116,10 +116,10 @@ class Scene(NamedTuple):
         return shlex.split(LINES[verb].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words))
 
 
-def scene(  # noqa: PLR0913, PLR0917 - what there may be more of
+def make_input(  # noqa: PLR0913, PLR0917 - dimensions of the input
     folder: Path, messages: int = 100_000, size: int = 256, queues: int = 4, keys: int = 1, index_num: int = 100_000
-) -> Scene:
-    """Make a store as a stopped broker leaves it, and its lake."""
+) -> Input:
+    """Create the store of a stopped broker, and its lake."""
     recipe = Recipe(messages * size, size, topics=2, queues=queues // 2, segment_size=SEGMENT, keys=keys)
     store, forms = make_store(recipe, folder), f"--hash-slots 1009 --index-num {index_num} {RELEASE}"
     for kind, options in (("consumequeue", RELEASE), ("index", forms)):
@@ -129,16 +129,16 @@ def scene(  # noqa: PLR0913, PLR0917 - what there may be more of
         (folder / kind).rename(store / kind)
     _run(f"ingest {store} --lake {folder / 'lake'} {forms}")
     (folder / "types.toml").write_text(TYPES)
-    return Scene(folder, store, forms)
+    return Input(folder, store, forms)
 
 
 def _run(line: str) -> None:
     assert cli.main([*shlex.split(line), "--quiet"]) in _ENDS
 
 
-def damaged(folder: Path, amount: int) -> Scene:
-    """Change a bit in the bodies of as many records, and in as many units of the queues."""
-    made, random = scene(folder), np.random.default_rng(4711)
+def make_damaged_input(folder: Path, amount: int) -> Input:
+    """Damage the bodies of that many records, and that many units."""
+    made, random = make_input(folder), np.random.default_rng(4711)
     segments = sorted((made.store / "commitlog").iterdir())
     for number in random.choice(100_000, amount, replace=False).tolist():
         segment, place = divmod(number, (SEGMENT - BLANK.size) // 256)
@@ -149,18 +149,18 @@ def damaged(folder: Path, amount: int) -> Scene:
     return made
 
 
-def brokers(folder: Path, amount: int) -> Scene:
-    """Make a lake of several small stores."""
+def make_madeof_brokers(folder: Path, amount: int) -> Input:
+    """Create a lake of several small stores."""
     recipe = Recipe(256_000, 256, topics=2, queues=2, segment_size=SEGMENT)
     stores = [make_store(replace(recipe, seed=number), folder) for number in range(amount)]
     for number, store in enumerate(stores):
         _run(f"ingest {store} --lake {folder / 'lake'} --broker b{number} {RELEASE}")
     (folder / "types.toml").write_text(TYPES)
-    return Scene(folder, stores[0], RELEASE, "--broker b0")
+    return Input(folder, stores[0], RELEASE, "--broker b0")
 
 
-def matches(folder: Path, amount: int) -> Scene:
-    """Make a lake of copies of a message, all under one key, one id and one tag, and of as many runs."""
+def make_madeof_copies(folder: Path, amount: int) -> Input:
+    """Create a lake of copies of a message, all with the same key, id and tag, and of that many runs."""
     store = write_store(folder / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
     write_lake(store, folder / "one")
     for table in ("messages", "index_entries", "runs"):
@@ -172,45 +172,45 @@ def matches(folder: Path, amount: int) -> Scene:
                 at = some.schema.get_field_index(name)
                 some = some.set_column(at, some.schema.field(name), numbers)
             write_deltalake(folder / "lake" / table, some, mode="append")
-    return Scene(folder, store, "")
+    return Input(folder, store, "")
 
 
-# What there is more of: how much, how a scene is made, and the verbs of `make test-slow`, then those of a campaign.
-AXES: Mapping[str, tuple[int, Callable[[Path, int], Scene], str, str]] = {
+# For each dimension: the smaller amount, how the input is made, the commands of `make test-slow` and of campaigns.
+AXES: Mapping[str, tuple[int, Callable[[Path, int], Input], str, str]] = {
     "messages": (
         200_000,
-        scene,
+        make_input,
         "verify, rebuild-index, rebuild-consumequeue, repair, ingest, diff, restore, type, by-key in a log",
         ", ".join(LINES),
     ),
     "queues": (
         800,
-        lambda folder, amount: scene(folder, queues=amount),
+        lambda folder, amount: make_input(folder, queues=amount),
         "verify, rebuild-consumequeue, ingest, inspect",
         "repair, restore, diff, list of a store, browse a store, browse a lake, printMsgByQueue",
     ),
     "keys": (
         8,
-        lambda folder, amount: scene(folder, 50_000, 600, keys=amount),
+        lambda folder, amount: make_input(folder, 50_000, 600, keys=amount),
         "verify, rebuild-index, ingest",
         "repair, restore, by-key in a store, by-key in a lake",
     ),
     "index files": (
         30,
-        lambda folder, amount: scene(folder, index_num=300_000 // amount),
+        lambda folder, amount: make_input(folder, index_num=300_000 // amount),
         "verify, rebuild-index",
         "ingest, repair, restore, by-key in a store, story in a store",
     ),
-    "differences": (20_000, damaged, "ingest, diff", "repair, restore"),  # `verify` names each of them
+    "differences": (20_000, make_damaged_input, "ingest, diff", "repair, restore"),  # `verify` reports each of them
     "matches": (
         200_000,
-        matches,
+        make_madeof_copies,
         "by-key among matches, by-key by tag, list of a lake, list by key",
         "list by tag, queryMsgByKey, by-offset in a lake, story in a lake",
     ),
     "brokers": (
         8,
-        brokers,
+        make_madeof_brokers,
         "restore, by-key in a lake, browse a lake",
         "diff, list of a lake, story in a lake, sql, type, optimize, catalog, export of a lake",
     ),
@@ -225,25 +225,25 @@ def _cases() -> Iterator[ParameterSet]:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Scene, Scene]]:
-    """Return a function that makes the two scenes of an axis, once."""
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Input, Input]]:
+    """Return a function that creates the two inputs of a dimension once."""
 
     @cache
-    def made(axis: str) -> tuple[Scene, Scene]:
+    def make_both(axis: str) -> tuple[Input, Input]:
         amount, make, *_ = AXES[axis]
         small, large = (make(tmp_path_factory.mktemp("scene"), amount * times) for times in (1, 2))
         return small, large
 
     assert warm_up()
-    return made
+    return make_both
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
 @pytest.mark.parametrize(("axis", "verb"), [*_cases()])
 def test_peak_memory_does_not_grow_with_the_size_of_the_input(
-    axis: str, verb: str, scenes: Callable[[str], tuple[Scene, Scene]]
+    axis: str, verb: str, inputs: Callable[[str], tuple[Input, Input]]
 ) -> None:
-    few, many = scenes(axis)
+    few, many = inputs(axis)
     large, small = _peak(many.line(verb)), _peak(few.line(verb))
     for _ in range(_TRIES - 1):
         if large > 1.2 * small:
@@ -254,7 +254,7 @@ def test_peak_memory_does_not_grow_with_the_size_of_the_input(
 
 
 def _peak(words: list[str]) -> int:
-    """Return the KiB that a command takes at the most, in a process of its own."""
+    """Return the peak memory of a command in a new process, in KiB."""
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -264,6 +264,6 @@ def _peak(words: list[str]) -> int:
         text=True,
         timeout=500,
     )
-    seen = re.search(r"ended with (\d+) after (\d+) KiB", ended.stderr)
-    assert seen is not None and int(seen[1]) in {*_ENDS, ExitCode.NOT_FOUND}, ended.stderr  # noqa: PT018
-    return int(seen[2])
+    peaks = re.search(r"ended with (\d+) after (\d+) KiB", ended.stderr)
+    assert peaks is not None and int(peaks[1]) in {*_ENDS, ExitCode.NOT_FOUND}, ended.stderr  # noqa: PT018
+    return int(peaks[2])

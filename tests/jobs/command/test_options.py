@@ -1,4 +1,4 @@
-"""The options that verbs share: flags over environment over configuration file."""
+"""Options of all commands; flags take precedence over the environment, and that over the configuration file."""
 
 import os
 import re
@@ -25,25 +25,25 @@ Settings = Callable[..., dict[str, object]]
 
 @pytest.fixture
 def settings(golden: StoreOf, run: Run) -> Settings:
-    """Give a function that runs `verify` with more words, and returns the settings that it shows."""
+    """Return a function that runs `verify` with more options, and returns the settings that it shows."""
 
-    def shown(*words: str | Path) -> dict[str, object]:
+    def show_settings(*words: str | Path) -> dict[str, object]:
         outcome = run("verify", golden("b551-base"), "--show-config", "--json", *words)
         assert outcome.code is ExitCode.CLEAN, outcome.err
         return {name: setting["value"] for name, setting in outcome.document["settings"].items()}
 
-    return shown
+    return show_settings
 
 
-def test_flags_win_over_the_environment_and_the_environment_over_the_file(
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.toml").write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
     monkeypatch.setenv("RMQ_LAKE_VERIFY_INDEX_NUM", "11")
     monkeypatch.setenv("RMQ_LAKE_VERIFY_HASH_SLOTS", "2")
-    shown = settings("--config", tmp_path / "job.toml", "--hash-slots", "3")
+    show_settings = settings("--config", tmp_path / "job.toml", "--hash-slots", "3")
 
-    assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= shown.items()
+    assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= show_settings.items()
 
 
 def test_a_location_in_the_environment_overrides_those_of_a_file(
@@ -70,7 +70,7 @@ def test_a_variable_that_no_option_reads_is_a_usage_error(
 def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a service `rmq-lake-browse` it sets RMQ_LAKE_BROWSE_PORT, which is also `browse --port`."""
+    """For a service `rmq-lake-browse`, it sets RMQ_LAKE_BROWSE_PORT, the variable of `browse --port`."""
     for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
         monkeypatch.setenv(f"RMQ_LAKE_VERIFY_{name}", "tcp://10.0.0.1:80")
     settings()
@@ -120,7 +120,7 @@ def test_the_reference_page_is_generated_from_the_code() -> None:
 def test_every_variable_that_the_code_reads_is_documented() -> None:
     sources = [*(ROOT / "jobs").rglob("*.py"), ROOT / "spark-submit.sh"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "reference.py")
-    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {"RMQ_LAKE_WORKER_MODULE"}  # ours alone
+    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {"RMQ_LAKE_WORKER_MODULE"}  # internal variables
 
     assert read == {name for name in VARIABLES if name.startswith("RMQ_LAKE") and "<" not in name}
     assert all(name in text for name in VARIABLES if "<" not in name)
@@ -147,7 +147,7 @@ def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, mon
 def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
     option: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
-    """The command waited for ever."""
+    """The command waited forever."""
     os.mkfifo(tmp_path / "pipe")
 
     done = run("inspect", store, option, tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""No option of any verb writes into a store, not even through a link; new options with paths are included."""
+"""No option of any command writes into a store, not even through a link. New options are tested automatically."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ from tests.support.query_stores import Sent, stored, write_store
 
 
 class Option(NamedTuple):
-    """A parameter of a verb."""
+    """A parameter of a command."""
 
     verb: tuple[str, ...]
     parameter: click.Parameter
@@ -103,7 +103,7 @@ WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
         pytest.param(option, way, id=f"{_name(option)} {way}")
         for option in OUTPUTS
         for way in WAYS
-        # An interrupted restore has begun a store there; whether it is one, the verb knows.
+        # `restore` itself checks whether the directory contains an interrupted restore.
         if not (option.parameter.type is NEW_STORE and way in {"itself", "link"})
     ],
 )
@@ -196,10 +196,10 @@ def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
 
 @pytest.mark.parametrize("name", ["abort", "lock", "timerwheel", "rocksdbstore/CURRENT"])
 @pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["query", "list", "--store"]])
-def test_files_that_make_no_store_are_refused_as_an_empty_directory_is(
+def test_a_directory_without_store_files_is_refused_like_an_empty_one(
     verb: list[str], name: str, tmp_path: Path, run: Run
 ) -> None:
-    """The commands started, and ended with exit code 1."""
+    """The commands started and failed with exit code 1."""
     path = tmp_path / "store" / name
     path.parent.mkdir(parents=True)
     path.touch()
@@ -212,7 +212,7 @@ def test_files_that_make_no_store_are_refused_as_an_empty_directory_is(
 def test_a_directory_above_a_store_is_not_called_a_store(
     store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message was that the lake is inside the store '.'."""
+    """`ingest` reported that the lake is inside the store '.'."""
     monkeypatch.chdir(tmp_path)
     outcome = run("ingest", ".", "--lake", "lake")
 
@@ -221,7 +221,7 @@ def test_a_directory_above_a_store_is_not_called_a_store(
     assert "is inside the store" not in outcome.err
 
 
-# What the line of a verb needs besides `--config`; the sample gives the rest.
+# The arguments of a command besides `--config`; the sample file contains the others.
 LINES = {
     "inspect": "",
     "dump": "{segment}",
@@ -252,7 +252,7 @@ _NO_CONFIG = {"demo", "query decode-id"}
 
 
 def _configure(folder: Path) -> Path:
-    """Move the sample's own places below a folder."""
+    """Move the locations of the sample file below a folder."""
     text = (CONF_DIRECTORY / "job.toml").read_text().replace("/data/rocketmq/store", f"{folder}/b551-base")
     (folder / "job.toml").write_text(text.replace("/data/", f"{folder}/data/"))
     return folder / "job.toml"
@@ -260,7 +260,7 @@ def _configure(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with a store, the lake of the sample and another one."""
+    """Return a folder with a store, the lake of the sample file and another lake."""
     folder = tmp_path_factory.mktemp("sample")
     store = copy_store(golden("b551-base"), folder)
     ingest_store(store, folder / "other")
@@ -271,8 +271,8 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fill(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """Return a function that fills in places."""
+def fill_in(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Return a function that replaces the placeholders for locations."""
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.browse.server.serve", lambda *_, **__: ExitCode.CLEAN)
     shutil.copytree(ingested, tmp_path, dirs_exist_ok=True)
@@ -285,14 +285,14 @@ def fill(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 @pytest.mark.parametrize("verb", LINES)
-def test_the_sample_works_with_every_verb_and_changes_no_lake_but_that_of_ingest(
-    verb: str, fill: Callable[[str], list[str]], tmp_path: Path, run: Run
+def test_the_sample_works_with_every_verb_and_only_ingest_changes_a_lake(
+    verb: str, fill_in: Callable[[str], list[str]], tmp_path: Path, run: Run
 ) -> None:
-    """`query` and `export` refused it, and `verify` wrote tables into a lake that its line does not name."""
+    """`query` and `export` refused the sample, and `verify` wrote tables into a lake that its line does not name."""
     before = read_state(tmp_path / "data" / "lake")
     config = [] if verb in _NO_CONFIG else ["--config", str(tmp_path / "job.toml")]
 
-    ended = run(*verb.split(), *config, *fill(LINES[verb]))
+    ended = run(*verb.split(), *config, *fill_in(LINES[verb]))
 
     assert ended.code in {ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.MISMATCH, ExitCode.NOT_FOUND}, ended.err
     assert verb == "ingest" or before == read_state(tmp_path / "data" / "lake")
@@ -305,7 +305,7 @@ def test_every_verb_is_tried_with_the_sample() -> None:
     assert verbs == LINES.keys()
 
 
-# Whatever an option is given is taken or refused in words, never with a traceback.
+# Any value of an option is accepted, or refused with a message, but never with a traceback.
 VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
 CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in configurable_parameters(option.command)]
 TEXTS = st.one_of(
@@ -329,7 +329,7 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=True).replace("\\ud", "?d").replace("\x7f", "?")
 
 
-def _parsed(option: Option, words: list[str]) -> None:
+def _parse(option: Option, words: list[str]) -> None:
     parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
     for name in option.verb[:-1]:
         parent = click.Context(VERBS[name].load(), info_name=name, parent=parent)
@@ -341,9 +341,9 @@ def _parsed(option: Option, words: list[str]) -> None:
 @given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
 def test_any_text_for_any_option_is_accepted_or_refused_with_a_message(option: Option, text: str) -> None:
     if isinstance(option.parameter, click.Argument):
-        _parsed(option, ["--", text])
+        _parse(option, ["--", text])
     else:
-        _parsed(option, [max(option.parameter.opts, key=len), text])
+        _parse(option, [max(option.parameter.opts, key=len), text])
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -357,4 +357,4 @@ def test_any_toml_for_any_option_is_accepted_or_refused_with_a_message(
     config = tmp_path / "job.toml"
     table = f"[{'.'.join(option.verb)}]\n" if in_table else ""
     config.write_text(f"{table}{parameter_key(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
-    _parsed(option, ["--config", str(config)])
+    _parse(option, ["--config", str(config)])

@@ -14,7 +14,7 @@ from jobs.console.result import Result, Severity
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_PLAIN_INTERVAL", 0.01)
     monkeypatch.setattr(progress, "_LIVE_INTERVAL", 0.01)
 
@@ -23,16 +23,16 @@ MIB = Work("reading", 8 << 20)
 
 
 def show(work: Work, done: int, messages: int = 0) -> None:
-    """Go on until a line was shown: all looks but the last one have shown theirs when the next one begins."""
-    looked = Semaphore(0)
+    """Show progress until at least one line was printed: each line is printed before the next probe."""
+    probes = Semaphore(0)
 
-    def so_far() -> int:
-        looked.release()
+    def probe() -> int:
+        probes.release()
         return done
 
-    with show_progress(work, so_far, lambda: messages):
+    with show_progress(work, probe, lambda: messages):
         for _ in range(4):
-            assert looked.acquire(timeout=60)
+            assert probes.acquire(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_one_time_work_is_announced_once(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first `verify` on a machine compiled for a minute and reported 57 KiB/s."""
+    """The first `verify` on a machine compiled for a minute, and so reported 57 KiB/s."""
     clock = iter((0.0, 50.0))
     monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
     progress.reset_one_time_work()
@@ -104,7 +104,7 @@ def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_line_of_a_complete_search_is_cleared_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is printed while the command's progress is still open."""
+    """The answer is printed before the end of the progress display."""
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -59,7 +59,7 @@ def test_a_profile_supplies_settings_missing_in_the_environment(home: Path) -> N
 def test_an_unreadable_home_directory_has_no_profile(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n")
     home.chmod(0)
-    with as_other_user(home, denied=True):  # to root nothing is closed
+    with as_other_user(home, denied=True):  # root can read everything
         assert {} == read_environment_settings({"HOME": str(home)})
     home.chmod(0o700)
 
@@ -85,7 +85,7 @@ def test_an_invalid_profile_is_named_but_not_quoted(home: Path) -> None:
 def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "spark.conf"
     text = f"# \u00e9\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n"
-    path.write_text(text, encoding="latin-1")  # Spark also replaces what is not UTF-8
+    path.write_text(text, encoding="latin-1")  # Spark also replaces invalid UTF-8
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--properties-file {path} --conf spark.hadoop.fs.s3a.access.key=mine")
 
     assert {"fs.s3a.access.key": "mine", "fs.s3a.secret.key": SECRET} == file_system_options()
@@ -128,7 +128,7 @@ def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
     ],
 )
 def test_our_own_text_is_not_masked(text: str) -> None:
-    """A printed command with a masked path would name a folder that does not exist."""
+    """With a masked path, a printed command would name a folder that does not exist."""
     assert text == mask_secrets(text)
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
 

@@ -1,4 +1,4 @@
-"""Output in a terminal, and in a log file: real processes, on a pty and in a pipe."""
+"""Output of real processes in a terminal (a pty) and in a pipe."""
 
 import ast
 import os
@@ -30,33 +30,33 @@ from tests.support.waiting import wait_until
 
 _TOOL = [sys.executable, "-m", "jobs.main"]
 _SEGMENT = 6 << 20
-_RECORDS = 110  # of 50 KB, in each of four segments
-_RATE = 1_000_000  # bytes a second: 24 seconds for all of it
+_RECORDS = 110  # of 50 KB each, in each of four segments
+_RATE = 1_000_000  # bytes per second: the whole store takes 24 seconds
 
 
-class Seen(NamedTuple):
-    """What a process left on a terminal."""
+class TerminalResult(NamedTuple):
+    """The exit code of a command, and its output in a terminal."""
 
     code: int
     text: str
     session: int
 
     @property
-    def is_gone(self) -> bool:
-        """Whether every process that it started ends, too."""
-        return wait_until(lambda: not _members(self.session), lambda: _members(self.session))
+    def has_ended(self) -> bool:
+        """Wait until every process that it started has ended."""
+        return wait_until(lambda: not _list_processes(self.session), lambda: _list_processes(self.session))
 
 
-def _members(session: int) -> list[str]:
+def _list_processes(session: int) -> list[str]:
     listed = subprocess.check_output(["ps", "-eo", "sid=,stat=,args="], text=True).splitlines()
     return [line for line in listed if line.split()[0] == str(session) and not line.split()[1].startswith("Z")]
 
 
-def in_terminal(*arguments: str | Path, **more: str) -> Seen:
-    """Run a command line at a terminal."""
+def run_in_terminal(*arguments: str | Path, **more: str) -> TerminalResult:
+    """Run a command line in a terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has them ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # background processes of a shell ignore it
         os.execvpe(_TOOL[0], [*_TOOL, *map(str, arguments)], environment(more))  # noqa: S606  our own command
     text = b""
     end = time.monotonic() + 240
@@ -64,10 +64,10 @@ def in_terminal(*arguments: str | Path, **more: str) -> Seen:
         readable, _, _ = select.select([terminal], [], [], 1)
         try:
             text += os.read(terminal, 4096) if readable else b""
-        except OSError:  # the other side is closed
+        except OSError:  # the other end is closed
             break
     os.close(terminal)
-    return Seen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.decode(), pid)
+    return TerminalResult(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.decode(), pid)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -103,12 +103,12 @@ def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:
     ingest = ["ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
-    command = [*_TOOL, "--master", "local[2]", *ingest]  # else so little is read without Spark
+    command = [*_TOOL, "--master", "local[2]", *ingest]  # without it, so little data is read without Spark
     told = environment({})
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told, start_new_session=True
     ) as process:
-        await_handler(process, signal.SIGTERM)  # before it, there is nothing yet to stop, and nothing is said
+        await_handler(process, signal.SIGTERM)  # before that, there is nothing to stop or to print
         time.sleep(seconds)
         process.send_signal(signal.SIGTERM)
         text, _ = process.communicate(timeout=240)
@@ -116,7 +116,7 @@ def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
     assert ExitCode.INTERRUPTED == process.returncode, text
     assert "rmq-lake: interrupted." in text
     assert "Traceback" not in text
-    assert Seen(process.returncode, text, process.pid).is_gone
+    assert TerminalResult(process.returncode, text, process.pid).has_ended
 
 
 @pytest.mark.parametrize(
@@ -138,26 +138,26 @@ def test_a_shell_completes_verbs_options_and_paths(line: str, word: int, offered
 def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
     store = golden("b551-base")
 
-    coloured = in_terminal("inspect", store)
-    plain = in_terminal("inspect", store, NO_COLOR="1")
+    coloured = run_in_terminal("inspect", store)
+    plain = run_in_terminal("inspect", store, NO_COLOR="1")
     piped = subprocess.check_output([*_TOOL, "inspect", str(store)], text=True)
 
     assert "\x1b[36m●\x1b[0m no problems found" in coloured.text
     assert "\x1b[3" not in plain.text
     assert "\x1b" not in piped
-    left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain.text)  # without the line of progress, which clears itself
+    left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain.text)  # without progress lines, which are cleared
     assert piped.splitlines() == left.splitlines()
 
 
 def test_the_name_of_a_file_cannot_control_a_terminal(tmp_path: Path, golden: StoreOf) -> None:
-    """Colours are control sequences: `8` hides what follows."""
+    """Colours are control sequences; for example, `8` hides the following text."""
     store = copy_store(golden("b551-base"), tmp_path)
     file = store / "consumequeue/\x1b[8mhidden/0" / f"{0:020}"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(7) + b"\x01" + bytes(3) + b"\x64" + bytes(188))
 
     lines: list[list[str | Path]] = [["verify", store], ["dump", file], ["dump", "--json", file]]
-    shown = [in_terminal(*words).text for words in lines]
+    shown = [run_in_terminal(*words).text for words in lines]
     assert [True] * 3 == ["hidden" in text for text in shown]
     assert not [text for text in shown if "\x1b[8m" in text]
     assert "\x1b[35m" in shown[0]
@@ -176,7 +176,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
-    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours take no room
+    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours have no width
     assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
     assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]
 
@@ -282,7 +282,7 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
         ({"PYSPARK_GATEWAY_PORT": "1"}, "spark-submit jobs/main.py"),
     ],
 )
-def test_printed_commands_repeat_how_the_checkout_was_started(
+def test_printed_commands_start_the_checkout_as_the_user_did(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
@@ -325,7 +325,7 @@ def test_help_and_errors_show_the_command_as_it_was_typed(
 
 
 def test_messages_name_only_commands_that_every_user_has() -> None:
-    """Examples in epilogs and docstrings have several lines; the name of a session is Spark's, not the user's."""
+    """Examples in epilogs and docstrings may have several lines; the name of a Spark session is not a command."""
     found = [
         (str(path.relative_to(ROOT)), node.value)
         for path in sorted((ROOT / "jobs").rglob("*.py"))

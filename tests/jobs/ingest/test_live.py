@@ -243,7 +243,7 @@ HOUR = 3_600_000
 
 
 @pytest.mark.parametrize(
-    ("parts", "taken"),
+    ("parts", "ingested"),
     [
         ([(20, -HOUR), (20, -1000), (1, -HOUR)], 20),
         # A message was stored while the clock was ahead; until that time, each run would report that nothing is new.

@@ -1,8 +1,8 @@
 """
 `./spark-submit.sh` in copies of this checkout, run as a user with an empty home.
 
-Most copies have an empty lock file, so that an environment is made in seconds and without a network, and a stand-in for
-`jobs.main` that tells what it was called with.
+Most copies have an empty lock file, so that creating an environment takes seconds and needs no network, and a
+`jobs.main` that only prints its arguments.
 """
 
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def new_checkout(folder: Path) -> Path:
-    """Copy the launcher to a directory with a difficult name; its `jobs.main` only tells how it was called."""
+    """Copy the launcher to a directory with a difficult name; its `jobs.main` only prints its arguments."""
     root = folder / "a check'out $HOME"
     (root / "jobs" / "launch").mkdir(parents=True)
     shutil.copy(ROOT / "spark-submit.sh", root)
@@ -46,12 +46,12 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a checkout whose environment is made: copy it before you change anything."""
+def prepared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a checkout with an environment; it is shared, so copy it before you change anything."""
     root = new_checkout(tmp_path_factory.mktemp("prepared"))
     first = launch(root / "spark-submit.sh")
     assert "creating .venv" in first.stderr
-    assert told(first)
+    assert read_answer(first)
     return root
 
 
@@ -61,57 +61,61 @@ def launch(script: Path, *arguments: str, cwd: Path | None = None, **more: str) 
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
 
 
-def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
+def read_answer(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
     assert 0 == answer.returncode, answer.stderr
-    said: dict[str, list[str]] = json.loads(answer.stdout)
-    return said
+    printed: dict[str, list[str]] = json.loads(answer.stdout)
+    return printed
 
 
-def test_the_launcher_passes_arguments_unchanged(prepared: Path) -> None:
+def test_the_launcher_passes_arguments_unchanged(prepared_checkout: Path) -> None:
     expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
 
-    assert expected == told(launch(prepared / "spark-submit.sh", *expected))["arguments"]
+    assert expected == read_answer(launch(prepared_checkout / "spark-submit.sh", *expected))["arguments"]
 
 
-def test_the_second_start_of_the_launcher_creates_nothing(prepared: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(prepared, tmp_path / "moved", symlinks=True)
+def test_the_second_start_of_the_launcher_creates_nothing(prepared_checkout: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(prepared_checkout, tmp_path / "moved", symlinks=True)
 
     second = launch(moved / "spark-submit.sh")
 
     assert "" == second.stderr
-    assert str(moved) in told(second)["path"]
+    assert str(moved) in read_answer(second)["path"]
 
 
-def test_the_launcher_finds_its_checkout_through_links_from_any_directory(prepared: Path, tmp_path: Path) -> None:
-    checkout = shutil.copytree(prepared, tmp_path / prepared.name, symlinks=True)
+def test_the_launcher_finds_its_checkout_through_links_from_any_directory(
+    prepared_checkout: Path, tmp_path: Path
+) -> None:
+    checkout = shutil.copytree(prepared_checkout, tmp_path / prepared_checkout.name, symlinks=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
     (tmp_path / "bin" / "rmq").symlink_to("inner")
 
     answer = launch(tmp_path / "bin" / "rmq", cwd=Path("/"))
 
-    assert str(checkout) in [os.path.normpath(path) for path in told(answer)["path"]]
+    assert str(checkout) in [os.path.normpath(path) for path in read_answer(answer)["path"]]
 
 
-def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(prepared: Path, tmp_path: Path) -> None:
+def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(prepared_checkout: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile"
     (hostile / "jobs").mkdir(parents=True)
     (hostile / "jobs" / "__init__.py").write_text("raise SystemExit('shadowed')")
 
-    answer = launch(prepared / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
+    answer = launch(prepared_checkout / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
 
-    assert str(hostile) not in told(answer)["path"]
+    assert str(hostile) not in read_answer(answer)["path"]
 
 
-def test_the_environment_has_a_console_script_that_moves_with_its_checkout(prepared: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(prepared, tmp_path / "moved", symlinks=True)
+def test_the_environment_has_a_console_script_that_moves_with_its_checkout(
+    prepared_checkout: Path, tmp_path: Path
+) -> None:
+    moved = shutil.copytree(prepared_checkout, tmp_path / "moved", symlinks=True)
     (moved.parent / "rmq-lake").symlink_to(moved / ".venv" / "bin" / "rmq-lake")
 
     for script in (moved / ".venv" / "bin" / "rmq-lake", moved.parent / "rmq-lake"):
-        said = told(launch(script, "a b", PYTHONPATH="/nowhere"))
+        answer_ = read_answer(launch(script, "a b", PYTHONPATH="/nowhere"))
 
-        assert ["a b"] == said["arguments"]
-        assert str(moved) in [os.path.normpath(path) for path in said["path"]]
+        assert ["a b"] == answer_["arguments"]
+        assert str(moved) in [os.path.normpath(path) for path in answer_["path"]]
 
 
 def test_two_simultaneous_launchers_create_one_environment(checkout: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_killed_launcher_leaves_no_environment_that_looks_complete(checkout: P
 
     answer = launch(checkout / "spark-submit.sh", "again")
 
-    assert ["again"] == told(answer)["arguments"]
+    assert ["again"] == read_answer(answer)["arguments"]
     assert 1 == len(list(checkout.glob(PREPARED)))
 
 
@@ -147,7 +151,7 @@ def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept
     made = []
     for lock in locks:
         (checkout / "requirements.lock").write_text(lock)
-        told(launch(checkout / "spark-submit.sh"))
+        read_answer(launch(checkout / "spark-submit.sh"))
         made.append((checkout / ".venv").resolve())
 
     assert 3 == len(set(made))
@@ -155,12 +159,12 @@ def test_another_lock_file_gets_its_own_environment_and_the_previous_one_is_kept
 
 
 def test_the_launcher_uses_the_development_environment(checkout: Path) -> None:
-    prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
+    prepared_checkout = launch(checkout / "spark-submit.sh", "--prepare-dev")
 
     answer = launch(checkout / "spark-submit.sh", "verb")
 
-    assert "requirements-dev.lock" in prepared.stderr
-    assert ("", ["verb"]) == (answer.stderr, told(answer)["arguments"])
+    assert "requirements-dev.lock" in prepared_checkout.stderr
+    assert ("", ["verb"]) == (answer.stderr, read_answer(answer)["arguments"])
 
 
 def test_an_environment_of_another_tool_is_not_changed(checkout: Path) -> None:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def pythons() -> Iterator[Path]:
-    """Find one interpreter of each version that we support: this one, others on PATH, and those of pyenv."""
+    """Find an interpreter of each supported version: this one, others on PATH, and those of pyenv."""
     yield Path(sys.executable).resolve()
     for minor in (11, 12, 13):
         name = f"python3.{minor}"
@@ -48,7 +48,7 @@ def ended(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build both archives from a copy of what the repository tracks."""
+    """Build both archives from a copy of the tracked files."""
     folder = tmp_path_factory.mktemp("built")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):
@@ -85,7 +85,7 @@ def test_the_archives_contain_all_files_that_a_run_needs_and_no_tests(built: Pat
     assert not [name for name in packed | kept if name.startswith(("tests/", "benchmarks/"))]
 
 
-def test_no_module_of_the_wheel_names_the_package_that_only_a_checkout_has(built: Path) -> None:
+def test_modules_of_the_wheel_do_not_import_the_package_of_a_checkout(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
@@ -93,7 +93,7 @@ def test_no_module_of_the_wheel_names_the_package_that_only_a_checkout_has(built
     assert [] == [name for name, text in texts.items() if re.search(r"(from|import) jobs\b|[\"']jobs\.[a-z]", text)]
 
 
-def test_the_same_source_gives_the_same_wheel_and_the_source_archive_gives_it_too(built: Path, tmp_path: Path) -> None:
+def test_builds_from_the_same_source_or_its_archive_give_the_same_wheel(built: Path, tmp_path: Path) -> None:
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     extract(source, tmp_path)
     (root,) = tmp_path.glob("rocketmq_lake-*")
@@ -118,7 +118,7 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
     environment = tmp_path / "environment"
     subprocess.run([PYTHONS[-1], "-m", "venv", environment], check=True)
     subprocess.run([environment / "bin" / "pip", "install", "--quiet", wheel], check=True)
-    # What is compiled is tested elsewhere; this takes seconds.
+    # Without compilation, which other tests cover, this takes seconds.
     nothing = {"HOME": str(tmp_path), "PATH": "/nowhere", "LANG": "C.UTF-8", "NUMBA_DISABLE_JIT": "1"}
     store = unpack("b533-base", tmp_path)
 
@@ -137,7 +137,7 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
 @pytest.mark.spark
 @pytest.mark.parametrize("python", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in PYTHONS)], ids=str)
 def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Path) -> None:
-    """Beside the packages of this environment, as Python; in the campaign in an empty environment of each Python."""
+    """With the packages of this environment; in the campaign, in an empty environment of each Python version."""
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     subprocess.run([python or sys.executable, "-m", "venv", environment], check=True)
@@ -152,7 +152,7 @@ def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Pat
     (tmp_path / "home").mkdir()
 
     home = {**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    home["NUMBA_DISABLE_JIT"] = str(int(python is None))  # other tests of users' environments compile
+    home["NUMBA_DISABLE_JIT"] = str(int(python is None))  # other tests of users' environments cover compilation
     done = ended([environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"], tmp_path, home)
 
     assert 0 == done.returncode, done.stderr

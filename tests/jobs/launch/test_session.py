@@ -1,4 +1,4 @@
-"""The Spark session of all verbs and tests, and our code on the workers of a cluster."""
+"""The Spark session, and the transfer of our code to workers of a cluster."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ERROR = "12:00 ERROR DAGScheduler: no space"
     [
         (("WARNING: Using incubator modules: jdk.incubator.vector", ERROR), (ERROR,)),
         ((*LATE, ERROR, *LATE), (ERROR,)),
-        ((ERROR, BEGIN), (ERROR,)),  # its worker was ended in the first word
+        ((ERROR, BEGIN), (ERROR,)),  # its worker was killed while it wrote the first word
         ((BEGIN, BEGIN, FRAME, FRAME, LATE[-1], FRAME, "ConnectionResetError: [Errno 104]", ERROR), (ERROR,)),
         *(
             (lines, lines)
@@ -58,7 +58,7 @@ def test_only_useful_output_of_the_jvm_is_printed(
 @pytest.mark.usefixtures("_no_jvm_yet")
 @pytest.mark.parametrize("given", [None, "-Xmx1g"])
 def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a notebook's second session our own flags of the first one looked like the user's."""
+    """The second session of a notebook treated our own flags of the first one as flags of the user."""
     flags: list[str] = []
 
     def launch(**_: object) -> None:
@@ -103,8 +103,8 @@ print(names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is imported before a fork there")
 def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses() -> None:
-    """Jemalloc's threads remain: it prepares for forks."""
-    name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
+    """Jemalloc's threads may remain, because it handles forks."""
+    name = Path(sys.executable).resolve().name[:15]  # truncated by the kernel
     command = [sys.executable, "-c", _SHOWN, name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -113,7 +113,7 @@ def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_lo
 
 ROOT = Path(__file__).parents[3]
 
-# What a worker does with a task of ours: put the ZIP on its path and import.
+# Like a worker that runs a task of ours: put the ZIP on the path and import modules.
 WORKER = """
 import json, sys
 sys.path.insert(1, sys.argv[1])
@@ -139,7 +139,7 @@ def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]"
     )
 
 
-def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
+def read_imports(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
     output, errors = process.communicate(timeout=300)
     assert 0 == process.returncode, errors
     found: Mapping[str, str] = json.loads(output)
@@ -154,7 +154,7 @@ def test_workers_import_from_one_directory_named_after_the_code(archive: Path, t
     cache = tmp_path / "worker"
     processes = [work(archive, cache, tmp_path) for _ in range(4)]
 
-    found = [told(process) for process in processes]
+    found = [read_imports(process) for process in processes]
 
     (directory,) = (cache / "shipped").iterdir()
     expected = {
@@ -167,7 +167,7 @@ def test_workers_import_from_one_directory_named_after_the_code(archive: Path, t
 def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    found, errors = told(work(archive, tmp_path / "file" / "cache", tmp_path))
+    found, errors = read_imports(work(archive, tmp_path / "file" / "cache", tmp_path))
 
     assert found["formats"].startswith(str(tmp_path / f"rocketmq-lake-{os.getuid()}"))
     assert "cannot be written" in errors
@@ -176,7 +176,7 @@ def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path
 def test_a_jvm_that_is_interrupted_during_its_start_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
-    def launch(popen_kwargs: Any) -> None:  # noqa: ANN401 - of Popen
+    def launch(popen_kwargs: Any) -> None:  # noqa: ANN401 - arguments of Popen
         started.append(java_gateway.Popen(["sleep", "60"], **popen_kwargs))  # type: ignore[attr-defined]
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The arguments of spark-submit, and the files that a run leaves in the cache for the next one."""
+"""The arguments of spark-submit, the cache, and the choice of a Java."""
 
 import os
 import shlex
@@ -30,27 +30,27 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path.touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(directory))
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    monkeypatch.setattr(caches, "_modules", lambda: iter([("jobs/main.py", b"")]))  # all of ours takes seconds
+    monkeypatch.setattr(caches, "_modules", lambda: iter([("jobs/main.py", b"")]))  # copying all takes seconds
     return directory
 
 
-def values(told: Submission, option: str) -> list[str]:
-    return [value for name, value in pairwise(told.arguments) if name == option]
+def values(submission: Submission, option: str) -> list[str]:
+    return [value for name, value in pairwise(submission.arguments) if name == option]
 
 
-def jvm_flags(told: Submission) -> list[str]:
-    return shlex.split(told.environment["SPARK_SUBMIT_OPTS"])
+def jvm_flags(submission: Submission) -> list[str]:
+    return shlex.split(submission.environment["SPARK_SUBMIT_OPTS"])
 
 
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
-    """Plain local[*] gives a task one attempt: a killed worker would end the run."""
-    told = prepare_submission([])
+    """With plain local[*], a task has only one attempt, so a killed worker would end the run."""
+    submission = prepare_submission([])
 
-    assert ["local[*,4]"] == values(told, "--master")
-    assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
-    assert sys.executable == told.environment["PYSPARK_PYTHON"]
-    assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
-    assert "-XX:TieredStopAtLevel=1" in jvm_flags(told)  # it only schedules Python tasks
+    assert ["local[*,4]"] == values(submission, "--master")
+    assert ["spark-defaults.conf"] == [Path(path).name for path in values(submission, "--properties-file")]
+    assert sys.executable == submission.environment["PYSPARK_PYTHON"]
+    assert "127.0.0.1" == submission.environment["SPARK_LOCAL_IP"]
+    assert "-XX:TieredStopAtLevel=1" in jvm_flags(submission)  # it only schedules Python tasks
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="each worker imports by itself there")
@@ -63,10 +63,10 @@ def test_local_workers_share_their_imports_and_those_of_a_cluster_do_not() -> No
 
 
 def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_is_enough() -> None:
-    """Spark asks three times twenty seconds, and then prints a stack trace."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        free = f"spark://127.0.0.1:{asked.getsockname()[1]}"
+    """Spark itself retries for a minute, and then prints a stack trace."""
+    with socket.socket() as requests:
+        requests.bind(("127.0.0.1", 0))
+        free = f"spark://127.0.0.1:{requests.getsockname()[1]}"
 
         with pytest.raises(SetupError, match=rf"^no Spark master answers at {free} \(.*Connection refused\)$"):
             spark.require_reachable_master(["--master", free])
@@ -80,27 +80,27 @@ def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_replaces_ours_and_the_users_settings_follow_ours(options: Sequence[str]) -> None:
-    told = prepare_submission(options)
+    submission = prepare_submission(options)
 
-    assert "local[*,4]" not in told.arguments
-    assert told.is_local_master
+    assert "local[*,4]" not in submission.arguments
+    assert submission.is_local_master
     assert not spark.is_local_master(["--conf", "spark.master=yarn"])
-    assert list(told.arguments).index("--properties-file") < list(told.arguments).index(options[-1])
+    assert list(submission.arguments).index("--properties-file") < list(submission.arguments).index(options[-1])
 
 
 def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: Path) -> None:
     own = tmp_path / "spark.conf"
     own.write_text("# mine\nspark.master   spark://host:7077\n")
 
-    told = prepare_submission(["--properties-file", str(own)])
+    submission = prepare_submission(["--properties-file", str(own)])
 
-    assert [str(own)] == values(told, "--properties-file")
-    assert not told.is_local_master
-    assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
+    assert [str(own)] == values(submission, "--properties-file")
+    assert not submission.is_local_master
+    assert 2 == len([setting for setting in values(submission, "--conf") if "delta" in setting])
 
 
 def test_jars_of_the_user_are_added_and_those_of_s3_only_if_needed() -> None:
-    """spark-submit takes the last list alone."""
+    """spark-submit uses only the last list."""
     own, of_s3 = prepare_submission(["--jars", "mine.jar"]), prepare_submission([], s3=True)
 
     names = [Path(path).name for path in values(own, "--jars")[-1].split(",")]
@@ -109,20 +109,20 @@ def test_jars_of_the_user_are_added_and_those_of_s3_only_if_needed() -> None:
 
 
 def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
-    told = prepare_submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
+    submission = prepare_submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
     named = prepare_submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./bin/python"])
 
-    shipped, mine = values(told, "--py-files")[-1].split(",")
+    shipped, mine = values(submission, "--py-files")[-1].split(",")
     assert "mine.zip" == mine
     assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
-    assert [] == [flag for flag in jvm_flags(told) if flag.startswith("-X")]
-    assert "PYSPARK_PYTHON" not in told.environment
+    assert [] == [flag for flag in jvm_flags(submission) if flag.startswith("-X")]
+    assert "PYSPARK_PYTHON" not in submission.environment
     assert "./bin/python" == named.environment["PYSPARK_PYTHON"]
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "spark://localhost:7077,localhost:7078"])
 def test_a_master_on_the_loopback_address_exposes_no_port(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else Spark takes the machine's outer address."""
+    """Otherwise, Spark listens on the machine's external address."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
 
     assert "127.0.0.1" == prepare_submission(["--master", master]).environment["SPARK_LOCAL_IP"]
@@ -238,7 +238,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(home: Path, version: str | None) -> Path:
-    """Put something that looks like a Java at *home*; without a version there is no `release` file."""
+    """Create a fake Java installation at *home*; without a version, it has no `release` file."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text("#!/bin/sh\necho '    java.version = 21.0.2' >&2\n")
@@ -260,9 +260,9 @@ def test_a_java_on_the_path_is_resolved_to_its_home(machine: Path) -> None:
     ("java_home", "installed", "expected"),
     [
         ("mine", {"jvm/a": "17.0.1", "mine": "21.0.1"}, "mine"),
-        ("old", {"old": "1.8.0_412", "jvm/a": "11.0.20", "jvm/b": "17"}, "jvm/b"),  # as on RocketMQ's own machines
-        (None, {"jvm/a": "25", "jvm/b": "17.0.2"}, "jvm/b"),  # the newest Java may be newer than Spark
-        ("mine", {"mine": None}, "mine"),  # it is asked
+        ("old", {"old": "1.8.0_412", "jvm/a": "11.0.20", "jvm/b": "17"}, "jvm/b"),  # as on many RocketMQ hosts
+        (None, {"jvm/a": "25", "jvm/b": "17.0.2"}, "jvm/b"),  # Spark may not support the newest Java yet
+        ("mine", {"mine": None}, "mine"),  # its version is read from its output
         ("gone", {"jvm/a": "17.0.1"}, "jvm/a"),
     ],
 )

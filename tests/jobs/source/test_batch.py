@@ -491,7 +491,7 @@ OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)]
 
 
 @pytest.mark.parametrize(
-    ("count", "change", "said"),
+    ("count", "change", "message"),
     [
         (30, lambda store: _write(store, OTHER), "was replaced"),
         (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
