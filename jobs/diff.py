@@ -387,10 +387,10 @@ def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) ->
     if is_later.all() or not choices.choices:
         return is_later
 
-    def takes(topic: str) -> bool:
+    def wants_topic(topic: str) -> bool:
         return all(choice.includes(topic) for choice in choices.choices)
 
-    taken, _ = message_batch(records, PropertyParser.SCAN, takes=takes, with_body=False)
+    taken, _ = message_batch(records, PropertyParser.SCAN, wants_topic=wants_topic, with_body=False)
     return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
 
 

@@ -9,7 +9,7 @@ import zlib
 from typing import Any
 
 from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT, CompressionType
-from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
+from rmq_formats.errors import CorruptData, SizeLimitExceeded, UnsupportedFormat
 
 MAX_DECOMPRESSED_SIZE = 1 << 28  # far above a broker's limit (4 MiB by default): a small body may state a huge size
 
@@ -19,7 +19,7 @@ _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 
 
 def decode_body(body: bytes, sys_flag: int, limit: int = MAX_DECOMPRESSED_SIZE) -> bytes:
-    """Return the body as sent; `CorruptData` if its stream is invalid, `LimitExceeded` if it would exceed *limit*."""
+    """Return the body as sent; `CorruptData` if its stream is invalid, `SizeLimitExceeded` if it exceeds *limit*."""
     if not sys_flag & COMPRESSED or not body:
         return body
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
@@ -29,7 +29,7 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_DECOMPRESSED_SIZE) 
         raise UnsupportedFormat(f"unknown compression type {number}") from error
     data = _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
     if len(data) > limit:
-        raise LimitExceeded(f"body is larger than {limit} bytes when decompressed")
+        raise SizeLimitExceeded(f"body is larger than {limit} bytes when decompressed")
     return data
 
 

@@ -174,7 +174,7 @@ def find_walk_end(
     return WalkEnd.AT_LIMIT, position
 
 
-def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
+def read_recovery_record(read: Read, size: int, release: Release) -> FirstRecord | None:
     """Return the first record of a segment of *size* bytes; None if startup recovery skips the segment."""
     head = bytes(read(0, min(size, _FIXED)))
     if len(head) < _FIXED:

@@ -4,7 +4,7 @@ The exceptions for invalid bytes, as one hierarchy.
 FormatError
 ├── NeedMoreData       the bytes end before the structure does: incomplete, not wrong
 ├── CorruptData        the bytes contradict the format
-├── LimitExceeded      reading the bytes would cost more than the caller allows
+├── SizeLimitExceeded      reading the bytes would cost more than the caller allows
 ├── UnsupportedFormat  a format that is recognised, but not supported
 └── NotAStore          a directory that does not contain a RocketMQ store
 
@@ -41,7 +41,7 @@ class CorruptData(FormatError):
     """The bytes contradict the format."""
 
 
-class LimitExceeded(FormatError):
+class SizeLimitExceeded(FormatError):
     """Reading the bytes would cost more than the caller allows."""
 
 

@@ -35,7 +35,7 @@ def compile_messages() -> None:
     from rmq_formats.properties import PropertyParser
 
     batch, _ = message_batch(_records(), PropertyParser.SPLIT)
-    message_batch(_records(), PropertyParser.SPLIT, takes=bool)
+    message_batch(_records(), PropertyParser.SPLIT, wants_topic=bool)
     assemble_records(batch)
     records = _records()
     compute_record_crcs(records.buffer, records.positions, records.sizes)

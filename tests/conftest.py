@@ -158,7 +158,7 @@ def _engine_of_new_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start a session like the launcher, with two cores and settings for small tables."""
-    from jobs.launch.session import close, spark_session
+    from jobs.launch.session import close_cluster_session, spark_session
 
     options = ["--master", "local[2]"]
     for name, value in _SETTINGS_FOR_SMALL_TABLES.items():
@@ -166,7 +166,7 @@ def spark() -> "Iterator[SparkSession]":
     with _restore_import_path():
         session = spark_session("tests", spark_options=options)
     yield session
-    close()
+    close_cluster_session()
 
 
 @pytest.fixture

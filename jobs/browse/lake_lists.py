@@ -15,8 +15,8 @@ from jobs.browse.rendering import (
 from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
-    INDEX_ENTRIES,
-    MESSAGES,
+    INDEX_ENTRIES_NAME,
+    MESSAGES_NAME,
     OWN_ROWS_CONDITION,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
@@ -80,7 +80,7 @@ class LakeLists:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
         inside = [
             (low, high, rows or 0)
-            for low, high, rows, store_id in self._tables.list_files(MESSAGES, "store_timestamp")
+            for low, high, rows, store_id in self._tables.list_files(MESSAGES_NAME, "store_timestamp")
             if store_id in {None, self.source.store.store_id} and low is not None and high is not None
             if high >= wanted.begin and low <= wanted.end
         ]
@@ -98,7 +98,7 @@ class LakeLists:
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
         for row in self.source.select_rows(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
-            MESSAGES,
+            MESSAGES_NAME,
             f"{times}{of_topic}",
             rest="GROUP BY 1",
         ):
@@ -108,7 +108,7 @@ class LakeLists:
     @property
     def message_count(self) -> int:
         """The number of messages in the lake, from the statistics of its files."""
-        return sum(file.rows or 0 for file in self._tables.list_files(MESSAGES, "store_timestamp"))
+        return sum(file.rows or 0 for file in self._tables.list_files(MESSAGES_NAME, "store_timestamp"))
 
     def stores(self) -> Rows:
         """Return each store of the lake, with the number of messages and the offsets that runs have read."""
@@ -156,7 +156,8 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(OWN_ROWS_CONDITION)} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(OWN_ROWS_CONDITION)} GROUP BY topic "
+            "ORDER BY topic"
         )
         rows = [
             (topic, queues, messages, size, message_rate(messages, first, last), first, last)
@@ -174,7 +175,7 @@ class LakeLists:
             "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
             "(PARTITION BY store_id, consumer_group, topic, queue_id ORDER BY run DESC) AS age "
             f"FROM consumer_offsets WHERE {where}), ends AS (SELECT store_id, topic, queue_id, "
-            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES} "
+            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES_NAME} "
             "WHERE transaction_type NOT IN ('prepared', 'rollback') GROUP BY store_id, topic, queue_id), "
             "lags AS (SELECT n.*, greatest(coalesce(e.end_offset - n.next_offset, 0), 0) AS behind "
             "FROM newest n LEFT JOIN ends e USING (store_id, topic, queue_id) "
@@ -204,7 +205,7 @@ class LakeLists:
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{sql_in_condition('key_hash', keys)} AND physical_offset = {offset}"
         columns = "DISTINCT store_id, index_file, slot, key_hash"
-        own = self.source.select_rows(columns, INDEX_ENTRIES, of_keys) if keys else []
+        own = self.source.select_rows(columns, INDEX_ENTRIES_NAME, of_keys) if keys else []
         for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
             slots = sql_in_condition("slot", {row["slot"] for row in of_file})
@@ -214,7 +215,7 @@ class LakeLists:
             # The newest entries of all slots with one query, since each reads a complete column.
             entries = self._tables.rows(
                 "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
-                f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "
+                f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES_NAME} WHERE {inside}) AS aged "
                 f"WHERE age <= {MAX_CHAIN_ENTRIES_SHOWN + 1} ORDER BY age"
             )
             for slot, key_hash in ((row["slot"], row["key_hash"]) for row in of_file):
@@ -229,7 +230,7 @@ class LakeLists:
             listed = self._tables.tables_and_views
         except (DeltaError, OSError):  # a typed table cannot be read; `query sql` reports the reason
             listed = self._tables.tables_and_views_of_runs
-        return [name for name in listed if name != MESSAGES]
+        return [name for name in listed if name != MESSAGES_NAME]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""

@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
         with _terminated_like_interrupted():
             code = _run(arguments)
         if is_ours and has_session():
-            sys.modules["jobs.launch.session"].close()
+            sys.modules["jobs.launch.session"].close_cluster_session()
         if as_json:
             log_message("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
     return code

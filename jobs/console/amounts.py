@@ -87,13 +87,13 @@ def parse_time(text: str, zone: tzinfo | None = None) -> int:
     return round(moment.timestamp() * _MS)
 
 
-def time_text(timestamp: int, zone: str = " UTC") -> str:
-    """Format milliseconds as a UTC time that ends with *zone*, or as a number if it is outside the calendar's range."""
+def utc_time_text(timestamp: int, suffix: str = " UTC") -> str:
+    """Format milliseconds as a UTC time with a *suffix*, or as a number if it is outside the calendar's range."""
     try:
         moment = datetime.fromtimestamp(timestamp // _MS, UTC)
     except (OverflowError, ValueError, OSError):  # out of the calendar's range; no I/O happens here
         return f"{timestamp} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % _MS:03d}{zone}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % _MS:03d}{suffix}"
 
 
 class TimeArgument:
@@ -120,4 +120,4 @@ class TimeArgument:
         if needs_no_zone or datetime.fromisoformat(self.text).tzinfo is not None:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"
-        return f"{self.text!r} is interpreted in {name}: {time_text(self.milliseconds(zone))}"
+        return f"{self.text!r} is interpreted in {name}: {utc_time_text(self.milliseconds(zone))}"

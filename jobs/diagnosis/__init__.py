@@ -43,8 +43,8 @@ from rmq_formats.broker_start import (
     find_refused_file,
     find_start_segment,
     find_walk_end,
-    read_first_record,
     read_message_size,
+    read_recovery_record,
 )
 from rmq_formats.commitlog.segment import Framing, PieceKind
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -162,7 +162,7 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
     starts = []
     for segment in (one for one in store.segments if one.size):
         with store.open(segment) as reader:
-            starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
+            starts.append(SegmentStart(segment.base_offset, read_recovery_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.has_clean_shutdown and release.clean_start_asks_queues:
         for unit in read_last_units(queues_in_files(store)):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from jobs.console.amounts import count_text, time_text
+from jobs.console.amounts import count_text, utc_time_text
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_for
 from jobs.storage.locations import is_local, local_path, normalise_location
@@ -22,7 +22,7 @@ from rmq_formats.layout import Layout, make_block_reader
 from rmq_formats.store import FileKind, parse_offset_name
 
 MORE_FOLLOWS = "stopped here (more data follows)"
-short_time_text = partial(time_text, zone="Z")
+short_time_text = partial(utc_time_text, suffix="Z")
 _WINDOW = 1 << 20
 _SECTOR = 4096
 _AT_ONCE = 1 << 16

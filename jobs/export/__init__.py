@@ -95,13 +95,15 @@ VERIFIED_COLUMNS = (
 RowMask = npt.NDArray[np.bool_]
 
 
-def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask:
-    """Return which rows another engine has changed; columns that it has *dropped* from the table are not compared."""
+def mask_changed_rows(batch: pa.RecordBatch, dropped_columns: frozenset[str]) -> RowMask:
+    """Return which rows another engine has changed; *dropped_columns* are not compared."""
     made = assemble_records(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
     if made.offsets.size:
         rows, (has_other_crc, _) = _some(batch, made.row_numbers), check_crcs(batch, made)
-        changed[made.row_numbers] = has_other_crc | _are_changed(rows, made, dropped) | _inflates_otherwise(rows)
+        changed[made.row_numbers] = (
+            has_other_crc | _are_changed(rows, made, dropped_columns) | _inflates_otherwise(rows)
+        )
     return changed
 
 
@@ -217,7 +219,7 @@ class LogItem:
         self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
-        batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
+        batch, bad = message_batch(group, self.parser, with_body="body" in columns, wants_topic=takes)
         yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
         yield convert_to_table_rows(batch, self.range.base_offset, self.broker).select(columns)
 

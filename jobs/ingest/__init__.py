@@ -157,27 +157,27 @@ class Summary(RatedOutcome):
     tier_queues: int | None = None  # for a tier, the number of its queues
     newest_ms: int | None = None  # store time of the store's newest message in the lake
 
-    def plus_next_run(self, step: "Summary") -> "Summary":
+    def plus_next_run(self, next_run: "Summary") -> "Summary":
         """Return the sum of this run and the next one."""
         return replace(
-            step,
-            run=step.run or self.run,
+            next_run,
+            run=next_run.run or self.run,
             from_offset=self.from_offset,
-            segment_ends=_sum(self.segment_ends, step.segment_ends),
-            messages=self.messages + step.messages,
-            quarantined=self.quarantined + step.quarantined,
-            units=_sum(self.units, step.units),
-            index_entries=self.index_entries + step.index_entries,
-            contradictions=self.contradictions + step.contradictions,
-            gaps=self.gaps + step.gaps,
-            unreadable=list(dict.fromkeys(self.unreadable + step.unreadable)),
-            superseded=step.superseded or self.superseded,
-            notes=list(dict.fromkeys(self.notes + step.notes)),
-            versions=self.versions | step.versions,
-            recovered=self.recovered if step.recovered is None else step.recovered,
-            seconds=_sum(self.seconds, step.seconds),
-            steps=self.steps + step.steps,
-            newest_ms=step.newest_ms or self.newest_ms,
+            segment_ends=_sum(self.segment_ends, next_run.segment_ends),
+            messages=self.messages + next_run.messages,
+            quarantined=self.quarantined + next_run.quarantined,
+            units=_sum(self.units, next_run.units),
+            index_entries=self.index_entries + next_run.index_entries,
+            contradictions=self.contradictions + next_run.contradictions,
+            gaps=self.gaps + next_run.gaps,
+            unreadable=list(dict.fromkeys(self.unreadable + next_run.unreadable)),
+            superseded=next_run.superseded or self.superseded,
+            notes=list(dict.fromkeys(self.notes + next_run.notes)),
+            versions=self.versions | next_run.versions,
+            recovered=self.recovered if next_run.recovered is None else next_run.recovered,
+            seconds=_sum(self.seconds, next_run.seconds),
+            steps=self.steps + next_run.steps,
+            newest_ms=next_run.newest_ms or self.newest_ms,
         )
 
     def add_gap(self, start: int, end: int, why: str) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jobs.console.amounts import count_text
 from jobs.inspect import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
 from jobs.query.store_reader import StoreReader
-from jobs.store.queue_files import QUEUE_KINDS, StoredQueue, detect_storage_features, queue_file_sizes
+from jobs.store.queue_files import QUEUE_KIND_OF_FILE, StoredQueue, detect_storage_features, queue_file_sizes
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import MarkCollector, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
@@ -41,7 +41,9 @@ def inspect_queues(reader: StoreReader, problems: Problems) -> QueuesReport:
         if error is not None:
             raise error
     in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
-    sizes = {QUEUE_KINDS[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KINDS}
+    sizes = {
+        QUEUE_KIND_OF_FILE[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KIND_OF_FILE
+    }
     report = QueuesReport(
         ext_files=len(store.queue_files) - in_files,
         in_rocksdb=database is not None,

@@ -100,7 +100,7 @@ class Commit(NamedTuple):
     removed: tuple[SnapshotFile, ...] = ()
     mode: Literal["append", "overwrite"] = "append"  # the write mode of `deltalake`
 
-    def additions(self) -> list[LogAction]:
+    def log_actions(self) -> list[LogAction]:
         """Return the transactions and the new files as log lines."""
         now = int(time.time() * 1000)
         found: list[LogAction] = [
@@ -505,7 +505,7 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
     }
     actions: list[LogAction] = [
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
-        *new.additions(),
+        *new.log_actions(),
     ]
     log = f"{new.table.name}/_delta_log"
     try:
@@ -540,7 +540,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
             raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
         for app in new.transactions:  # read, so that a commit of the same application is a conflict
             transaction.txnVersion(app)
-        actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
+        actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.log_actions()]
         actions += _removals(transaction, new)
         tags = {"delta.rowTracking.preserved": str(not new.removed).lower(), **new.metadata}
         operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")

@@ -139,18 +139,18 @@ def cache_snapshots() -> Iterator[None]:
         _cached.reset(before)
 
 
-def newest_snapshot(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
-    """Return the newest snapshot of a table from the cache; else it is *opened*."""
+def newest_snapshot(location: str, open_snapshot: Callable[[], DeltaTable]) -> DeltaTable:
+    """Return the newest snapshot of a table from the cache; else call *open_snapshot*."""
     cached = _cached.get()
     if cached is None or not is_local(location):
-        return opened()
+        return open_snapshot()
     table = Path(local_path(location))
     if not (table / _LOG).is_dir():
         raise TableNotFoundError(location)
     snapshot, mark = cached.pop(table, (None, None))
     version = snapshot.version() if snapshot is not None else 0
     if snapshot is None or mark is None or mark != _mark(table, version) or _mark(table, version + 1) is not None:
-        snapshot = opened()
+        snapshot = open_snapshot()
     cached[table] = snapshot, _mark(table, snapshot.version())
     return snapshot
 

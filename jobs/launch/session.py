@@ -76,7 +76,7 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3
     _start_jvm(app_name, spark.prepare_submission(public, s3=s3), secret)
 
 
-def close() -> None:
+def close_cluster_session() -> None:
     """End a cluster's session at the end of a command; a local JVM stays for later ones until its input closes."""
     if not _jvms or _jvms[-1][1].is_local_master:
         return

@@ -162,7 +162,7 @@ class _RangeMessages:
         new = item._replace(positions=item.positions[first:], sizes=item.sizes[first:])
         for records, parser in split_by_release(new, self._rules):
             group = drop_excluded_messages(records, parser, self._selection)
-            batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
+            batch, bad = message_batch(group, parser, with_body=self._selection.with_body, wants_topic=self._chooses)
             checked = add_record_crcs(batch, group, wanted=self._selection.with_body)
             for rows in add_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
@@ -232,7 +232,7 @@ def drop_excluded_messages(records: RawRecords, parser: PropertyParser, selectio
     if not selection.exclude_topics or not records.positions.size:
         return records
     # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
-    messages, _ = message_batch(records, parser, takes=selection.includes)
+    messages, _ = message_batch(records, parser, wants_topic=selection.includes)
     offsets = messages.column("physical_offset").to_numpy()[mask_excluded(messages, selection)]
     stays = ~np.isin(records.positions + records.base_offset, offsets)
     return records._replace(positions=records.positions[stays], sizes=records.sizes[stays])

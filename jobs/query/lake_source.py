@@ -16,12 +16,12 @@ from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.lake_tables import (
-    INDEX_ENTRIES,
-    MESSAGES,
+    INDEX_ENTRIES_NAME,
+    MESSAGES_NAME,
     OWN_ROWS_CONDITION,
-    QUARANTINE,
-    RUNS,
-    SUPERSEDED,
+    QUARANTINE_NAME,
+    RUNS_NAME,
+    SUPERSEDED_NAME,
     LakeStore,
     LakeTables,
     quote_literal,
@@ -99,9 +99,9 @@ class LakeSource(Source):
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, OWN_ROWS_CONDITION)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME, OWN_ROWS_CONDITION)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        rows = self.select_rows("*", MESSAGES, sampled, OWN_ROWS_CONDITION, rest=f"LIMIT {_SAMPLED}")
+        rows = self.select_rows("*", MESSAGES_NAME, sampled, OWN_ROWS_CONDITION, rest=f"LIMIT {_SAMPLED}")
         records = [self._record(row) for row in rows]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
@@ -141,25 +141,25 @@ class LakeSource(Source):
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), OWN_ROWS_CONDITION)
+            rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some), OWN_ROWS_CONDITION)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
                 self.note_incomplete(
-                    f"the table {MESSAGES} lacks {count_text(len(lost), 'message')} that {INDEX_ENTRIES} refers to, "
-                    f"the first at offset {min(lost)}: rows were deleted"
+                    f"the table {MESSAGES_NAME} lacks {count_text(len(lost), 'message')} that "
+                    f"{INDEX_ENTRIES_NAME} refers to, the first at offset {min(lost)}: rows were deleted"
                 )
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
         rows = self.select_rows(
-            "*", MESSAGES, *conditions, OWN_ROWS_CONDITION, rest=f"ORDER BY physical_offset {order} LIMIT 1"
+            "*", MESSAGES_NAME, *conditions, OWN_ROWS_CONDITION, rest=f"ORDER BY physical_offset {order} LIMIT 1"
         )
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, OWN_ROWS_CONDITION))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition, OWN_ROWS_CONDITION))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -174,21 +174,21 @@ class LakeSource(Source):
             raise CorruptData(error.reason, error.offset, self.tables.location) from error
         except KeyError as error:
             reason = (
-                f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten the table "
-                "without it"
+                f"the lake's table {MESSAGES_NAME} has no column {error.args[0]}: another engine has rewritten the "
+                "table without it"
             )
             raise CorruptData(reason) from error
 
     # runs, and the messages that they did not read
 
     def _newest_run(self, *conditions: str) -> list[dict[str, Any]]:
-        return self.select_rows("manifest, detail", RUNS, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
+        return self.select_rows("manifest, detail", RUNS_NAME, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
 
     @cached_property
     def gaps(self) -> list[dict[str, Any]]:
         """The parts of the log that runs could not read, with their runs, oldest first."""
         with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
-        runs = self.select_rows("broker, run, detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
+        runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *with_gaps, rest="ORDER BY run")
         return [{**run, **gap} for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
 
     @cached_property
@@ -205,7 +205,7 @@ class LakeSource(Source):
     @property
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
-        count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE))
+        count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE_NAME))
         return f"the lake's table quarantine has {_ranges(count)}, whose messages cannot be found" if count else None
 
     def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
@@ -213,7 +213,7 @@ class LakeSource(Source):
         found: list[LostPart] = []
         inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
         columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
-        for row in self.select_rows(columns, QUARANTINE, *inside):
+        for row in self.select_rows(columns, QUARANTINE_NAME, *inside):
             if row["places"]:
                 first = f"the first at offset {row['first']} (table quarantine)"
                 why = f"runs found {_ranges(row['places'])} in the log, {first}"
@@ -242,21 +242,21 @@ class LakeSource(Source):
         key, of_topic = quote_literal(wanted.key), (f"topic = {quote_literal(wanted.topic)}", *_window(wanted))
         if wanted.kind is not KeyKind.KEY:
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
-            found = self._newest_first(MESSAGES, f"{column} = {key}", *of_topic)
+            found = self._newest_first(MESSAGES_NAME, f"{column} = {key}", *of_topic)
         elif self._has_index:
             key_hash = index_key_hash(wanted.hashed_text)
-            found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
+            found = self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
                 self.note_once("the lake has no table `index_entries`: searching the keys of every message")
-            found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
+            found = self._newest_first(MESSAGES_NAME, f"array_has(keys, {key})", *of_topic)
         for message in found:
             if wanted.is_kept_by_client(message):
                 yield from [message] * wanted.count_index_entries(message)
 
     @property
     def _has_index(self) -> bool:
-        return not self._through_log and self.tables.has_table(INDEX_ENTRIES)
+        return not self._through_log and self.tables.has_table(INDEX_ENTRIES_NAME)
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
@@ -265,7 +265,7 @@ class LakeSource(Source):
         self._note_left_out(self.note_incomplete, wanted.topic)
         self.note_known_damage()
         key_hash = index_key_hash(wanted.hashed_text)
-        for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
+        for message in self._newest_first(INDEX_ENTRIES_NAME, f"key_hash = {key_hash}", *_window(wanted)):
             yield from [message] * count_entries_with_hash(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
@@ -273,7 +273,7 @@ class LakeSource(Source):
         for start in range(begin, end, _TOGETHER):
             stop = min(start + _TOGETHER, end)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
-            found = self._newest_first(MESSAGES, *_in_queue(topic, queue_id), *numbers)
+            found = self._newest_first(MESSAGES_NAME, *_in_queue(topic, queue_id), *numbers)
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 
@@ -286,7 +286,7 @@ class LakeSource(Source):
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
         self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
-        if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES):
+        if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES_NAME):
             found = self._placed(self._offsets_under(wanted, wanted.key, before))
             yield from ((message.record.physical_offset, message) for message in found)
             return
@@ -295,7 +295,7 @@ class LakeSource(Source):
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
             offsets = self._offsets(
-                MESSAGES, OWN_ROWS_CONDITION, *conditions, *inside, before=before, together=together
+                MESSAGES_NAME, OWN_ROWS_CONDITION, *conditions, *inside, before=before, together=together
             )
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
@@ -309,7 +309,7 @@ class LakeSource(Source):
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
         found = [
             self._offsets(
-                MESSAGES, f"uniq_key = {quote_literal(key)}", OWN_ROWS_CONDITION, *of_topic, *window, before=before
+                MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", OWN_ROWS_CONDITION, *of_topic, *window, before=before
             )
         ]
         if topics:
@@ -320,7 +320,7 @@ class LakeSource(Source):
                 f"key = {quote_literal(key)}",
                 *window,
             )
-            found.append(self._offsets(INDEX_ENTRIES, *entries, before=before))
+            found.append(self._offsets(INDEX_ENTRIES_NAME, *entries, before=before))
         return (offset for offset, _ in groupby(merge(*found, reverse=True)))
 
     def _conditions(self, wanted: ListConditions) -> Iterator[str]:
@@ -335,7 +335,7 @@ class LakeSource(Source):
         if wanted.body_text is not None:
             # Bodies are any bytes: SQL compares their digits, and the caller the bytes of each message that is found.
             digits = quote_literal(wanted.body_text.encode().hex())
-            inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
+            inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES_NAME}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
             # Bodies that no run has decompressed are decompressed by the caller.
             packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
@@ -344,7 +344,9 @@ class LakeSource(Source):
     def _lower_bounds(self, high: int) -> Iterator[int]:
         """Yield descending offsets that divide the messages before *high* into parts of increasing size."""
         files = [
-            file for file in self.tables.list_files(MESSAGES, "physical_offset") if file.low is None or file.low < high
+            file
+            for file in self.tables.list_files(MESSAGES_NAME, "physical_offset")
+            if file.low is None or file.low < high
         ]
         wanted, rows = _FIRST_ROWS, 0
         for file, following in pairwise(files):
@@ -361,7 +363,7 @@ class LakeSource(Source):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         self._note_left_out(self.note_incomplete, topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
-        row = self.select_rows(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
+        row = self.select_rows(columns, MESSAGES_NAME, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
     def complete_queues(self, topic: str) -> None:
@@ -369,10 +371,10 @@ class LakeSource(Source):
         del topic
         self.note_known_damage()
 
-    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
-        conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
-        found = self.select_rows("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
-        return number if found is None else int(found)
+    def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {queue_offset}")
+        found = self.select_rows("min(queue_offset) AS number", MESSAGES_NAME, *conditions)[0]["number"]
+        return queue_offset if found is None else int(found)
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         message = self.by_queue_offset(topic, queue_id, queue_offset)
@@ -398,7 +400,7 @@ class LakeSource(Source):
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
         rows = self.select_rows(
-            "DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS_CONDITION
+            "DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS_CONDITION
         )
         if not rows:
             self._note_left_out(self.note_incomplete)
@@ -414,7 +416,7 @@ class LakeSource(Source):
         quoted = quote_literal(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
-        places = self.select_rows("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
+        places = self.select_rows("store_timestamp, physical_offset", MESSAGES_NAME, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
             at, time = message.record.physical_offset, message.record.store_timestamp
             for kind in KeyKind:
@@ -429,7 +431,7 @@ class LakeSource(Source):
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
         columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
-        before = self.select_rows(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
+        before = self.select_rows(columns, MESSAGES_NAME, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
         if physical_offset < covered.first_offset or not before:
             sentence = f"offset {physical_offset:,} is not in the lake, which begins at offset {covered.first_offset:,}"
@@ -448,7 +450,7 @@ class LakeSource(Source):
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, body_text=None)
         return int(
-            self.select_rows("count(*) AS messages", MESSAGES, OWN_ROWS_CONDITION, *self._conditions(counted))[0][
+            self.select_rows("count(*) AS messages", MESSAGES_NAME, OWN_ROWS_CONDITION, *self._conditions(counted))[0][
                 "messages"
             ]
         )
@@ -462,7 +464,7 @@ class LakeSource(Source):
         row = self.select_rows(
             "min(physical_offset) AS first, max(physical_offset + total_size) AS last, "
             "min(store_timestamp) AS oldest, max(store_timestamp) AS newest",
-            MESSAGES,
+            MESSAGES_NAME,
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
 
@@ -478,17 +480,17 @@ class LakeSource(Source):
         same_id = f"uniq_key = {quote_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
             elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store.store_id)}"
-            found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
+            found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES_NAME} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
             if others:
                 self.note_once(
                     f"other stores of the lake have copies of this message: {others}; pass --broker to query them"
                 )
-        yield from self._newest_first(MESSAGES, same_id)
+        yield from self._newest_first(MESSAGES_NAME, same_id)
         yield from self.select_superseded(same_id)
 
     def origin_of(self, message: Message) -> FactOrigin:
-        return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
+        return self._origin(MESSAGES_NAME if message.superseded_by_run is None else SUPERSEDED_NAME)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the rows of consume_queue that point to a message, including those with an unexpected tags code."""
@@ -511,12 +513,12 @@ class LakeSource(Source):
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
-        if not self.tables.has_table(INDEX_ENTRIES):
+        if not self.tables.has_table(INDEX_ENTRIES_NAME):
             return [KeyFact(key.kind.value, key.key, PointerCheck.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
         of_keys = sql_in_condition("key_hash", hashes.values())
-        rows = self.select_rows("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
-        found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES)
+        rows = self.select_rows("DISTINCT key_hash", INDEX_ENTRIES_NAME, of_keys, at) if hashes else []
+        found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES_NAME)
         return [
             KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=key_hash in found), origin)
             for key, key_hash in hashes.items()
@@ -545,7 +547,7 @@ class LakeSource(Source):
         return None if run is None else Sentence(template, run=run)
 
     def list_unknown_facts(self) -> list[Sentence]:
-        missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has_table(name)]
+        missing = [name for name in (_QUEUES, INDEX_ENTRIES_NAME, _PROGRESS) if not self.tables.has_table(name)]
         sentences = [Sentence("the lake has no table `{name}`", name=name) for name in missing]
         return [*sentences, Sentence("a lake does not show when retention deletes a record from the broker's store")]
 

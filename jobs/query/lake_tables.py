@@ -33,11 +33,11 @@ from rmq_formats.arrow import MESSAGE_SCHEMA, type_without_dictionary
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
-MESSAGES = "messages"
-INDEX_ENTRIES = "index_entries"
-QUARANTINE = "quarantine"
-SUPERSEDED = "superseded_messages"
-RUNS = "runs"
+MESSAGES_NAME = "messages"
+INDEX_ENTRIES_NAME = "index_entries"
+QUARANTINE_NAME = "quarantine"
+SUPERSEDED_NAME = "superseded_messages"
+RUNS_NAME = "runs"
 # Every table except messages, and except dead_letters, which is also a view. Importing the tables would load the
 # compiler.
 TABLES_EXCEPT_MESSAGES = (
@@ -94,8 +94,8 @@ class LakeTables:
         self._folders: dict[str, str] = {}  # the folders of the opened tables, below the lake
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
         self._values: dict[str, list[Any]] = {}
-        if not self.has_table(MESSAGES):
-            raise NotAStore(f"not a lake: it has no table `{MESSAGES}`", None, self.location)
+        if not self.has_table(MESSAGES_NAME):
+            raise NotAStore(f"not a lake: it has no table `{MESSAGES_NAME}`", None, self.location)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
         """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
@@ -107,7 +107,7 @@ class LakeTables:
         except TableNotFoundError:
             self._opened[name] = None
             return None
-        if name == MESSAGES:
+        if name == MESSAGES_NAME:
             ours = Schema.from_arrow(
                 pa.schema([field.with_type(type_without_dictionary(field.type)) for field in MESSAGE_SCHEMA])
             )
@@ -115,7 +115,7 @@ class LakeTables:
             for field in table.schema().fields:  # with another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
                     reason = f"has a different type for the column {field.name}: another engine has rewritten the table"
-                    raise OSError(f"the lake's table {MESSAGES} {reason}")
+                    raise OSError(f"the lake's table {MESSAGES_NAME} {reason}")
         # The engine would also read a file that a crafted log names.
         files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
         refuse_files_elsewhere(table, files.column("path").to_pylist())
@@ -135,7 +135,7 @@ class LakeTables:
     @cached_property
     def stores(self) -> Sequence[LakeStore]:
         """The stores that have messages, by their labels."""
-        columns, files = LakeStore._fields, self._actions(MESSAGES)
+        columns, files = LakeStore._fields, self._actions(MESSAGES_NAME)
         of_one = [
             row
             for row in files
@@ -145,7 +145,7 @@ class LakeTables:
         found = {LakeStore(row["min.broker"], row["min.store_id"]) for row in of_one}
         if len(of_one) < len(files):  # a file of several stores, or one without statistics
             rows = self.rows(
-                f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES} "  # noqa: S608 - a name of ours
+                f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES_NAME} "  # noqa: S608 - a name of ours
                 "WHERE total_size IS NOT NULL AND store_id IS NOT NULL"  # a row without it belongs to no store
             )
             found = {LakeStore(row["broker"], row["store_id"]) for row in rows}
@@ -181,7 +181,7 @@ class LakeTables:
     @cached_property
     def tables_and_views_of_runs(self) -> Mapping[str, tuple[str, str]]:
         """The tables and views that runs make, as `listed` has them."""
-        found = {name: ("table", "") for name in (MESSAGES, *TABLES_EXCEPT_MESSAGES) if self.has_table(name)}
+        found = {name: ("table", "") for name in (MESSAGES_NAME, *TABLES_EXCEPT_MESSAGES) if self.has_table(name)}
         return found | {name: ("view", row) for name, row in self.view_descriptions.items()}
 
     @cached_property
@@ -220,7 +220,7 @@ class LakeTables:
 
     def distinct_values(self, column: str, condition: str) -> Sequence[Any]:
         """Return the distinct values of a column of messages; the column is read once."""
-        sql = f"SELECT DISTINCT {column} FROM {MESSAGES} WHERE {condition}"  # noqa: S608 - quoted
+        sql = f"SELECT DISTINCT {column} FROM {MESSAGES_NAME} WHERE {condition}"  # noqa: S608 - quoted
         if sql not in self._values:
             self._values[sql] = [row[column] for row in self.rows(sql)]
         return self._values[sql]

@@ -265,8 +265,8 @@ class Source(Protocol):
     def complete_queues(self, topic: str) -> None:
         """Complete a topic's queues from the log, or note why they may be incomplete."""
 
-    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
-        """Return the next queue offset that may have a message; the given one if there is none."""
+    def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the next queue offset that may have a message; *queue_offset* itself if there is none."""
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message."""

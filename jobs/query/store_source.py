@@ -387,13 +387,13 @@ class StoreSource(Source):
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if holds else None
 
-    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
+    def next_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
         queue = self._queue(topic, queue_id)
-        if queue is not None and queue.first_unit_number <= number < queue.find_written_end():
-            return number
+        if queue is not None and queue.first_unit_number <= queue_offset < queue.find_written_end():
+            return queue_offset
         logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
-        at = bisect_left(logged.firsts, number) if logged is not None else 0
-        return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
+        at = bisect_left(logged.firsts, queue_offset) if logged is not None else 0
+        return logged.firsts[at] if logged is not None and at < len(logged.firsts) else queue_offset
 
     def read_unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         queue = self._queue(topic, queue_id)

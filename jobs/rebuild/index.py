@@ -34,8 +34,8 @@ from jobs.products.index.file_builder import (
     NO_RECORDED_NAMES,
     BrokerIndexFile,
     BuildTask,
-    BuiltFile,
     BuiltFileKind,
+    BuiltIndexFile,
     IndexRecipe,
     RecordedNames,
     build_file,
@@ -91,7 +91,7 @@ class IndexRebuildSummary(RatedOutcome):
     key_count: int
     records: int
     damaged_bytes: int
-    files: list[BuiltFile] = field(default_factory=list)
+    files: list[BuiltIndexFile] = field(default_factory=list)
     survivors: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
@@ -345,8 +345,8 @@ class IndexRebuildPlanner:
         )
 
     def keep_proven(
-        self, built: Sequence[tuple[BuildTask, BuiltFile]], directory: str
-    ) -> list[tuple[BuildTask, BuiltFile]]:
+        self, built: Sequence[tuple[BuildTask, BuiltIndexFile]], directory: str
+    ) -> list[tuple[BuildTask, BuiltIndexFile]]:
         """Return the new files that are proven or accepted, deleting others; one fault must explain a wrong file."""
         wrong = {one.name: one for one in self.explanation.files}
         moved = set()
@@ -397,7 +397,7 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
         yield f"keys of lost messages past the end of the log; these files still have their entries: {', '.join(ahead)}"
 
 
-def _compare_with_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> tuple[bool, str]:
+def _compare_with_store(built: BuiltIndexFile, files: Sequence[BrokerIndexFile], store: Store) -> tuple[bool, str]:
     """
     Return whether the store has a file with the same bytes, and the name of a file that begins with the same message.
 
@@ -412,7 +412,7 @@ def _compare_with_store(built: BuiltFile, files: Sequence[BrokerIndexFile], stor
     return False, alike[0].name if alike else ""
 
 
-def _with_proof(file: BuiltFile, doubt: str, own: str, equal: int, *, is_equal: bool) -> BuiltFile:
+def _with_proof(file: BuiltIndexFile, doubt: str, own: str, equal: int, *, is_equal: bool) -> BuiltIndexFile:
     proven, proof = is_equal, doubt or "no file of the store was compared"
     if is_equal:
         proof = f"identical to the store's own file {own}, byte for byte"

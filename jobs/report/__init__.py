@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.console.amounts import round_duration_text, time_text
+from jobs.console.amounts import round_duration_text, utc_time_text
 from jobs.console.lines import printable
 from jobs.console.result import Result, Severity
 from jobs.storage.local import explaining_full_disk
@@ -163,7 +163,7 @@ def template_environment(*packages: str) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number_text, "duration": round_duration_text, "moment": time_text}
+    made.filters |= {"number": number_text, "duration": round_duration_text, "moment": utc_time_text}
     made.globals |= {"severities": frozenset(severity.value for severity in Severity)}
     return made
 

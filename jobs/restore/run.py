@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs.console.amounts import count_text, time_text
+from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
@@ -128,7 +128,7 @@ class RestoreSummary(RatedOutcome):
     @property
     def as_of(self) -> str:
         """The store time of the newest restored message."""
-        return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "an unknown time"
+        return utc_time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "an unknown time"
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -166,16 +166,16 @@ class RestoreSummary(RatedOutcome):
         yield from (f"  CHANGED {offset:,}: another engine changed this row" for offset in self.changed)
 
 
-def find_store(lake: Lake, broker: str | None) -> KnownStore:
+def find_store(lake: Lake, label_or_id: str | None) -> KnownStore:
     """Return the store with a label or an ID; if the lake has only one store, no name is needed."""
     every = list_known_broker_stores(lake)
-    found = [known for known in every if broker is None or broker in (known.broker, known.store_id)]
+    found = [known for known in every if label_or_id is None or label_or_id in (known.broker, known.store_id)]
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
         raise NothingToRestoreError(
-            f"this lake has no store {broker!r}; its stores: {names}" if broker else "this lake is empty"
+            f"this lake has no store {label_or_id!r}; its stores: {names}" if label_or_id else "this lake is empty"
         )
     raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 

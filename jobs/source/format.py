@@ -154,7 +154,7 @@ def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
         for group, parser in split_by_release(item, writer.rules):
-            batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.topic_filter)
+            batch, bad = message_batch(group, parser, with_body=with_body, wants_topic=selection.topic_filter)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
             if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_READ_BOUNDS:

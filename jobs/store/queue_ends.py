@@ -54,12 +54,13 @@ def probe_queue_ends(
     store: Store,
     watermarks: Mapping[QueueName, int] | None = None,
     from_offset: int = 0,
-    takes: Callable[[str], bool] | None = None,
+    wants_topic: Callable[[str], bool] | None = None,
 ) -> QueueEnds:
     """
     Probe every queue twice; a store that was shut down properly was dispatched to its end.
 
-    Earlier runs processed every unit before *from_offset*, up to the *watermarks*. *takes* selects topics: other queues
+    Earlier runs processed every unit before *from_offset*, up to the *watermarks*. *wants_topic* selects topics: other
+    queues
     only show how far the log was dispatched.
     """
     known = watermarks or {}
@@ -70,7 +71,7 @@ def probe_queue_ends(
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store))
-    queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
+    queues = [queue for queue in queues if wants_topic is None or wants_topic(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]
     else:

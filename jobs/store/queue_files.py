@@ -30,7 +30,7 @@ from rmq_formats.consumequeue.dispatch import (
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
-QUEUE_KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
+QUEUE_KIND_OF_FILE = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
@@ -269,8 +269,8 @@ def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb:
     for stored in queue_files:
         about = stored.facts
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
-        if about.kind in QUEUE_KINDS:
-            name = QueueName(QUEUE_KINDS[about.kind], about.topic or "", about.queue_id or 0)
+        if about.kind in QUEUE_KIND_OF_FILE:
+            name = QueueName(QUEUE_KIND_OF_FILE[about.kind], about.topic or "", about.queue_id or 0)
             files.setdefault(name, []).append(file)
         else:
             extensions.setdefault((about.topic or "", about.queue_id or 0), []).append(file)
@@ -324,7 +324,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     size. A length that its own name or the next one contradicts has no vote. A size that is not a multiple of a unit
     loses against one that is.
     """
-    unit = QUEUE_KINDS[kind].layout.size if kind in QUEUE_KINDS else 1
+    unit = QUEUE_KIND_OF_FILE[kind].layout.size if kind in QUEUE_KIND_OF_FILE else 1
     votes: Counter[int] = Counter()
     for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
         of_queue = list(group)

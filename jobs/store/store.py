@@ -415,6 +415,6 @@ def read_index_header(file: StoredFile, store: Store) -> IndexHeader | None:
         return None
 
 
-def lazy_reader(opened: Callable[[str], Reader], location: str) -> Read:
+def lazy_reader(open_file: Callable[[str], Reader], location: str) -> Read:
     """Return a function that reads a file, and opens it at the first call."""
-    return lambda position, length: opened(location).read(position, length)
+    return lambda position, length: open_file(location).read(position, length)

@@ -44,7 +44,7 @@ from jobs.typed.typings import (
     find_lost_file,
     prepare_typing,
     read_newest_typing,
-    remaining_changes,
+    without_committed_changes,
 )
 from rmq_formats.errors import NotAStore
 
@@ -120,7 +120,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
         snapshot = _messages(lake)
         recovered = None
         if before.number:
-            left = remaining_changes(lake, before)
+            left = without_committed_changes(lake, before)
             lost = find_lost_file(lake, left)
             if lost is None:
                 commit_typing(lake, left)

@@ -172,7 +172,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
             commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
 
 
-def remaining_changes(lake: Lake, typing: Typing) -> Typing:
+def without_committed_changes(lake: Lake, typing: Typing) -> Typing:
     """Return a typing with only the changes that are not committed yet."""
     changes = (
         one

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jobs.console.amounts import count_text, time_text
+from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis.findings import (
     AHEAD_OF_LOG,
     CHECKPOINT_INDEX_TIME,
@@ -109,7 +109,7 @@ class IndexVerification:
         conf, checkpoint = self._wanted.conf, read_checkpoint(store)
         time = 0 if checkpoint is None else checkpoint.index_timestamp
         if time > 0:
-            expected = f"files up to store time {time_text(time)}, according to the checkpoint"
+            expected = f"files up to store time {utc_time_text(time)}, according to the checkpoint"
         elif not conf.makes_index_files:
             return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
         elif conf.is_given and not self._sure_keys(workers, store, ranges):

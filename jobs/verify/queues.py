@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.console.amounts import count_text, time_text
+from jobs.console.amounts import count_text, utc_time_text
 from jobs.diagnosis.findings import (
     CONSUMER_PAST_QUEUE_END,
     DAMAGED_CONFIGURATION,
@@ -48,7 +48,7 @@ from jobs.store.chain import (
     watermark,
 )
 from jobs.store.queue_files import (
-    QUEUE_KINDS,
+    QUEUE_KIND_OF_FILE,
     QueueFile,
     StoredQueue,
     detect_storage_features,
@@ -102,7 +102,8 @@ _CAUSES = {
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
-    DifferenceKind.DROPPED: "the broker dropped the record silently, because its queue offset is below the queue's end",
+    DifferenceKind.DROPPED_RECORD: "the broker dropped the record silently, because its queue offset is below the "
+    "queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted topic",
     DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
@@ -311,7 +312,7 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
     if detect_storage_features(store).queue_database is None:
-        noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
+        noted = f"queues up to store time {utc_time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
         place = "consumequeue", None, "files"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)
 
@@ -342,10 +343,12 @@ def _folder(path: str, queues: Sequence[Finding], counts: Mapping[str, int]) -> 
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
     queues = [queue for queue in queues if not queue.in_rocksdb]
-    usual = {QUEUE_KINDS[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KINDS}
+    usual = {
+        QUEUE_KIND_OF_FILE[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KIND_OF_FILE
+    }
     for kind, sizes in undecided_queue_file_sizes(store).items():
         found = ", ".join(map(str, sizes))
-        folder = QUEUE_KINDS[kind].value if kind in QUEUE_KINDS else kind.value
+        folder = QUEUE_KIND_OF_FILE[kind].value if kind in QUEUE_KIND_OF_FILE else kind.value
         values = "sizes", found, "one size for all files", _UNDECIDED_SIZE
         yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, *values, is_undecided=True)
     for queue in queues:

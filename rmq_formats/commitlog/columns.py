@@ -22,7 +22,7 @@ from rmq_formats.commitlog.fill import Column, DistinctTexts, Properties, Proper
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.errors import LimitExceeded
+from rmq_formats.errors import SizeLimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.kernels.text import PROPERTY_PARSER_CODES, TextTable, find_or_add_text, new_text_table
 from rmq_formats.properties import PropertyParser
@@ -45,16 +45,20 @@ _TRANSACTION_SHIFT = 2
 
 
 def message_batch(
-    records: RawRecords, parser: PropertyParser, *, with_body: bool = True, takes: Callable[[str], bool] | None = None
+    records: RawRecords,
+    parser: PropertyParser,
+    *,
+    with_body: bool = True,
+    wants_topic: Callable[[str], bool] | None = None,
 ) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """
     Return the records as rows of `MESSAGE_SCHEMA`, and the records that are left out because their body's CRC is wrong.
 
-    With *takes*, only records of topics that it accepts; it is called once for each topic. Without *with_body*, bodies
-    are checked, and then NULL.
+    With *wants_topic*, only records of topics that it accepts; it is called once for each topic. Without *with_body*,
+    bodies are checked, and then NULL.
     """
     buffer = records.buffer
-    positions = records.positions if takes is None else _selected(records, takes)
+    positions = records.positions if wants_topic is None else _selected(records, wants_topic)
     out, distinct, rows = _filled(buffer, positions, PROPERTY_PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
@@ -87,7 +91,7 @@ def _filled(
     bodies, topics, properties = fill.sum_part_sizes(buffer, positions)
     if max(bodies, _GROWTH * properties) > _LARGEST:
         found = f"{bodies} bytes of bodies and {properties} of properties"
-        raise LimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
+        raise SizeLimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
     bodies = bodies if with_body else 0
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
@@ -103,7 +107,7 @@ def _filled(
             spare = (_GROWTH - 1) * properties
 
 
-def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
+def _selected(records: RawRecords, wants_topic: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
     _, topics, _ = fill.sum_part_sizes(buffer, positions)
@@ -115,7 +119,7 @@ def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
         if fill.fill_topics(buffer, positions, 0, count, texts, scratch, numbers, raw) == fill.DONE:
             break
         slots, heap_size = _MORE * slots, _MORE * heap_size
-    wanted = np.array([takes(topic) for topic in _texts(texts).to_pylist()], np.bool_)
+    wanted = np.array([wants_topic(topic) for topic in _texts(texts).to_pylist()], np.bool_)
     return positions[wanted[numbers]] if count else positions
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.body import decode_body
-from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
+from rmq_formats.errors import CorruptData, SizeLimitExceeded, UnsupportedFormat
 from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces
 from rmq_formats.trace_columns import decode_trace_bodies
 from tests.golden import StoreOf, golden_stores
@@ -61,7 +61,7 @@ def test_the_size_limit_of_bodies_is_inclusive(codec: str, sys_flag: int, size: 
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     stream = _stream(body, codec)
     assert decode_body(stream, sys_flag, limit=size) == body
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(SizeLimitExceeded):
         decode_body(stream, sys_flag, limit=size - 1)
 
 

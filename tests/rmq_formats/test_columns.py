@@ -18,7 +18,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.errors import CorruptData, LimitExceeded
+from rmq_formats.errors import CorruptData, SizeLimitExceeded
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import PropertyParser, parse_properties, split_keys
 from tests.golden import GOLDEN, StoreOf
@@ -148,18 +148,18 @@ def test_records_with_a_wrong_body_crc_have_no_row(with_body: bool) -> None:
 def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
     asked: list[str] = []
 
-    def takes(topic: str) -> bool:
+    def wants_topic(topic: str) -> bool:
         asked.append(topic)
         return topic != "b"
 
-    rows = rows_of(some, takes=takes)
+    rows = rows_of(some, wants_topic=wants_topic)
     assert [row["topic"] for row in rows] == [record.topic for record in some if record.topic != "b"]
     assert sorted(asked) == sorted({record.topic for record in some})
 
 
 def test_topics_can_be_selected_among_thousands() -> None:
     some = [a_record(topic=f"topic-{i}") for i in range(2500)]
-    assert [row["topic"] for row in rows_of(some, takes=lambda topic: topic.endswith("99"))] == [
+    assert [row["topic"] for row in rows_of(some, wants_topic=lambda topic: topic.endswith("99"))] == [
         f"topic-{i}" for i in range(99, 2500, 100)
     ]
 
@@ -212,7 +212,7 @@ def test_malformed_text_may_grow_when_it_is_replaced() -> None:
 
 def test_more_bytes_than_arrow_offsets_allow_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_formats.commitlog.columns._LARGEST", 99)
-    with pytest.raises(LimitExceeded, match="100 bytes of bodies"):
+    with pytest.raises(SizeLimitExceeded, match="100 bytes of bodies"):
         message_batch(grouped([a_record(b"x" * 100)]), PropertyParser.SCAN)
 
 

@@ -10,7 +10,7 @@ from subprocess import run
 import pytest
 
 import rmq_formats
-from rmq_formats.errors import CorruptData, FormatError, LimitExceeded, NeedMoreData, NotAStore, UnsupportedFormat
+from rmq_formats.errors import CorruptData, FormatError, NeedMoreData, NotAStore, SizeLimitExceeded, UnsupportedFormat
 from rmq_formats.layout import Content, make_block_reader
 
 ROOT = Path(rmq_formats.__file__).parents[1]
@@ -49,7 +49,7 @@ def test_scalar_names_need_only_the_standard_library() -> None:
     assert answer.stderr == ""
 
 
-KINDS = (NeedMoreData, CorruptData, LimitExceeded, UnsupportedFormat, NotAStore)
+KINDS = (NeedMoreData, CorruptData, SizeLimitExceeded, UnsupportedFormat, NotAStore)
 
 
 @pytest.mark.parametrize("kind", KINDS)

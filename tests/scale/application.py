@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from jobs.command import cli
 from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.launch.session import close, spark_session
+from jobs.launch.session import close_cluster_session, spark_session
 from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.store.ranges import Range
 from jobs.store.spark_workers import SparkWorkers
@@ -116,5 +116,5 @@ _STEPS: dict[str, Callable[..., Any]] = {
 
 if __name__ == "__main__":
     results = [_STEPS[name](*arguments) for name, arguments in json.loads(sys.argv[1])]
-    close()
+    close_cluster_session()
     print(json.dumps(results))

@@ -139,7 +139,7 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEnt
                 note(first, entries.view(PACKED_KEY), None)
 
 
-class BuiltFile(NamedTuple):
+class BuiltIndexFile(NamedTuple):
     """A file that a task has written, as seen by the task, and whether its bytes are proven to be the broker's."""
 
     name: str
@@ -172,7 +172,7 @@ class BuildTask(NamedTuple):
     replaces: tuple[str, ...] = ()  # files in the store that this file replaces
 
 
-def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFile:
+def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltIndexFile:
     """
     Write a file into *directory* atomically; a second attempt replaces it by the same file.
 
@@ -191,7 +191,7 @@ def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFil
     return built._replace(state=None)
 
 
-def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
+def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltIndexFile:
     size, attempt = work.recipe.geometry.file_size, begun_in / f".attempt-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -212,13 +212,13 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
         attempt.unlink(missing_ok=True)
     flush_directory(directory)
     recipe = work.recipe
-    return BuiltFile(
+    return BuiltIndexFile(
         work.name, work.kind, size, digest, header, work.first_key, recipe.entry_count, len(recipe.parts),
         gethostname(), state,
     )  # fmt: skip
 
 
-def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
+def check_built_file(built: BuiltIndexFile, directory: str, options: Mapping[str, str]) -> None:
     """Read a task's file on the driver; raise `OSError` if it differs from the task's result."""
     location = join_location(directory, built.name)
     is_here = built.state is not None and built.host == gethostname()

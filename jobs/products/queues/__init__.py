@@ -40,7 +40,7 @@ class DifferenceKind(StrEnum):
     BLANK_OF_LOST = "blank_of_lost_record"  # a repair leaves out what the log has lost
     CORRUPT = "corrupt_unit"
     RESTARTED = "queue_restarted"
-    DROPPED = "dropped_record"
+    DROPPED_RECORD = "dropped_record"
     # Messages from before a queue restarted at 0.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
     QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
@@ -58,7 +58,7 @@ WRONG_POSITION_KINDS = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
 KINDS_WITHOUT_QUEUE_FAULT = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.DELETED_OR_LOST_QUEUE}
 # A record has no unit.
 MISSING_UNIT_KINDS = {
-    DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
+    DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED_RECORD,
     DifferenceKind.QUEUE_LOST,
 }  # fmt: skip
 # A unit points to a record, but differs from the unit that the record requires.

@@ -101,7 +101,7 @@ class _Settling:
         some = units[chosen]
         if some.size and not is_of_deleted_file(some).all():
             positions = start + np.flatnonzero(chosen)
-            block = make_row_block(self._name, some, UnitStatus.EXPIRED, positions=positions)
+            block = make_row_block(self._name, some, UnitStatus.EXPIRED, stored_positions=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
 
     def _explain(self, unit: UnmatchedUnit) -> None:
@@ -274,7 +274,7 @@ class _Settling:
             or not read_stored_units(self._queue, position, position + 1)["size"][0]
         ):
             return DifferenceKind.MISSING
-        return DifferenceKind.DROPPED
+        return DifferenceKind.DROPPED_RECORD
 
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
@@ -321,7 +321,7 @@ class _Settling:
         record: RecordFields | None = None,
     ) -> None:
         if self._with_rows:
-            block = make_row_block(self._name, unit.stored, status, positions=np.array([unit.position]))
+            block = make_row_block(self._name, unit.stored, status, stored_positions=np.array([unit.position]))
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))

@@ -65,9 +65,9 @@ def _leave_out(run: Run, state: State | None, error: FormatError) -> FinishedPro
 
 
 def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
-    takes = run.selection.topic_filter
+    wants_topic = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
-    seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
+    seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, wants_topic)
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; records that were dispatched stay so.
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))

@@ -50,21 +50,22 @@ def make_row_block(
     name: QueueName,
     units: Units,
     status: UnitStatus,
-    tags: NDArray[np.int32] | None = None,
-    positions: NDArray[np.int64] | None = None,
+    tag_numbers: NDArray[np.int32] | None = None,
+    stored_positions: NDArray[np.int64] | None = None,
 ) -> RowBlock:
-    """Return rows for expected units; for stored ones (at *positions*), without the fields of records."""
-    is_batch, is_stored = name.kind is QueueKind.BATCH, positions is not None
+    """Return rows for expected units; for stored ones (at *stored_positions*), without the fields of records."""
+    is_batch, is_stored = name.kind is QueueKind.BATCH, stored_positions is not None
+    offsets = units["queue_offset"] if stored_positions is None else stored_positions
     return RowBlock(
         name,
-        units["base_offset"] if is_batch and is_stored else units["queue_offset"] if positions is None else positions,
+        units["base_offset"] if is_batch and is_stored else offsets,
         units["physical_offset"],
         units["size"],
         units["tags_code"],
         units["batch_count"] if is_batch else None,
         status,
         None if is_stored else units["store_timestamp"],
-        tags,
+        tag_numbers,
     )
 
 

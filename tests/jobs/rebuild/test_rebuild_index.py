@@ -23,8 +23,8 @@ from jobs.products.index.explanation import ExplainedFile, Explanation, FileVerd
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     BuildTask,
-    BuiltFile,
     BuiltFileKind,
+    BuiltIndexFile,
     build_blocks,
     check_built_file,
     file_name_for_time,
@@ -260,7 +260,7 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
 def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
-    built = BuiltFile(
+    built = BuiltIndexFile(
         path.name, BuiltFileKind.FULL, 840, "00", IndexHeader(), 0, 0, 1, "worker-7", FileState(1, 2, 840, 3)
     )
     with pytest.raises(OSError, match="written on worker-7, but not accessible here"):

@@ -102,7 +102,7 @@ def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
             with suppress(KeyboardInterrupt):
                 typed(tmp_path, both)
     lake = Lake(str(tmp_path / "lake"))
-    left = typings.remaining_changes(lake, typings.read_newest_typing(lake))
+    left = typings.without_committed_changes(lake, typings.read_newest_typing(lake))
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 
