@@ -1,4 +1,4 @@
-"""An answer from a store that has lost a file is complete, or says what is missing; the cases are generated."""
+"""An answer from a store without some files is complete or reports what is missing; the cases are generated."""
 
 import shlex
 import shutil
@@ -55,14 +55,14 @@ def _questions(source: StoreSource, random: Random) -> Iterator[partial[Answer]]
         yield partial(lookups.by_offset, topic=topic, queue_id=record.queue_id, queue_offset=record.queue_offset)
 
 
-def _lose(store: Path, kind: str, place: str, random: Random) -> Path:
-    """Delete a file: of the log or the index, or of the queue that has the most of them."""
+def _delete_file(store: Path, kind: str, place: str, random: Random) -> Path:
+    """Delete a file of the log or the index, or of the queue with the most files."""
     folders = {path.parent for path in (store / kind).rglob("*") if path.is_file()}
     most = max(sum(1 for _ in folder.iterdir()) for folder in folders)
     folder = random.choice(sorted(one for one in folders if sum(1 for _ in one.iterdir()) == most))
     files = sorted(folder.iterdir())
     if kind == "commitlog":
-        files = [file for file in files if any(file.read_bytes())]  # a broker makes the next file before it needs it
+        files = [file for file in files if any(file.read_bytes())]  # a broker preallocates the next file
     lost = {"first": files[0], "last": files[-1]}.get(place) or files[len(files) // 2]
     lost.unlink()
     return lost
@@ -80,7 +80,7 @@ def test_an_answer_is_complete_or_names_the_missing_part(
 ) -> None:
     random = Random(f"{name} {kind} {place}")
     damaged = shutil.copytree(golden(name), tmp_path / "store")
-    lost = _lose(damaged, kind, place, random)
+    lost = _delete_file(damaged, kind, place, random)
     with ExitStack() as stack:
         whole = _opened(stack, golden(name))
         for question in {str(one): one for one in _questions(whole, random)}.values():
@@ -96,7 +96,7 @@ def test_an_answer_is_complete_or_names_the_missing_part(
 
 @pytest.mark.parametrize("at", [4, 89])  # magic code, body
 def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: Path, tmp_path: Path) -> None:
-    """It reads as a record that the broker is still writing."""
+    """The record looks like one that a broker is still writing."""
     last = list_segments(store)[-1]
     newest = max(record.physical_offset for record, _ in read_records([last]))
     flip(last, newest - int(last.name) + at)
@@ -104,7 +104,7 @@ def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, store: 
 
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
-    """Require that who reads the log alone names what it has lost; other losses leave these answers whole."""
+    """Require that commands that read only the log report its losses, and are complete after other losses."""
     assert bool(plan_export(ExportRequest(Place(store=str(store))), {}).gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
@@ -115,17 +115,17 @@ def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
             assert RocketmqReader(ReadOptions.parse({**path, **options})).partitions()
         for available_now in (False, True):
             with pytest.raises(DataLossError) if is_lost else nullcontext():
-                assert _streamed(
+                assert _read_stream(
                     RocketmqStreamReader(ReadOptions.parse({**path, **options})), available_now=available_now
                 )
     lenient = ReadOptions.parse({**path, "failOnDataLoss": "false"})
-    assert _streamed(RocketmqStreamReader(lenient)) == read_offsets(
+    assert _read_stream(RocketmqStreamReader(lenient)) == read_offsets(
         RocketmqReader(lenient), RocketmqReader(lenient).partitions()
     )
 
 
-def _streamed(reader: RocketmqStreamReader, *, available_now: bool = False) -> list[int]:
-    """Return the offsets of all batches of a stream, to where nothing is new; Spark prepares that trigger first."""
+def _read_stream(reader: RocketmqStreamReader, *, available_now: bool = False) -> list[int]:
+    """Return the offsets of all batches until nothing is new; *available_now* prepares that trigger like Spark."""
     if available_now:
         reader.prepareForTriggerAvailableNow()
     start, found = reader.initialOffset(), list[int]()
@@ -151,7 +151,7 @@ def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Sto
 def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The transcript of topics has the answers of all commands."""
+    """The transcript of topics shows the answers of all commands."""
     store, lake = golden("b533-base"), tmp_path / "lake"
     for selection in (Selection(topics=("T1", "T2")), Selection(exclude_topics=("T2",)), Selection()):
         ingest_store(store, lake, selection=selection, change_topics=True)
@@ -164,25 +164,25 @@ def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
 def test_selected_topics_are_known_without_a_manifest_and_a_lost_one_does_not_stop_answers(
     tmp_path: Path, golden: StoreOf
 ) -> None:
-    """A first manifest of a large log has tens of megabytes. Rows of earlier versions name nothing but the manifest."""
+    """The first manifest of a large log may have tens of megabytes. Rows of earlier versions name only the manifest."""
     lake = tmp_path / "lake"
     ingest_store(golden("b533-base"), lake, selection=Selection(topics=("T1",)))
     [manifest] = (lake / "_manifests").iterdir()
 
-    def asked(topic: str) -> tuple[int, list[str]]:
+    def query_topic(topic: str) -> tuple[int, list[str]]:
         source = open_lake(lake)
         return len(lookups.by_key(source, topic, "dup").messages), source.lacking
 
-    found, lacking = asked("T1")
+    found, lacking = query_topic("T1")
     assert (lacking, found > 0) == ([], True)
     manifest.write_text("[]")
-    assert asked("T1") == (found, [])
-    assert "only some topics (--topics T1)" in asked("T2")[1][0]
+    assert query_topic("T1") == (found, [])
+    assert "only some topics (--topics T1)" in query_topic("T2")[1][0]
 
     DeltaTable(lake / "runs").update({"detail": "'{}'"})
     for damage in ("[]", "{", None):
         manifest.unlink() if damage is None else manifest.write_text(damage)
-        found_again, [reason] = asked("T1")
+        found_again, [reason] = query_topic("T1")
         assert found_again == found
         assert f"_manifests/{manifest.name} cannot be read" in reason
 
@@ -192,13 +192,13 @@ STEP_MS = 120_000
 
 
 def _numbers(outcome: Outcome) -> set[int]:
-    """Return the numbers of the messages of an answer, from their ids."""
+    """Return the numbers in the ids of an answer's messages."""
     return {int(row["unique_key"].removeprefix("id")) for row in outcome.lines if row["type"] == "message"}
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store of two queues, of a topic that is not alone in its log."""
+    """Return a store of two queues of a topic, with other topics in its log."""
     topics = ("Orders", "Orders", "Other")
     sent = [Sent(topics[n % 3], ("all",), f"id{n}", queue_id=n % 2, tags="t") for n in range(COUNT)]
     return write_store(tmp_path / "store", stored(sent))
@@ -256,7 +256,7 @@ def test_a_list_reports_which_part_of_the_log_is_missing(
 
 
 def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Run, tmp_path: Path) -> None:
-    """The broker's clock went back by two minutes in the middle of the log: store times do not ascend."""
+    """The clock was set back by two minutes in the middle of the log, so store times do not ascend."""
     records = stored([Sent(keys=("k",), unique_key=f"id{n}", queue_id=n % 2) for n in range(120)])
     assert records[-1].physical_offset > 3 * SEGMENT_SIZE
     times = [STORED + n * 2000 - (STEP_MS if n >= 70 else 0) for n in range(120)]
@@ -267,13 +267,13 @@ def test_a_list_of_a_time_range_is_complete_after_the_clock_was_set_back(run: Ru
     expected = {n for n, time in enumerate(times) if begin <= time <= end}
     assert expected != set(range(min(expected), max(expected) + 1))
     for place in ("store", "lake"):
-        for asked in ((), ("-t", "Orders"), ("-t", "Orders", "-k", "k")):
+        for query_topic in ((), ("-t", "Orders"), ("-t", "Orders", "-k", "k")):
             times_asked = ("--since", str(begin), "--until", str(end), "-m", "500", "--json")
-            answer = run("query", "list", f"--{place}", tmp_path / place, *asked, *times_asked)
+            answer = run("query", "list", f"--{place}", tmp_path / place, *query_topic, *times_asked)
             assert (answer.code, _numbers(answer)) == (ExitCode.CLEAN, expected)
 
 
-# What went wrong once, each shrunk to its smallest.
+# Draws that failed before, each reduced to the fewest faults.
 PAST = (
     pytest.param("b514-timer random-queue-page:94476", marks=pytest.mark.slow),
     "b514-expired bit-queue-offset:598185",
@@ -290,5 +290,5 @@ def test_cases_that_failed_before_pass(draw: str) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_no_verb_omits_a_message_silently(seed: int) -> None:
-    """The line that is shown draws the smallest case again."""
+    """The printed line repeats the smallest failing case."""
     assert find_smallest_failure(draw_case(seed, 3), check_agreement) is None

@@ -47,7 +47,7 @@ from tests.support.query_stores import (
 )
 from tests.support.stores import read_store_records
 
-# "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
+# "Aa" and "BB" have the same hash, and so have all texts made of them: every lookup finds other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")
 TOPICS = ("Orders", "Bills")
 
@@ -70,8 +70,8 @@ MESSAGES = st.lists(
 
 
 @contextmanager
-def three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
-    """Open the same log with all files, without index and queues, and with all files but asked to look into the log."""
+def open_three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
+    """Open the same log with index and queues, without them, and with them but with `through_log`."""
     with TemporaryDirectory() as folder:
         whole = write_store(Path(folder) / "whole", records)
         bare = write_store(Path(folder) / "bare", records, with_index=False, with_queues=False)
@@ -80,7 +80,7 @@ def three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
 
 
 def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: str, key: str) -> list[int]:
-    """Return the places of all hits, as the index counts them: each word of KEYS, and an equal unique key once more."""
+    """Return the offsets of all hits, as in the index: one for each word of KEYS, and one for an equal unique key."""
     return [
         record.physical_offset
         for message, record in zip(messages, records, strict=True)
@@ -94,7 +94,7 @@ def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: s
 def test_a_key_finds_exactly_the_messages_that_have_it(
     messages: list[Sent], topic: str, key: str, limit: int | None
 ) -> None:
-    """Of KEYS, as an id of the producer, or as the whole TAGS, which the index has from 5.4.0 on and the log always."""
+    """The key may be a word of KEYS, the producer's id, or the whole TAGS, which the index contains since 5.4.0."""
     records = stored(messages)
     sent = [pair for pair in zip(messages, records, strict=True) if pair[0].topic == topic]
     under_key = expected_by_key(messages, records, topic, key)
@@ -105,7 +105,7 @@ def test_a_key_finds_exactly_the_messages_that_have_it(
         for _ in range(1 + message.keys.count(key))
     ]
     tagged = [record.physical_offset for message, record in sent if message.tags == key]
-    with three_ways(records) as sources:
+    with open_three_ways(records) as sources:
         for source in sources:
             answer = lookups.by_key(source, topic, key, limit=limit)
             by_id = lookups.by_unique_key(source, topic, key, show_all=True, limit=None)
@@ -124,17 +124,17 @@ def test_a_key_finds_exactly_the_messages_that_have_it(
     topic=st.sampled_from(TOPICS),
     queue_id=st.integers(0, 2),
     number=st.integers(-1, 40),
-    which=st.integers(0),
+    target=st.integers(0),
 )
 def test_an_offset_in_a_queue_or_the_log_finds_exactly_its_message(
-    messages: list[Sent], topic: str, queue_id: int, number: int, which: int
+    messages: list[Sent], topic: str, queue_id: int, number: int, target: int
 ) -> None:
-    """The id printed for a message leads back to it; one byte further nothing begins."""
+    """The id printed for a message finds it; no message begins at the next byte."""
     records = stored(messages)
     queue = [record for record in records if (record.topic, record.queue_id) == (topic, queue_id)]
     expected = [queue[number].physical_offset] if 0 <= number < len(queue) else []
-    record = records[which % len(records)]
-    with three_ways(records) as sources:
+    record = records[target % len(records)]
+    with open_three_ways(records) as sources:
         for source in sources:
             answer = lookups.by_offset(source, topic, queue_id, number)
             assert expected == offsets(answer)
@@ -147,7 +147,7 @@ def test_an_offset_in_a_queue_or_the_log_finds_exactly_its_message(
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 1000), (1000, 2000), (3000, 9000)])
 def test_a_time_window_includes_whole_seconds(tmp_path: Path, begin: int, end: int) -> None:
-    """An index entry knows its message's second only: the window's begin takes up to 999 ms more."""
+    """Index entries have only seconds, so the window may begin up to 999 ms earlier."""
     messages = [Sent(keys=("k",)) for _ in range(60)]
     records = stored(messages)
     with opened(write_store(tmp_path / "store", records, geometry=GEOMETRY)) as source:
@@ -195,7 +195,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             seen.clear()
             for _ in store_index.search_records(reader, "", lambda *place: seen.append(place)):
                 break
-            assert (total, total) == seen[-1]  # so that the progress line is cleared
+            assert (total, total) == seen[-1]  # clears the progress line
 
 
 @pytest.mark.parametrize("entry", [1, 3, 5])
@@ -227,7 +227,7 @@ def test_a_message_that_a_broker_indexed_twice_is_printed_as_often_as_the_broker
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(limit: int, tmp_path: Path) -> None:
-    """Reading it to its end took 10 s and 11 MiB for 300,000 messages under one key."""
+    """Reading the whole chain took 10 s and 11 MiB for 300,000 messages with one key."""
     geometry = Geometry(7, 500)
     records = stored([Sent(keys=("popular",)) for _ in range(400)])
     store = write_store(tmp_path / "store", records, geometry=geometry)
@@ -250,10 +250,10 @@ def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(
     limit=st.none() | st.integers(1, 10),
     place=st.tuples(st.integers(0, 2), st.integers(-1, 30)),
 )
-def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917 - the question
+def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917 - parts of the query
     messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None, place: tuple[int, int]
 ) -> None:
-    """A queue's offsets come from its messages: a lake needs no ConsumeQueue."""
+    """Queue offsets are also in the messages, so a lake needs no units."""
     with TemporaryDirectory() as folder:
         store = write_store(Path(folder) / "store", stored(messages))
         lakes = [
@@ -278,7 +278,7 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
 
 
 def test_a_message_that_the_lake_has_not_indexed_is_reported_and_can_be_shown(tmp_path: Path) -> None:
-    """A run that was cut off between two tables leaves messages without their entries, until the next one."""
+    """After a run that ended between two tables, messages lack their entries until the next run."""
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
     write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
     DeltaTable(tmp_path / "lake/index_entries").delete(f"physical_offset = {records[1].physical_offset}")
@@ -329,7 +329,7 @@ def bodies(answer: Answer) -> list[bytes | None]:
     return [message.body for message in answer.messages]
 
 
-# reasons of empty answers that no golden store has: the transcript of query reasons has the others
+# reasons of empty answers that no golden store has; the transcript of query reasons shows the others
 
 
 def reason_text(answer: Answer, kind: ReasonKind) -> str:
@@ -358,7 +358,7 @@ def test_a_message_found_by_index_and_log_is_counted_once(tmp_path: Path) -> Non
 
 
 def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:
-    """Up to 4.2.0 it is a record there, and in no index."""
+    """Up to 4.2.0, a rollback is a record of the topic and is not indexed."""
     release = Release.from_version("4.2.0")
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)])
     with opened(write_store(tmp_path / "store", records, release=release), release) as source:
@@ -368,7 +368,7 @@ def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:
 
 
 def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path) -> None:
-    """A batch's own UNIQ_KEY is after that of each message and wins."""
+    """The UNIQ_KEY of the batch follows that of each message, so it is used."""
     message = a_record(topic="Orders", properties=b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01BATCH\x02")
     with opened(write_segment(tmp_path / "store", [message])) as source:
         text = reason_text(lookups.by_unique_key(source, "Orders", "ID"), ReasonKind.SHADOWED)
@@ -381,7 +381,7 @@ def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path
 def test_the_log_is_searched_once_for_all_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_files_left: int
 ) -> None:
-    """Not once for each: a store that has lost its index may have a thousand topics."""
+    """A store without an index may have a thousand topics."""
     monkeypatch.setattr(store_index, "_FEW", 1)
     store = write_store(tmp_path / "store", stored([Sent(f"T{number % 5}", (f"key{number}",)) for number in range(20)]))
     files = sorted((store / "index").iterdir())
@@ -397,6 +397,6 @@ def test_the_log_is_searched_once_for_all_topics(
     monkeypatch.setattr(StoreSource, "search", noted)
     with opened(store) as source:
         assert lookups.by_any_id(source, "key", None).reason is not None
-        assert searched.count("key") <= 2  # once more to explain the answer
+        assert searched.count("key") <= 2  # a second time to explain the answer
         assert [one.keys for one in lookups.by_key(source, "T2", "key7").messages] == [["key7"]]
         assert not lookups.by_key(source, "T1", "key7").messages

@@ -1,4 +1,4 @@
-"""mqadmin lines that need no live broker: texts, pulls, traces, tables, and stores of operators."""
+"""mqadmin commands that are tested without a live broker: texts, pulls, traces, tables, and progress."""
 
 import json
 import shlex
@@ -27,8 +27,8 @@ from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_
 
 
 @pytest.fixture
-def ask(run: Run) -> Run:
-    """Give a function that has a store or a lake answer a line of mqadmin."""
+def run_mqadmin(run: Run) -> Run:
+    """Return a function that answers a line of mqadmin from a store or a lake."""
 
     def answer(place: Path, line: str, *options: str) -> Outcome:
         kind = "--lake" if (place / "messages").is_dir() else "--store"
@@ -53,7 +53,7 @@ def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: tzinfo) ->
 
 
 def test_values_are_printed_as_java_prints_them() -> None:
-    """Python's calendar ends before Java's; a map of more entries has more buckets; Java counts UTF-16 units."""
+    """Java's calendar ends later than Python's, the buckets of its maps grow, and it counts UTF-16 units."""
     many = {f"n{number}": "v" for number in range(13)}
 
     assert "292278994-08-17 07:12:55,807" == time_text((1 << 63) - 1, UTC)
@@ -73,17 +73,20 @@ def test_values_are_printed_as_java_prints_them() -> None:
 )
 def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
     assert decode_as_java(raw, "GBK") == text
-    assert decode_as_java(text.encode("utf-16-be"), "UTF-16") == text  # without a mark the high byte comes first
+    # Without a byte order mark, the high byte comes first.
+    assert decode_as_java(text.encode("utf-16-be"), "UTF-16") == text
 
 
-def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, ask: Run) -> None:
-    """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
-    tags = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
+def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, run_mqadmin: Run) -> None:
+    """The broker returns messages that the client drops; the next file of the queue must still be pulled."""
+    tags = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have the same hash
     messages = [Sent(tags=tags[number % len(tags)], queue_id=number % 2) for number in range(24)]
     messages += [Sent(tags=tag, queue_id=2) for tag in ["AaAa"] * 10 + ["BBBB"]]
     store = write_store(tmp_path / "store", stored(messages))
-    _, by_queue, _ = ask(store, "printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true", "--release", str(RELEASE))
-    _, by_topic, _ = ask(store, "printMsg -t Orders -s BBBB -d false", "--release", str(RELEASE))
+    _, by_queue, _ = run_mqadmin(
+        store, "printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true", "--release", str(RELEASE)
+    )
+    _, by_topic, _ = run_mqadmin(store, "printMsg -t Orders -s BBBB -d false", "--release", str(RELEASE))
 
     assert by_queue.count("MSGID") == 1
     assert by_topic.count("MSGID") == 5
@@ -110,10 +113,12 @@ _MESSAGES = (
 
 
 @pytest.fixture
-def traced(tmp_path: Path, ask: Run) -> Run:
+def traced(tmp_path: Path, run_mqadmin: Run) -> Run:
     store = write_store(tmp_path / "store", stored(_MESSAGES))
     known = ("--release", str(RELEASE), "--hash-slots", "7", "--index-num", "9")
-    return lambda message_id, *options, place=store: ask(place, f"queryMsgTraceById -i {message_id}", *known, *options)
+    return lambda message_id, *options, place=store: run_mqadmin(
+        place, f"queryMsgTraceById -i {message_id}", *known, *options
+    )
 
 
 _BOTH = """\
@@ -170,7 +175,7 @@ def test_all_kinds_of_traces_are_printed_as_json(traced: Run) -> None:
     )
 
 
-def test_the_output_says_that_a_trace_without_a_time_is_printed_with_the_current_time(traced: Run) -> None:
+def test_the_output_reports_that_a_trace_without_a_time_has_the_current_time(traced: Run) -> None:
     code, out, err = traced("timeless")
 
     assert code == ExitCode.CLEAN
@@ -187,11 +192,13 @@ def test_a_trace_cannot_control_a_terminal(traced: Run, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
-def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Run) -> None:
-    """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(
+    name: str, tmp_path: Path, run_mqadmin: Run
+) -> None:
+    """The progress is read from JSON or RocksDB; after a kill, from the log and the remaining rows."""
     unpacked = unpack_feature(name, tmp_path)
     queues, offsets = unpacked.answers_on_disk["queues"], unpacked.answers_on_disk["consumerOffsets"]["Orders@G"]
-    code, out, _ = ask(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
+    code, out, _ = run_mqadmin(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
 
     rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
     assert code == ExitCode.CLEAN
@@ -203,10 +210,12 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_an_unreadable_configuration_is_reported(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_configuration_is_reported(
+    tmp_path: Path, run_mqadmin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    code, out, err = ask(root, "consumerProgress -g G", "--release", "5.5.1")
+    code, out, err = run_mqadmin(root, "consumerProgress -g G", "--release", "5.5.1")
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "pip install" in err
@@ -218,14 +227,14 @@ ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 @pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
-    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
+    situation: StoreOf, tmp_path: Path, run_mqadmin: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
 ) -> None:
-    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
+    """`topicStatus` printed no rows, `printMsg` no messages and `queryCq` no units, all with exit code 0."""
     store = situation("field-rocksonly-550") / "store"
     if not is_read:
         monkeypatch.setitem(sys.modules, "rocksdict", None)
-        store = Path(shutil.copytree(store, tmp_path / "store"))  # what was read of a database once is kept
-    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+        store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached
+    code, out, err = run_mqadmin(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")
@@ -250,9 +259,9 @@ def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them( 
     run: Run, tmp_path: Path, release: str, verb: str, line: str, rows: int
 ) -> None:
     """
-    A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too.
+    A message with two colliding keys is returned twice, and up to 4.9.2 also messages of a colliding topic.
 
-    Keys, and topics, have the same hash: `AaAa`, `BBBB`, `AaBB`. A query of our own gives each message once.
+    The keys and topics `AaAa`, `BBBB`, `AaBB` have the same hash. Our own queries return each message once.
     """
     messages = [
         *(Sent(keys=("AaAa", "BBBB"), unique_key=f"both{n}") for n in range(5)),

@@ -73,7 +73,7 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])
 def test_a_query_imports_neither_spark_nor_the_compiled_scan(golden: StoreOf, newer_lake: Path, place: str) -> None:
-    """A store's imports no Arrow either."""
+    """A query of a store does not import Arrow either."""
     where = newer_lake if place == "--lake" else golden("b551-base")
     loaded = packages_loaded_by("query", "by-key", "-t", "T1", "-k", "k0", place, where, "--quiet")
 
@@ -138,13 +138,13 @@ def test_each_body_is_written_to_its_own_file(tmp_path: Path, run: Run, ids: tup
         assert outcome.code is ExitCode.CLEAN, outcome.err
 
     assert [b"body 0", b"body 1"] == sorted(path.read_bytes() for path in bodies.iterdir())
-    (bodies / "OTHER").symlink_to(tmp_path / "elsewhere")  # a link is not followed
+    (bodies / "OTHER").symlink_to(tmp_path / "elsewhere")  # links are not followed
     outcome = run("by-unique-key", "--store", store, "-t", "Orders", "-i", "OTHER", "--bodies", bodies)
     assert outcome.code is ExitCode.FAILED
     assert not (tmp_path / "elsewhere").exists()
 
 
-# SQL: what another engine answers on the same tables, in every form
+# SQL: the same rows as those of another engine, in every output format
 
 QUERIES = (
     "SELECT topic, count(*) AS messages FROM messages GROUP BY topic ORDER BY topic",
@@ -236,7 +236,7 @@ def test_an_error_about_damaged_bytes_names_their_file(run: Run, lake: Path, tmp
     file = max((damaged / "messages").glob("*.parquet"))
     with file.open("r+b") as opened:
         opened.seek(4)
-        opened.write(b"\xff" * 64)  # the head of the first page
+        opened.write(b"\xff" * 64)  # the header of the first page
 
     code, _, err = run(*line.split("|"), "--lake", damaged)
 

@@ -1,4 +1,4 @@
-"""Recorded mqadmin lines give the real mqadmin's output, and stores give the recorded answers of their brokers."""
+"""Compare answers with the recorded output of the real mqadmin, and with the recorded answers of brokers."""
 
 import re
 import shlex
@@ -35,12 +35,12 @@ from tests.support.query_stores import offsets
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
-_TRACKS = b"WARN: No Consumer"  # which groups have taken a message only a broker knows
+_TRACKS = b"WARN: No Consumer"  # only a broker knows which groups have consumed a message
 MAGIC = MAGIC_V1.to_bytes(4, "big", signed=True)
 _BODY_PATH = b"/tmp/rocketmq/msgbodys/"
 
 
-# The broker checked an open transaction, stored it once more and committed it, after these lines had been answered.
+# After these lines were answered, the broker checked a pending transaction, stored it again and committed it.
 _ANSWERED_BEFORE_THE_END = {
     ("b533-base", "05-queryMsgByKey-hit-tx"),
     ("b533-base", "06-queryMsgByKey-hit-half"),
@@ -51,30 +51,30 @@ _ANSWERED_BEFORE_THE_END = {
 _CHECKED = b"TRANSACTION_CHECK_TIMES"
 
 
-class Call(NamedTuple):
-    """One call of the real mqadmin."""
+class RecordedCall(NamedTuple):
+    """A call of the real mqadmin, and its output."""
 
     arguments: list[str]
     stdout: bytes
     new_bodies: list[str]
 
 
-def called(path: Path) -> Call:
+def read_recorded_calls(path: Path) -> RecordedCall:
     head, _, rest = path.read_bytes().partition(_STDOUT)
     call, outcome = head.decode().splitlines()[:2]
     bodies = re.search(r"new body files: \[(.*)\]", outcome)
-    return Call(
+    return RecordedCall(
         shlex.split(call.removeprefix("# mqadmin ")),
         rest[: rest.rindex(_STDERR)],
         [name for name in (bodies[1] if bodies else "").split(", ") if name],
     )
 
 
-def as_it_was(store: Path, folder: Path) -> Path:
-    """Copy a store as it was before the broker checked a transaction: what came later is not in its log and queues."""
+def copy_before_check(store: Path, folder: Path) -> Path:
+    """Copy a store without the records and units that the broker wrote after it checked a transaction."""
     copy = Path(shutil.copytree(store, folder / store.name))
     segments = sorted((copy / "commitlog").iterdir())
-    end = min(_offset_of_checked(segment) for segment in segments)
+    end = min(_find_start_of_check(segment) for segment in segments)
     for segment in segments:
         keep = max(min(end - int(segment.name), segment.stat().st_size), 0)
         segment.write_bytes(segment.read_bytes()[:keep].ljust(segment.stat().st_size, b"\0"))
@@ -85,14 +85,14 @@ def as_it_was(store: Path, folder: Path) -> Path:
     return copy
 
 
-def _offset_of_checked(segment: Path) -> int:
-    """Return where the first record begins that the check has written; after everything if none is in the segment."""
+def _find_start_of_check(segment: Path) -> int:
+    """Return the offset of the first record that the check wrote; the end of the segment if it has none."""
     data = segment.read_bytes()
     found = data.find(_CHECKED)
     return 1 << 62 if found < 0 else int(segment.name) + data.rfind(MAGIC, 0, found) - 4
 
 
-def _answer(  # noqa: PLR0913, PLR0917 - a call, where and how
+def _answer(  # noqa: PLR0913, PLR0917 - parts of a call
     store: Path,
     release: str,
     arguments: list[str],
@@ -113,10 +113,10 @@ def test_each_recorded_line_is_answered_byte_for_byte(
     name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store = golden(name)
-    earlier = as_it_was(store, tmp_path) if name in {case[0] for case in _ANSWERED_BEFORE_THE_END} else store
+    earlier = copy_before_check(store, tmp_path) if name in {case[0] for case in _ANSWERED_BEFORE_THE_END} else store
     written: dict[str, bytes] = {}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
-        call = called(path)
+        call = read_recorded_calls(path)
         asked = earlier if (name, path.stem) in _ANSWERED_BEFORE_THE_END else store
         bodies = tmp_path / path.stem
         code, out, err = _answer(asked, release_of(name), call.arguments, bodies, capfdbinary)
@@ -124,7 +124,7 @@ def test_each_recorded_line_is_answered_byte_for_byte(
         expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
         assert expected == out, path.name
         is_hit = bool(expected)
-        # The log as it was earlier ends before messages that the index of the end points at.
+        # The earlier log ends before messages to which the final index points.
         codes = {0, 3} if asked != store else {0}
         assert code in (codes if is_hit else {5}), (path.name, err)
         assert is_hit or err.startswith("rmq-lake: "), path.name
@@ -135,7 +135,7 @@ def test_each_recorded_line_is_answered_byte_for_byte(
     assert {path.name: path.read_bytes() for path in (store / "EXPECT" / "msgbodys").iterdir()} == written
 
 
-# A lake has no ConsumeQueue files, at whose ends pulls and queryCq end: it finds more, and needs no empty pull.
+# Pulls and queryCq end at the ends of ConsumeQueue files; a lake has none, so it finds more, without empty pulls.
 _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 
 
@@ -148,7 +148,7 @@ def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     ingest_store(store, lake, "b0", release=release_of(name))
     later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
-        call = called(path)
+        call = read_recorded_calls(path)
         if path.stem in later or path.stem.endswith(_END_WITH_A_QUEUE_FILE):
             continue
         bodies = tmp_path / "bodies"
@@ -166,18 +166,18 @@ Recorded = Callable[[str], FeatureStore]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Unpack each store once for these tests, which only read."""
+    """Return a function that unpacks each store once, for tests that only read."""
     return cache(partial(unpack_feature, folder=tmp_path_factory.mktemp("recorded")))
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(tmp_path: Path) -> None:
-    """With double write RocksDB alone keeps them; there was 'no such queue'."""
+    """With double write, only RocksDB contains these queues; the answer was 'no such queue'."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
     with open_source(store=str(unpacked.root)) as source:
         for queue, expected in unpacked.answers_before_stop["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
-            if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
+            if topic.startswith("%LMQ%$"):  # of a LITE topic, whose units the broker has written to RocksDB
                 limits = source.queue_offsets(topic, int(queue_id))
                 units = [source.read_unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
                 assert limits == (expected["min"], expected["max"]) > (0, 0)
@@ -211,7 +211,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
 def test_a_lake_has_every_message_of_the_queues_that_the_broker_answered(
     recorded: Recorded, tmp_path: Path, name: str
 ) -> None:
-    """A lake has no light queues."""
+    """Light queues are not in a lake."""
     unpacked = recorded(name)
     ingest_store(unpacked.root, tmp_path, "b0")
     with open_source(lake=str(tmp_path)) as source:
@@ -238,8 +238,8 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 
-def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: Recorded) -> None:
-    """A message whose key comes twice in KEYS has one row; the log was searched instead, and gave it twice."""
+def test_the_index_in_rocksdb_is_used_if_there_are_no_index_files(recorded: Recorded) -> None:
+    """A message with a repeated key has one row; once, the log was searched instead, and the message found twice."""
     with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):
             answer = lookups.by_key(source, "Orders", key, kind=kind, limit=None)
@@ -254,7 +254,7 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
 
 
 def test_limits_and_time_windows_hold_for_the_index_in_rocksdb(recorded: Recorded) -> None:
-    """The broker finds its oldest hour first, but of files the newest entries: a limit cuts the other end."""
+    """The broker returns the oldest hour of RocksDB first, but the newest entries of files, so limits differ."""
     with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         few = offsets(lookups.by_key_like_mqadmin(source, "Orders", "every", TimeWindow(), 5))
         messages = lookups.by_key(source, "Orders", "every", limit=None).messages
@@ -313,7 +313,7 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
             halves.setdefault(kind, set()).add(half.record.physical_offset)
 
     assert halves.keys() == {None, ReasonKind.HALF, ReasonKind.ROLLED_BACK}
-    assert len(halves[ReasonKind.HALF]) == 4  # of the killed broker, too: the next one found as many
+    assert len(halves[ReasonKind.HALF]) == 4  # also for the killed broker: the next one found the same number
     rows = recorded("b551-transrocks").answers_on_disk["rocksdbstore"]["trans"]
     keys = [bytes.fromhex(key) for key, _ in rows]
     pending = {int.from_bytes(key[:8], "big") for key in keys if key != rocksdb_rows.LAST_OFFSET_KEY}

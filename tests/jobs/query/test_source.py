@@ -1,4 +1,4 @@
-"""The interface of queries: a store and its lake return the same messages as a walk over every record."""
+"""The interface of queries: a store and its lake return the same messages as a walk over all records."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -126,7 +126,7 @@ def test_a_list_has_exactly_the_messages_that_match(source: Source, records: lis
 def test_every_message_is_on_exactly_one_page(
     source: Source, records: list[MessageRecord], case: str, seconds: float, max_bytes: float
 ) -> None:
-    """However early a page is cut short, the next one begins where it ended; large messages fill one sooner."""
+    """The next page begins at the end of the previous one, even if a limit ends a page early."""
     wanted, is_wanted = CASES[case]
     expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
     found: list[int] = []
@@ -148,7 +148,7 @@ def test_every_message_is_on_exactly_one_page(
 
 
 def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All units of the topic were read, and held in memory, before the first message was found."""
+    """All units of the topic were once read into memory before the first message was found."""
     monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_BY_DEFAULT", 0)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
     expected = [one.physical_offset for one in reversed(records)]
@@ -229,7 +229,7 @@ def test_index_chains_point_to_their_message(both: list[Lists]) -> None:
 def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
     both: list[Lists], records: list[MessageRecord], monkeypatch: pytest.MonkeyPatch, most_sorted: int
 ) -> None:
-    """The rows of the queues are one for each record that has a unit: the last ones are those of the last records."""
+    """The queues have one row for each record with a unit, so the last rows are those of the last records."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_SORTED", most_sorted)
     of_lake = both[1]
     assert isinstance(of_lake, LakeLists)
@@ -269,7 +269,7 @@ def test_pending_transactions_are_those_that_the_broker_waits_for(
 
 
 def test_a_delayed_message_is_pending_until_it_is_delivered(store: Path, both: list[Lists]) -> None:
-    """The producer sent one of level 1, which was delivered, and one of level 16, which was not due yet."""
+    """The message with level 1 was delivered, the one with level 16 is not due yet."""
     sent = (store / "EXPECT" / "sent.txt").read_text()
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))
 

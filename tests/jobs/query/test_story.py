@@ -27,20 +27,20 @@ _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
 )
 _CONSUMED = re.compile(r"^CONSUME \S+ (?:bad|good)(\d+) .*reconsumeTimes=(\d+)", re.MULTILINE)
-_LAKE_IS_ASKED = 4  # for every fourth message: its story takes a second
+_LAKE_IS_ASKED = 4  # for every fourth message, because each story takes a second
 _CHINESE = re.compile("[\u4e00-\u9fff]")
-# English words of sentences: values are ids, topics, hosts, files and tables.
+# English words of sentences; values are ids, topics, hosts, files and tables.
 _ENGLISH = re.compile(
     r"\b(sent|queue|number|offset|due|ended|waits|group|trace|not|by|under|found|leads|index: )\b(?![/.])"
 )
-# Stores whose drivers wrote down what they sent; not those copied from a running broker, nor those on several disks.
+# Stores whose drivers recorded their messages, except those copied from a running broker or on several disks.
 TOLD = golden_stores(
     "base", "cqext", "dledger", "dledger-upgraded", "retry", "rockscq", "timer", "transient", "types", "types-crc"
 )
 
 
 class SentLine(NamedTuple):
-    """What a producer was told of a message."""
+    """The broker's reply to a producer, as the driver recorded it."""
 
     name: str
     unique_key: str
@@ -59,13 +59,13 @@ def sent_lines(store: Path) -> list[SentLine]:
     return [line for line in found if "," not in line.unique_key and line.offset_id != "null"]
 
 
-def tell(source: Source, message_id: str, topic: str | None = None) -> Story:
+def read_story(source: Source, message_id: str, topic: str | None = None) -> Story:
     (story,) = timeline.find_stories(source, timeline.find_copies_by_id(source, message_id, topic).messages)
     return story
 
 
 def of_lake(store: Path, lake: Path, release: Release) -> LakeSource:
-    """Ingest a store and return what the lake says."""
+    """Ingest a store, and open its lake for queries."""
     ingest_store(store, lake)
     return open_lake(lake, release)
 
@@ -75,8 +75,8 @@ def roles(story: Story) -> list[Role]:
 
 
 def check_sent(source: Source, line: SentLine) -> Story:
-    """Check a story against what its producer was told; every unit and key of a whole store leads to its copy."""
-    story = tell(source, line.unique_key, line.topic)
+    """Compare a story with the reply to the producer; each unit and key of an intact store points to its copy."""
+    story = read_story(source, line.unique_key, line.topic)
     first = story.copies[0]
     assert (line.offset_id, line.queue_id, line.queue_offset) == (
         first.message.offset_id,
@@ -110,12 +110,12 @@ def test_a_story_matches_the_notes_of_the_driver(golden: StoreOf, tmp_path: Path
 
 
 def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tuple[str, str]]) -> None:
-    """Check the copies by what the driver consumed, and by its names: `timer6` waits for an hour."""
+    """Compare the copies with the consumed messages, and with the names: `timer6` waits for an hour."""
     if "retry" in store:
         tries = sorted(int(times) for key, times in consumed if key == line.name.removeprefix("m"))
         retries = [copy.message.record.reconsume_times for copy in story.copies if copy.role is Role.RETRIED]
         if not line.name.startswith("last"):
-            assert tries == [0, *retries][: len(tries)], line.name  # the driver left before the last ones
+            assert tries == [0, *retries][: len(tries)], line.name  # the driver ended before the last ones
         (group,) = story.copies[0].groups
         is_again = len(story.copies) > 1
         assert ("cg", ConsumptionState.FAILED if is_again else ConsumptionState.CONSUMED) == (group.group, group.state)
@@ -129,7 +129,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
 
 
 def assert_in_chinese(story: Story) -> None:
-    """Check that `browse` has every sentence of a story in Chinese."""
+    """Check that `browse` translates every sentence of a story into Chinese."""
     lines = [text for line in timeline_lines(story, None) for text in (line.text, *line.below)]
     for text in (story.state, *lines, *story.unknown):
         said = Translator("zh").translate(text)
@@ -164,7 +164,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
     for told in unreplicated:
         for given in (told["message-id"], told["offset-message-id"]):
             source = open_lake(lake)
-            story = tell(source, given)
+            story = read_story(source, given)
             (copy,) = story.copies
             record = copy.message.record
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
@@ -178,7 +178,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, kind: str) -> None:
-    """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has that one alone."""
+    """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has only that id."""
     ids = [f"UNIQ_KEY\1own{number}\2KEYS\1k{number}\2UNIQ_KEY\1batch\2".encode() for number in range(3)]
     sent = [a_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
     retry = a_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
@@ -202,13 +202,13 @@ def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, ki
 
 
 def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Path) -> None:
-    """Older clients state the group when they receive a message, not when they have consumed it."""
+    """Older clients report the group when they receive a message, but not after they have consumed it."""
     taken = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
     consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
     sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
     trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
-        story = tell(source, "ID", "T1")
+        story = read_story(source, "ID", "T1")
     told = [line.text for line in timeline_lines(story, None)]
 
     assert "trace: consumed by the group consumers in 3 ms, success" in told
@@ -219,7 +219,7 @@ def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> N
     half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
     moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
     with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
-        story = tell(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC")
+        story = read_story(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC")
 
     assert [Role.HALF, Role.ABANDONED] == roles(story)
     assert "abandoned" == story.state
@@ -238,7 +238,7 @@ def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_pat
         asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
         shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
     with open_place(asked) as source:
-        story = tell(source, "ID", "Orders")
+        story = read_story(source, "ID", "Orders")
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 
     assert {"ID": PointerCheck.LEADS_THERE, "k": PointerCheck.LEADS_THERE, "tag": PointerCheck.NOT_KNOWN} == checks

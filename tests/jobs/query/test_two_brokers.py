@@ -1,4 +1,4 @@
-"""Stores of one lake that share topics, queue ids, offsets and a label: each answer belongs to one of them."""
+"""Stores of a lake that share topics, queue ids, offsets and a label: each answer comes from one of them."""
 
 import json
 import shlex
@@ -16,13 +16,13 @@ from tests.support.commands import Run, overwrite
 from tests.support.lakes import IngestOptions, ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
-STORES = {"a": "broker-a", "b": "broker-b", "c": "broker-a"}  # c: the first broker, set up again
+STORES = {"a": "broker-a", "b": "broker-b", "c": "broker-a"}  # c: the first broker with a new store
 FORMS = IngestOptions(release="5.5.1", hash_slots=7, index_num=9)
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the lake of three stores; each body, key and id names its store."""
+    """Return a lake of three stores, in which each body, key and id contains the name of its store."""
     folder = tmp_path_factory.mktemp("two")
     for name, label in STORES.items():
         topics = ("Orders", "Other") if name != "b" else ("Orders", "Alone")
@@ -41,12 +41,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_verb_reads_only_the_rows_of_one_store(
     name: str, order: str, run: Run, lake: Path, tmp_path: Path
 ) -> None:
-    """Of another lake of the same stores, they take what it has under ids of its own."""
+    """Another lake of the same stores has different store ids."""
     whole, bad, lake_of_all = lake.parent / name, tmp_path / "bad", tmp_path / "lake"
     for one in order:
         ingest_store(lake.parent / one, lake_of_all, STORES[one], **FORMS)
     for log in lake_of_all.glob("*/_delta_log"):
-        DeltaTable(log.parent).optimize.compact()  # now a file has rows of several stores
+        DeltaTable(log.parent).optimize.compact()  # after that, a file has rows of several stores
     known = {row["uniq_key"]: row for row in rows_of(lake_of_all)}
     of_store = known[f"{name}-id6"]
     shutil.copytree(whole, bad)
@@ -83,7 +83,7 @@ def test_each_verb_reads_only_the_rows_of_one_store(
 def test_a_histogram_counts_the_messages_of_one_store(
     most_counted: int, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted one by one, or estimated by files."""
+    """Messages are counted individually, or estimated per file."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
     found = [LakeLists(source).histogram(ListConditions(), 7, 1) for source in open_lake_stores(str(lake))]
 
@@ -94,10 +94,10 @@ def test_a_histogram_counts_the_messages_of_one_store(
 def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
     start: int, run: Run, tmp_path: Path
 ) -> None:
-    """One broker's messages name their cluster, without a region, as releases of 4.9 do; the other's show nothing."""
+    """The messages of one broker have a cluster but no region, as in 4.9; those of the other do not show a release."""
     for label, first, sent in (("plain", start, Sent()), ("marked", 0, Sent(properties=(("CLUSTER", "c"),)))):
         store = write_store(tmp_path / label, stored([sent] * 3, start=first))
-        ingest_store(store, tmp_path / "lake", label, tables=frozenset())  # it is the index that a release matters to
+        ingest_store(store, tmp_path / "lake", label, tables=frozenset())  # only the index depends on the release
     plain, marked = (run("query", "list", "--lake", tmp_path / "lake", "--broker", one) for one in ("plain", "marked"))
 
     assert (plain.code, marked.code) == (ExitCode.CLEAN, ExitCode.CLEAN)
@@ -107,7 +107,7 @@ def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
 
 
 def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_path: Path) -> None:
-    """A client that cannot reach a message's broker sends its retry to another one."""
+    """A client that cannot reach the broker of a message sends the retry to another broker."""
     for label, sent in (("a", Sent(unique_key="ID")), ("b", Sent("%RETRY%group", unique_key="ID"))):
         store = write_store(tmp_path / label, stored([sent]))
         ingest_store(store, tmp_path / "lake", label, **FORMS)

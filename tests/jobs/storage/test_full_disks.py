@@ -1,4 +1,4 @@
-"""A disk that is full at any stage, and an S3 server that denies or fails: errors name it, and nothing is lost."""
+"""Full disks, and S3 servers that deny requests or fail: errors name the location, and no data is lost."""
 
 import errno
 import re
@@ -40,7 +40,7 @@ def test_a_full_disk_is_reported_with_the_file_and_the_bytes_needed_and_free(tmp
     assert line.endswith(f"bytes are free on the file system of {tmp_path}")
 
 
-_RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and its causes, as `deltalake` says them
+_RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and errors of `deltalake` with the same cause
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and it
         (ValueError(f"{_RUST}Connection timed out (os error 110)"), f"{{place}}: {_RUST}Connection timed out"),
         (OSError(errno.ETIMEDOUT, "Connection timed out"), "{place}: Connection timed out"),
         (OSError(errno.EIO, "Input/output error", "file"), "file: Input/output error"),
-        # A JVM that has died is known by the error of its connection.
+        # The death of a JVM is recognised by the error of its connection.
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "[Errno 111] Connection refused"),
     ],
     ids=["full disk of a library", "library", "read", "named already", "server"],
@@ -73,9 +73,9 @@ DENIED = [
 ]
 
 
-def denied(said: str = DENIED[0]) -> "Failing":
-    """Return pyarrow's file system, where the bucket is not ours."""
-    return Failing(b"", 1 << 30, said)
+def denied(said: str = DENIED[0]) -> "FailingFileSystem":
+    """Return a file system of pyarrow that denies access."""
+    return FailingFileSystem(b"", 1 << 30, said)
 
 
 def opened(storage: Storage) -> None:
@@ -137,8 +137,8 @@ ANSWERS = (
 CONTENT = bytes(range(200))
 
 
-class Failing:
-    """pyarrow's file system with one file; of its calls the first few fail."""
+class FailingFileSystem:
+    """A file system of pyarrow with one file, whose first calls fail."""
 
     def __init__(self, content: bytes, failures: int, said: str = FAILED) -> None:
         self.content = content
@@ -150,7 +150,7 @@ class Failing:
             self.left -= 1
             raise OSError(self.said)
 
-    def open_input_file(self, _key: str) -> "Failing":
+    def open_input_file(self, _key: str) -> "FailingFileSystem":
         self._call()
         return self
 
@@ -203,19 +203,19 @@ def test_a_failed_s3_call_is_retried(call: str, said: str, failures: int) -> Non
     """Amazon's client gives up if the response with the error is longer than the requested bytes."""
     made, expected = CALLS[call]
 
-    assert made(ObjectStorage(Failing(CONTENT, failures, said))) == expected
+    assert made(ObjectStorage(FailingFileSystem(CONTENT, failures, said))) == expected
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_server_that_always_fails_is_reported_in_its_own_words(call: str) -> None:
     with pytest.raises(OSError, match="Failed to flush response stream") as raised:
-        CALLS[call][0](ObjectStorage(Failing(CONTENT, 1000)))
+        CALLS[call][0](ObjectStorage(FailingFileSystem(CONTENT, 1000)))
 
     assert not isinstance(raised.value, PermissionError)
 
 
 def test_permanent_errors_are_not_retried() -> None:
-    failing = Failing(CONTENT, 1000, "AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist")
+    failing = FailingFileSystem(CONTENT, 1000, "AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist")
     with pytest.raises(OSError, match="NO_SUCH_BUCKET"):
         _read(ObjectStorage(failing))
     assert failing.left == 999
@@ -224,7 +224,7 @@ def test_permanent_errors_are_not_retried() -> None:
 def test_arrow_readers_retry_failed_calls() -> None:
     data = BytesIO()
     pq.write_table(pa.table({"x": list(range(1000))}), data)
-    failing = Failing(data.getvalue(), 2)
+    failing = FailingFileSystem(data.getvalue(), 2)
 
     assert pq.ParquetFile(ObjectStorage(failing).open_arrow_file("s3a://bucket/x.parquet")).read().num_rows == 1000
     assert failing.left == 0
@@ -233,7 +233,7 @@ def test_arrow_readers_retry_failed_calls() -> None:
 @pytest.mark.parametrize("answers_first", [True, False])
 def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(*, answers_first: bool) -> None:
     said = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
-    system = Failing(CONTENT, 0, said)
+    system = FailingFileSystem(CONTENT, 0, said)
     storage = ObjectStorage(system)
     if answers_first:
         storage.list_files("s3a://bucket")
@@ -250,7 +250,7 @@ def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(
 def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """These calls get a descriptor, so the system names no file."""
+    """The arguments of these calls are descriptors, so errors of the system do not name the file."""
     (tmp_path / "file").write_bytes(b"x")
     monkeypatch.setattr(f"jobs.storage.local.os.{call}", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
     with pytest.raises(OSError, match="Stale") as raised, LocalStorage().open(str(tmp_path / "file")):
@@ -272,16 +272,17 @@ def test_an_error_while_a_file_is_opened_or_closed_names_the_file(
 def test_an_output_that_cannot_be_written_is_named_and_no_part_of_it_is_left(
     line: str, limit: int, golden: StoreOf, run: Run, tmp_path: Path
 ) -> None:
-    """Monitoring reads the metrics, and part of a body looks like a body."""
+    """Monitoring reads the metrics, and a part of a body looks like a complete body."""
     places = {"store": golden("b551-base"), "lake": tmp_path / "lake", "out": tmp_path / "out"}
     words = [word.format(**places) for word in shlex.split(line)]
     places["out"].mkdir()
     assert run("ingest", places["store"], "--lake", places["lake"]).code is ExitCode.CLEAN
-    assert run(*words).code is ExitCode.CLEAN  # compiles, into files that may be larger
+    assert run(*words).code is ExitCode.CLEAN  # compiles before the size of files is limited
     shutil.rmtree(places["out"])
     places["out"].mkdir()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # as a full disk, but for the number of the error
+    # Like a full disk, except for the number of the error.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         outcome = run(*words)
     finally:

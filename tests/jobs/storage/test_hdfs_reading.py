@@ -1,4 +1,4 @@
-"""HDFS nodes that respond incorrectly, as real ones rarely do."""
+"""HDFS nodes with incorrect or slow responses."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def answer(status: int, body: object, length: int | None = None) -> Answer:
     return send
 
 
-def refusing(exception: str, message: str = "no") -> Answer:
+def make_refusal(exception: str, message: str = "no") -> Answer:
     return answer(403, {"RemoteException": {"exception": exception, "message": message}})
 
 
@@ -41,7 +41,7 @@ def opened(storage: Storage, location: str) -> object:
 
 
 def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
-    """Ask a node that fails; return the node, and what is said."""
+    """Send a request to a failing node; return the address of the node, and the error message."""
     with run_http_server(told) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
@@ -51,7 +51,7 @@ def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tup
     return address, str(raised.value).removeprefix(f"{location}: ")
 
 
-def sending_on(location: str | None) -> Answer:
+def make_redirect(location: str | None) -> Answer:
     def send(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(307)
         if location is not None:
@@ -62,8 +62,8 @@ def sending_on(location: str | None) -> Answer:
     return send
 
 
-def endless(handler: BaseHTTPRequestHandler) -> None:
-    """Send more than any answer has, and name no length."""
+def send_endlessly(handler: BaseHTTPRequestHandler) -> None:
+    """Send an endless response without a length."""
     handler.send_response(200)
     handler.end_headers()
     with suppress(OSError):
@@ -71,7 +71,7 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
             handler.wfile.write(b" " * 65536)
 
 
-def dripping(handler: BaseHTTPRequestHandler) -> None:
+def send_slowly(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
@@ -85,14 +85,14 @@ STATUS = answer(200, {"FileStatus": {"length": 7, "type": "FILE"}})
 
 
 def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
-    """The other one says that it stands by; the next request goes to the right one at once."""
+    """The other node reports that it is in standby; later requests go directly to the active one."""
     asked = []
 
-    def standing_by(handler: BaseHTTPRequestHandler) -> None:
+    def answer_as_standby(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
-        refusing("StandbyException", "Operation category READ is not supported in state standby")(handler)
+        make_refusal("StandbyException", "Operation category READ is not supported in state standby")(handler)
 
-    with run_http_server(standing_by) as standby, run_http_server(STATUS) as active:
+    with run_http_server(answer_as_standby) as standby, run_http_server(STATUS) as active:
         options = {
             "dfs.ha.namenodes.broker-stores": "nn1, nn2",
             "dfs.namenode.http-address.broker-stores.nn1": standby,
@@ -108,27 +108,27 @@ ANSWERS = {
     "Kerberos": (answer(401, b""), "AuthenticationException: it requires Kerberos, which is not supported here"),
     "no JSON": (answer(500, b"<html>"), "HTTP status 500: Internal Server Error"),
     "no exception": (answer(500, {"RemoteException": 1}), "HTTP status 500: Internal Server Error"),
-    "trace": (refusing("IOException", "first\nat org.apache"), "IOException: first"),
-    "standby": (refusing("StandbyException", "state standby"), "HDFS does not answer: {node}: state standby"),
+    "trace": (make_refusal("IOException", "first\nat org.apache"), "IOException: first"),
+    "standby": (make_refusal("StandbyException", "state standby"), "HDFS does not answer: {node}: state standby"),
     "short": (answer(200, b"{", 100), "HDFS does not answer: {node}: IncompleteRead(1 bytes read, 99 more expected)"),
     "a page": (answer(200, b"<html>"), "the server is not an HDFS name node: "),
     "no status": (answer(200, {"FileStatus": {}}), "the server is not an HDFS name node: "),
-    "loop": (sending_on("http://{here}/webhdfs/v1/store"), "HTTP status 307: The HTTP server returned a redirect"),
-    "nowhere": (sending_on(None), "HTTP status 307: Temporary Redirect"),
+    "loop": (make_redirect("http://{here}/webhdfs/v1/store"), "HTTP status 307: The HTTP server returned a redirect"),
+    "nowhere": (make_redirect(None), "HTTP status 307: Temporary Redirect"),
     "a file": (
-        sending_on("file:///etc/passwd"),
+        make_redirect("file:///etc/passwd"),
         "HTTP status 307: Temporary Redirect - Redirection to url 'file:///etc",
     ),
-    "no port": (sending_on("http://host:port/"), "HDFS does not answer: {node}: InvalidURL("),
-    "no host": (sending_on("http://[/"), "HDFS does not answer: {node}: ValueError('Invalid IPv6 URL')"),
+    "no port": (make_redirect("http://host:port/"), "HDFS does not answer: {node}: InvalidURL("),
+    "no host": (make_redirect("http://[/"), "HDFS does not answer: {node}: ValueError('Invalid IPv6 URL')"),
     "deep": (answer(200, b'{"FileStatus":' + b"[" * 100_000), "the server is not an HDFS name node: RecursionError"),
     "long": (
         answer(200, b'{"FileStatus":{"type":"FILE","length":' + b"9" * 5000 + b"}}"),
         "the server is not an HDFS name node: ",
     ),
     "deep refusal": (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
-    "endless": (endless, "HDFS does not answer: {node}: the response has more than 1000000 bytes"),
-    "dripping": (dripping, "HDFS does not answer: {node}: no complete response within 0.5 s"),
+    "endless": (send_endlessly, "HDFS does not answer: {node}: the response has more than 1000000 bytes"),
+    "dripping": (send_slowly, "HDFS does not answer: {node}: no complete response within 0.5 s"),
 }
 
 
@@ -137,7 +137,7 @@ ANSWERS = {
 def test_an_invalid_hdfs_response_is_one_line_in_bounded_time_and_memory(
     told: Answer, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if told is dripping else 60)
+    monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if told is send_slowly else 60)
     monkeypatch.setattr(hdfs, "_LARGEST_LISTING", 1_000_000)
 
     address, text = refusal(told)
@@ -184,7 +184,7 @@ def test_a_directory_with_invalid_names_or_endless_entries_is_refused(entry: dic
 def test_a_name_node_is_found_in_the_same_way_as_by_hadoop(
     location: str, options: dict[str, str], expected: tuple[str, ...]
 ) -> None:
-    """The URI's host, the file system that is the default, or a name for a pair of nodes."""
+    """The address is the host of the URI, the default file system, or the name of a pair of nodes."""
     assert expected == hdfs.name_nodes(location, options)
 
 
@@ -198,7 +198,8 @@ def test_settings_are_read_from_hadoop_files_and_overridden_by_spark(tmp_path: P
     (tmp_path / "hdfs-site.xml").write_text(site(("dfs.namenode.http-address", "a:1")))
     given = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]
 
-    with patch.dict(os.environ, {"HADOOP_CONF_DIR": str(tmp_path)}, clear=True):  # a user may have some of S3
+    # The user may also have settings for S3.
+    with patch.dict(os.environ, {"HADOOP_CONF_DIR": str(tmp_path)}, clear=True):
         assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(given)
         (tmp_path / "core-site.xml").write_text("<configuration>")
         with pytest.raises(OSError, match=r"core-site\.xml: "):

@@ -1,4 +1,4 @@
-"""JSON that is read back is checked value by value, and an error names the file and the key."""
+"""Each value of a JSON file is checked when it is read; an error names the file and the key."""
 
 from pathlib import Path
 from random import Random
@@ -72,7 +72,7 @@ def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path
 def test_a_hostile_manifest_of_a_run_is_refused_or_continued(
     seed: int, newer_store: Path, tmp_path: Path, run: Run
 ) -> None:
-    """Many of these ended with a traceback, for example of a state of the queues that is a number."""
+    """Many of these ended with a traceback, for example if the state of the queues was a number."""
     last = list_segments(newer_store)[-1]
     data = last.read_bytes()
     last.unlink()

@@ -22,10 +22,10 @@ from tests.support.memory_storage import MemoryStorage
 
 Backend = tuple[Callable[[], Storage], str]  # an implementation, and the scheme of its locations
 
-# Every storage that can be written; a new backend needs one line.
+# All writable storages; a new backend needs one line.
 STORAGES: dict[str, Backend] = {
     "local": (LocalStorage, ""),
-    "s3": (lambda: ObjectStorage(LocalFileSystem()), "s3a://"),  # objects lie in files here, for the same code
+    "s3": (lambda: ObjectStorage(LocalFileSystem()), "s3a://"),  # objects are stored in local files, with the same code
     "memory": (MemoryStorage, "memory://"),
 }
 
@@ -105,7 +105,7 @@ def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: S
 
 def test_read_limits_and_settings_are_passed_to_tasks(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, ReadLimits(5))))  # noqa: S301 - our own
+    sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, ReadLimits(5))))  # noqa: S301 - our own data
 
     with sent.open(str(tmp_path / "file")) as reader:
         assert isinstance(reader, LocalReader)
@@ -147,7 +147,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a l
     ],
     ids=["of root", "of its owner", "ours", "of another", "to a file of root"],
 )
-def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
+def test_a_link_of_root_of_this_user_or_of_the_owner_of_its_target_is_followed(
     link: int, target: int, expected: bool
 ) -> None:
     assert may_follow_link(link, target) is expected
@@ -158,7 +158,7 @@ def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
 def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
     verb: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
-    """Its first bytes came into `quarantine.sample`; exit code 1 now, and which link."""
+    """Its first bytes were written to `quarantine.sample`; now the link is reported with exit code 1."""
     store = copy_store(golden("b551-base"), tmp_path)
     secret = tmp_path / "private.txt"
     secret.write_text("the secret")
@@ -177,7 +177,7 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
 
 
 @only_root
-def test_neither_a_file_nor_a_folder_that_became_a_link_after_the_listing_is_followed(tmp_path: Path) -> None:
+def test_a_file_or_folder_that_became_a_link_after_the_listing_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / ("0" * 20)).write_bytes(b"a record")
     (tmp_path / "store").mkdir()
@@ -201,7 +201,7 @@ def test_a_pipe_or_directory_in_place_of_a_file_is_not_read(make: Callable[[Path
 
 
 def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if `why_unsupported` has no reason, because the storage was only half added."""
+    """Even if `why_unsupported` returns no reason, because support for the storage is incomplete."""
     monkeypatch.setattr("jobs.storage.storage_for", lambda *_: LocalStorage())
 
     with pytest.raises(OSError, match="s3a://b/lake: s3a:// is not an object store"):

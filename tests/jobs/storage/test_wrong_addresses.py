@@ -11,7 +11,7 @@ from jobs.console.result import ExitCode
 from tests.support.commands import Run
 from tests.support.http_server import Answer, run_http_server
 
-_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # of Azurite
 _AZURE = "abfss://nobucket@devstoreaccount1.dfs.core.windows.net"
 _REQUEST = (
     "<RequestId>17A1B2C3D4E5F607</RequestId><HostId>dd9025bab4ad464b049177c95eb6ebf374d3b3fd1af9251148b6</HostId>"
@@ -38,7 +38,7 @@ def refusal(code: str) -> Answer:
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """Return the address of a port on which nobody listens."""
+    """Return the address of a port on which no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -53,7 +53,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the one line that a command prints."""
+    """Return the single line that a command prints."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     outcome = run(*(word.format(place=place) for word in line))
@@ -70,7 +70,7 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
         ("a lake", _AZURE, "ContainerNotFound", "container", "ContainerNotFound", "fs.azure.endpoint"),
     ],
 )
-def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # noqa: PLR0913, PLR0917 - the case
+def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # noqa: PLR0913, PLR0917 - parameters of the case
     line: str, place: str, answer: str, missing: str, code: str, setting: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_http_server(refusal(answer)) as address:
@@ -93,7 +93,7 @@ def test_a_refused_connection_is_not_retried_for_a_minute(  # noqa: PLR0913, PLR
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An S3 server was asked for 11 s, and one of Azure for 47 s."""
+    """Requests to an S3 server were retried for 11 s, and those to Azure for 47 s."""
     started = monotonic()
     said = _failure(line, place, refusing, run, monkeypatch)
 

@@ -1,4 +1,4 @@
-"""Next to a running broker: the lock, the page cache, the read rate, and the free space on the disk."""
+"""Commands on the host of a running broker: the lock, the page cache, the read rate, and the disk space."""
 
 import ctypes
 import errno
@@ -78,12 +78,13 @@ def test_verbs_that_read_the_log_limit_their_load(
         seen["half"] = half
         raise Begun
 
-    def no_stepping() -> None:
+    def keep_priority() -> None:
         seen["stepped back"] = True
 
-    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")  # else `ingest` reads so little itself
+    # Otherwise, `ingest` reads such a small store itself.
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
-    monkeypatch.setattr("jobs.store.running_broker.lower_priority", no_stepping)
+    monkeypatch.setattr("jobs.store.running_broker.lower_priority", keep_priority)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with hold_lock(store), pytest.raises(Begun):
         cli.run_nested([verb, str(store), *where])
@@ -101,7 +102,7 @@ def test_half_of_the_cores_are_used_unless_a_master_is_given() -> None:
 def test_read_limits_are_shared_among_tasks(store: Path) -> None:
     careful = list_store(str(store), read_limits=ReadLimits(9000).share_among(3))
 
-    copies = [pickle.loads(pickle.dumps(range_)) for range_ in plan_ranges(careful)]  # noqa: S301 - our own
+    copies = [pickle.loads(pickle.dumps(range_)) for range_ in plan_ranges(careful)]  # noqa: S301 - our own data
     assert {ReadLimits(3000)} == {copy.storage.read_limits for copy in copies}
     assert list_store(str(store)).storage.read_limits is None
 
@@ -117,7 +118,7 @@ def resident_pages(path: Path) -> list[bool]:
 
 @pytest.fixture
 def half_cached() -> Iterator[Path]:
-    """Make a file in the checkout: other tests may write into memory, which keeps its pages."""
+    """Create a file in the checkout, because temporary files may be in memory, where pages cannot be evicted."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=build) as folder:
@@ -140,7 +141,7 @@ def cache_half(path: Path) -> None:
 
 @pytest.fixture
 def kernel_that_drops(half_cached: Path) -> None:
-    """Skip the test where the kernel, or this file system, does not do the work."""
+    """Skip the test if the kernel or the file system does not support dropping pages."""
     with half_cached.open("rb") as file:
         try:
             os.preadv(file.fileno(), [bytearray(1)], 2 * MIB, 0x80)
@@ -170,10 +171,10 @@ def older_kernel(half_cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     """
-    Read all of a file with read_limits, and tell for each half of it which pages are cached then.
+    Read a whole file with read_limits, and return the cached pages of each half of it.
 
-    The kernel may evict a page for another process at any time, but an effect of reads occurs each time. So if pages of
-    the second half are missing, all of it is done again.
+    The kernel may evict pages for other processes at any time, but an effect of reads occurs each time. So if pages of
+    the second half are missing, the read is repeated.
     """
     first, second = read_with_care(path, step)
     for _ in range(AGAIN):
@@ -229,7 +230,7 @@ def test_the_read_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     clock = Clock()
     monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))
-    read_limits = ReadLimits(8 * MIB + int(computing * 1000))  # a pace of its own
+    read_limits = ReadLimits(8 * MIB + int(computing * 1000))  # another rate
     with storage_for(str(tmp_path / "segment"), read_limits=read_limits).open(str(tmp_path / "segment")) as reader:
         for at in range(0, 32 * MIB, MIB):
             reader.read(at, MIB)
@@ -249,7 +250,7 @@ class Usage(NamedTuple):
 def test_a_lake_that_would_fill_the_disk_of_the_broker_is_refused(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above 75 % a broker deletes files early; without a running broker, the ingest proceeds."""
+    """Above 75 %, a running broker would delete files early."""
     monkeypatch.setattr(
         "jobs.store.running_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
     )

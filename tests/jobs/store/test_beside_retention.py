@@ -1,4 +1,4 @@
-"""Verbs that need a complete log, while a running broker deletes the beginning of its store."""
+"""Commands that need a complete log, while retention deletes the beginning of the store."""
 
 import shutil
 from functools import partial
@@ -39,18 +39,18 @@ def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
             path.unlink()
 
 
-def verified(store: Path, workers: Workers) -> Verdict:
+def verify_store(store: Path, workers: Workers) -> Verdict:
     return verify(VerifyRequest(str(store)), workers)
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
 @pytest.mark.parametrize("step", [None, "ranges_truncated_by_promotion", "IndexPlan"])
 def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str | None, index_files: int) -> None:
-    """Before the log is read and the queues are joined with it, or at a step of the comparison of index files."""
+    """Segments are deleted before the log is read, before queues are compared, or at a step of the index comparison."""
     delete = partial(expire, store, index_files=index_files)
     name = f"jobs.products.index.explanation.{step or 'IndexPlan'}"
     with patch(name, call_before(resolve_name(name), delete) if step else resolve_name(name)):
-        verdict = verified(store, SerialWorkers() if step else DisturbedWorkers(happens=delete))
+        verdict = verify_store(store, SerialWorkers() if step else DisturbedWorkers(happens=delete))
 
     queues, index = verdict.parts["queues"].numbers, verdict.parts["index"].numbers
     assert verdict.findings == []
@@ -62,7 +62,7 @@ def test_segments_deleted_before_a_step_are_not_a_finding(store: Path, step: str
 def test_a_newest_segment_that_disappears_is_an_error(store: Path) -> None:
     newest = list_segments(store)[-1]
     with pytest.raises(FileNotFoundError, match="retention did not delete it") as caught:
-        verified(store, DisturbedWorkers(happens=partial(newest.unlink, missing_ok=True)))
+        verify_store(store, DisturbedWorkers(happens=partial(newest.unlink, missing_ok=True)))
 
     assert caught.value.filename == str(newest)
 
@@ -76,7 +76,7 @@ def test_a_queue_created_during_verification_is_read(store: Path, tmp_path: Path
             (tmp_path / "not made yet").rename(queues)
 
     with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
-        verdict = verified(store, SerialWorkers())
+        verdict = verify_store(store, SerialWorkers())
 
     assert verdict.findings == []
 

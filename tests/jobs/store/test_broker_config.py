@@ -1,4 +1,4 @@
-"""Facts about a broker: its configuration, how it is read, its rows in the lake; and its release, which is detected."""
+"""The configuration of a broker, its rows in the lake, and the detection of its release."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.support.lakes import ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
 _V2 = "b551-configv2"
-# What a stop or a check of transactions writes after the broker was asked.
+# Topics that a stop or a check of transactions writes after the broker's answers.
 _OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
 
 
@@ -66,7 +66,7 @@ def test_offsets_topics_and_groups_are_those_that_the_broker_answered(name: str,
 
 
 def test_configuration_v2_contains_only_topics_and_groups_of_users(tmp_path: Path) -> None:
-    """The broker's own topics and groups are made again at each start, and are in no row."""
+    """The broker recreates its own topics and groups at each start; they are not in the rows."""
     config = config_of(unpack_feature(_V2, tmp_path).root)
 
     assert sorted(config.topics) == ["Bills", "Orders"]
@@ -79,7 +79,7 @@ def test_configuration_v2_contains_only_topics_and_groups_of_users(tmp_path: Pat
 def test_json_files_next_to_the_database_are_used_only_if_they_are_newer(
     counter: int, offsets: dict[str, int], tmp_path: Path
 ) -> None:
-    """A switch leaves JSON files that count the changes that they have."""
+    """After a switch to RocksDB, old JSON files remain, with a counter of their changes."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     tables: dict[str, dict[str, object]] = {
         "topics.json": {TOPIC_TABLE: {"Old": {"topicName": "Old"}}},
@@ -153,7 +153,7 @@ def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
     assert rows_of(lake, "consumer_offsets", "run") == before
 
 
-# the release, and the length of the timer's slots, which no file states
+# the release, and the length of the timer's slots, which are not in any file
 
 
 def test_the_release_is_detected_from_records_after_damage(newer_store: Path) -> None:
@@ -167,7 +167,7 @@ def test_the_release_is_detected_from_records_after_damage(newer_store: Path) ->
 
 
 def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path) -> None:
-    """A chain of a million entries, followed one by one, held up every query for half a minute."""
+    """Following a chain of a million entries once delayed every query by half a minute."""
     messages = [Sent(tags="TagA", unique_key=f"{number:032X}") for number in range(2000)]
     geometry = Geometry(50, 10_000)
     write_store(tmp_path / "store", stored(messages), geometry=geometry)
@@ -182,7 +182,7 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path) -
 
 
 def test_the_timer_precision_is_detected_from_units(tmp_path: Path) -> None:
-    """No file says timerPrecisionMs; with the default, what was delivered would wait."""
+    """No file contains timerPrecisionMs; with the default, delivered messages would be reported as pending."""
     due = 1_795_272_035_500
     slot, unit = Slot(due // 500, 0, 0, 1), TimerUnit(UNIT.size, -1, 1, due - 4000, 4000, 0, 100, 7)
     wheel = bytearray(64 * SLOT.size)

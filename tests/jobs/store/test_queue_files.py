@@ -1,4 +1,4 @@
-"""The reader of queue files: the end of a queue, and the reads that are needed to find it."""
+"""The reader of queue files: the end of a queue, and the number of reads that find it."""
 
 import os
 from collections.abc import Container
@@ -28,7 +28,7 @@ def queue_of(store: Store) -> StoredQueue:
 
 
 def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
-    """Write a queue of 64 units from position *first* on, each of 100 bytes of the log, without those at *holes*."""
+    """Write a queue of 64 units from *first* on, each of 100 bytes of the log, with holes in place of some units."""
     path = folder / T1.path / file_name_of_offset(first * UNIT.size)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(bytes(UNIT.size) if at in holes else UNIT.pack(at * 100, 100, -1) for at in range(64)))
@@ -70,8 +70,8 @@ def test_a_unit_of_a_deleted_file_is_none(newer_store: Path) -> None:
 def test_the_short_search_for_the_end_agrees_with_the_full_search(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Watermarks inside and after the queue, right ones and ones of a queue that was cut or made again."""
-    queue = queue_with_holes(tmp_path, [written], 40)  # units after the hole are of a former queue
+    """Watermarks in and after the queue, which are correct, or of a truncated or recreated queue."""
+    queue = queue_with_holes(tmp_path, [written], 40)  # units after the hole belong to a former queue
     asked = [(queue, known, offset) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
     near = [queue_ends.probe_queue_end(*one) for one in asked]
@@ -95,7 +95,7 @@ def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
 @pytest.mark.parametrize("hole", [range(3), range(10, 40), range(30, 50), range(31, 32), range(60, 64), range(64)])
 @pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
-    """A place without a unit says nothing of the log: what is before and after it is found all the same."""
+    """Units before and after a position without a unit must be found."""
     found = queue_with_holes(tmp_path, hole).first_unit_pointing_from(first * 100, 64)
     written = [at for at in range(64) if at not in hole]
 
@@ -103,5 +103,5 @@ def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, f
 
 
 def test_a_run_after_a_cut_takes_new_units_before_a_hole(tmp_path: Path) -> None:
-    """Zeros where a page was lost lead to offset 0, which is before everything that is new."""
+    """The zeros of a lost page point to offset 0, which is before all new messages."""
     assert queue_ends.probe_queue_end(queue_with_holes(tmp_path, range(11, 20)), 63, 1000).watermark == 10

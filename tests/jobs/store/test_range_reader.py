@@ -44,7 +44,7 @@ _SIZE = 1 << 20
 
 @pytest.fixture
 def abort(tmp_path: Path) -> None:
-    """Create the file that shows that a broker may be running."""
+    """Create the `abort` file of a running broker."""
     (tmp_path / "abort").touch()
 
 
@@ -56,12 +56,12 @@ def log(tmp_path: Path) -> bytes:
 
 
 @contextmanager
-def filled_late(start: int, end: int) -> Iterator[None]:
-    """Let the first look at a file see zeros where the broker is about to write."""
+def show_zeros_first(start: int, end: int) -> Iterator[None]:
+    """Let the first read of a file return zeros where the broker is about to write."""
     read_into = LocalReader.read_into
     looks = 0
 
-    def torn(self: LocalReader, position: int, buffer: memoryview) -> int:
+    def read_torn(self: LocalReader, position: int, buffer: memoryview) -> int:
         nonlocal looks
         count = read_into(self, position, buffer)
         if position <= start and end <= position + len(buffer):
@@ -70,7 +70,7 @@ def filled_late(start: int, end: int) -> Iterator[None]:
                 buffer[start - position : end - position] = bytes(end - start)
         return count
 
-    with patch.object(LocalReader, "read_into", torn):
+    with patch.object(LocalReader, "read_into", read_torn):
         yield
     assert looks > 0
 
@@ -90,7 +90,7 @@ def read(tmp_path: Path) -> tuple[int, list[PieceKind]]:
 @pytest.mark.parametrize("start", [2 * _PAGE - 700, 2 * _PAGE - 1100, 2 * _PAGE - 30])
 def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: bytes, tmp_path: Path, start: int) -> None:
     assert any(log[start : 2 * _PAGE])
-    with filled_late(start, 2 * _PAGE):
+    with show_zeros_first(start, 2 * _PAGE):
         assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
 
 
@@ -132,7 +132,7 @@ def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int)
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
 
     reader = reader_of(tmp_path)
-    with filled_late(page * _PAGE, (page + 1) * _PAGE):
+    with show_zeros_first(page * _PAGE, (page + 1) * _PAGE):
         seen = [
             item.buffer[int(item.positions[0]) : int(item.positions[-1]) + int(item.sizes[-1])].tobytes()
             for item in reader.pieces()
@@ -145,7 +145,7 @@ def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int)
 _BASE = 1 << 30
 
 
-class _Seen(NamedTuple):
+class _Pieces(NamedTuple):
     records: int
     topics: Counter[str]
     wrong: list[int]
@@ -154,12 +154,12 @@ class _Seen(NamedTuple):
     end: int
 
 
-def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
+def _collect_pieces(raw: bytes, framing: Framing, *, final: bool) -> _Pieces:
     records, topics, newest, end = 0, Counter[str](), None, _BASE
     wrong: list[int] = []
     others = []
     for part in walking.walk_pieces(SegmentBytes.from_buffer(raw, _BASE, framing), 0, final=final):
-        end = max(end, part.piece.end)  # damage inside a group comes before the group
+        end = max(end, part.piece.end)  # damage inside a group is yielded before the group
         records += part.record_count
         topics.update(part.topic_counts)
         wrong += part.wrong_crc_offsets
@@ -167,7 +167,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
             newest = part.sample_records[-1].store_timestamp
         else:
             others.append(part.piece)
-    return _Seen(records, topics, wrong, newest, others, end)
+    return _Pieces(records, topics, wrong, newest, others, end)
 
 
 @given(
@@ -178,7 +178,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     data=st.data(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PLR0913, PLR0917 - a segment and two ways
+def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PLR0913, PLR0917 - a segment and the expectation
     monkeypatch: pytest.MonkeyPatch,
     bodies: list[bytes],
     framing: Framing,
@@ -191,9 +191,9 @@ def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PL
     raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw
     raw = data.draw(mutations(raw))
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", len(raw))
-    expected = _seen(raw, framing, final=final)
+    expected = _collect_pieces(raw, framing, final=final)
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", data.draw(st.integers(-1, len(raw))))
-    assert _seen(raw, framing, final=final) == expected
+    assert _collect_pieces(raw, framing, final=final) == expected
 
 
 _STEP_BACK = 5000
@@ -201,7 +201,7 @@ _STEP_BACK = 5000
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Return a store in whose newest segment the clock stepped back at a record that is zeroed now."""
+    """Return a store in whose newest segment the clock was set back at a record that is now zeroed."""
     store = copy_store(golden("b533-base"), tmp_path)
     damaged = _damaged(store)
     set_store_times(
@@ -229,7 +229,7 @@ def _ingested(store: Path, lake: Path, run: Run) -> tuple[int, list[int]]:
 
 
 def test_no_message_after_the_damage_is_left_out(golden: StoreOf, store: Path, tmp_path: Path, run: Run) -> None:
-    """Time alone does not make a record a leftover: a unit leads to it, and one to the record that was damaged."""
+    """An earlier store time alone does not make a record a leftover, if units point to it and to the damaged record."""
     intact, damaged = _intact(golden)
 
     assert _ingested(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, intact)
@@ -240,10 +240,8 @@ def test_no_message_after_the_damage_is_left_out(golden: StoreOf, store: Path, t
     assert [one["offset"] for one in looked.document["problems"] if one["severity"] == "damage"][:1] == [damaged]
 
 
-def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
-    golden: StoreOf, store: Path, tmp_path: Path, run: Run
-) -> None:
-    """A broker that was killed cuts its log, and writes on before older records that it has once stored."""
+def test_an_earlier_record_without_a_unit_is_a_leftover(golden: StoreOf, store: Path, tmp_path: Path, run: Run) -> None:
+    """A killed broker truncates its log, and then writes before older records."""
     intact, damaged = _intact(golden)
     shutil.rmtree(store / "consumequeue")
 
@@ -251,7 +249,7 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
     assert _ingested(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
 
 
-@pytest.mark.parametrize("number", [56, 57])  # a rollback that a half message follows, and that one
+@pytest.mark.parametrize("number", [56, 57])  # a rollback, and the half message that follows it
 def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be_missing(
     golden: StoreOf, tmp_path: Path, run: Run, number: int
 ) -> None:
@@ -277,7 +275,7 @@ def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: 
     assert list(find_losses_by_wrong_clocks(seed, tmp_path)) == []
 
 
-def test_threads_as_many_as_workers_are_wide_return_results_in_the_order_of_the_items() -> None:
+def test_as_many_threads_as_the_width_return_results_in_the_order_of_the_items() -> None:
     together = Barrier(3, timeout=10)
 
     def work(number: int) -> int:
@@ -289,7 +287,7 @@ def test_threads_as_many_as_workers_are_wide_return_results_in_the_order_of_the_
 
 
 def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:
-    """The second item fails first; the third, which would never end, is stopped by its next check."""
+    """The second item fails first; the third, which would never end, stops at its next check."""
     second_failed, third_begun, stopped, begun = Event(), Event(), Event(), list[int]()
 
     def work(number: int) -> None:
@@ -336,7 +334,7 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
 
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
-    """They wait for one clock: if each was given a part of the rate, all together would use no more than a part."""
+    """With a fixed part of the rate for each thread, waiting threads would leave their part unused."""
     limits, storages = ReadLimits(1 << 30), list[object]()
     workers = DisturbedWorkers(width=4, before_range=lambda range_: storages.append(range_.storage))
     verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)

@@ -1,4 +1,4 @@
-"""A broker's databases, read as of one moment, without writing into their folders."""
+"""Reading the databases of a broker consistently, without writing into their folders."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
 def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that runs deletes files while we link them."""
+    """A running broker may delete files while they are linked."""
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     copy, calls = rocksdb._copy, []  # noqa: SLF001
 
@@ -109,7 +109,7 @@ def test_a_database_is_copied_from_any_storage_and_no_temporary_folder_is_left(
 def test_a_database_is_not_damaged_because_its_copy_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`verify` recommended to move the files of an intact database aside when `/tmp` was full."""
+    """When `/tmp` was full, `verify` recommended to set the files of an intact database aside."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -137,7 +137,7 @@ def test_a_database_is_not_damaged_because_this_process_may_not_open_it(
 
 
 def make_queue(root: Path, units: int) -> None:
-    """Make a database that holds one queue, each of its messages of 100 bytes."""
+    """Create a database with one queue of messages of 100 bytes."""
     from rocksdict import Options, Rdict
 
     (root / "commitlog").mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_a_link_to_itself_in_a_database_is_a_missing_file(name: str, tmp_path: P
 
 
 def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker changes its database at each step of `--follow`; what was read of the state before is of no more use."""
+    """A broker changes its database before each step of `--follow`, so cached copies would never be used again."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -200,7 +200,7 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
 
 
 def test_rows_are_read_as_a_file_of_units(tmp_path: Path) -> None:
-    """Numbers without a row are zeros, as where a queue file has a hole."""
+    """Queue offsets without a row are zeros, like holes in a queue file."""
     make_queue(tmp_path, 64)
     (queue,) = list_queues(list_store(str(tmp_path)))
     expected = [UNIT.pack(at * 100, 100, 7) if at < 64 else bytes(UNIT.size) for at in range(70)]

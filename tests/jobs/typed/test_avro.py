@@ -1,4 +1,4 @@
-"""Avro bodies: bytes written by hand, and fastavro as the reference for all others."""
+"""Avro bodies: bytes written by hand, and comparisons with fastavro."""
 
 import datetime as dt
 import json
@@ -22,7 +22,7 @@ from jobs.typed.ddl import SchemaError
 from jobs.typed.declaration import read_types
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
+from tests.jobs.typed.test_typing import count_rows_and_dead_letters, ingested, typed
 from tests.support.lakes import rows_of
 
 _ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
@@ -52,7 +52,7 @@ def schema_of(**fields: object) -> str:
 
 
 def read(body: bytes, times: TimeDefaults = TimeDefaults(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
-    """Return the row of a body by a schema of the given fields."""
+    """Return the row of a body with a schema of the given fields."""
     schemas: dict[int | None, str] = {None: schema_of(**fields)}
     return results_of(avro_format(schemas).reader(columns_of_schemas(schemas), times)(pa.array([body])), 1)[0]
 
@@ -71,7 +71,7 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
     [
         ("long", "fe ff ff ff ff ff ff ff ff 01", 2**63 - 1),
         ("long", "ff ff ff ff ff ff ff ff ff 01", -(2**63)),
-        ("long", "80 00", 0),  # longer than need be, as Avro allows
+        ("long", "80 00", 0),  # longer than necessary, as Avro allows
         ("long", "fe ff ff ff ff ff ff ff ff 03", ("a number of more than 64 bits", "$.v at byte 0")),
         ("long", "ff ff ff ff ff ff ff ff ff ff 01", ("a number of more than 64 bits", "$.v at byte 0")),
         ("long", "", ("an empty body", "byte 0")),
@@ -154,13 +154,13 @@ def _encoded(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _judged(body: bytes) -> dict[str, Any] | None:
-    """Return what fastavro reads, where it writes the same bytes again; None where it does not."""
+def _read_with_fastavro(body: bytes) -> dict[str, Any] | None:
+    """Return the value that fastavro reads; None if it does not write the same bytes for it."""
     buffer = BytesIO(body)
     try:
         value = schemaless_reader(buffer, _PARSED, None)
         is_whole = buffer.tell() == len(body) and _encoded(value) == body
-    except Exception:  # noqa: BLE001 - of every kind
+    except Exception:  # noqa: BLE001 - errors of any kind
         return None
     return value if is_whole else None  # type: ignore[return-value]
 
@@ -177,11 +177,11 @@ def _as_column(name: str, value: Any) -> object:  # noqa: ANN401
 
 
 @given(st.fixed_dictionaries(_VALUES).map(_encoded), st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3))
-def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
+def test_a_body_is_read_as_by_fastavro_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :]):
-        found, judged = results_of(_READER(pa.array([body])), 1)[0], _judged(body)
-        if isinstance(found, list):  # fastavro may write the value shorter, or in other blocks
+        found, judged = results_of(_READER(pa.array([body])), 1)[0], _read_with_fastavro(body)
+        if isinstance(found, list):  # fastavro may encode the value with fewer bytes, or in other blocks
             again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
             expected = [_as_column(field.name, again[field.name]) for field in _READ]  # type: ignore[index]
             assert expected == found or "nan" in repr(found)
@@ -198,7 +198,7 @@ def test_every_truncation_is_rejected(body: bytes) -> None:
 
 
 def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
-    """Of Confluent's registry and of RocketMQ's; the columns are those of all schemas, each of the widest type."""
+    """Headers of Confluent and of RocketMQ; the columns are those of all schemas, each with the widest type."""
     folder = tmp_path / "schemas"
     folder.mkdir()
     (folder / "7.avsc").write_text(schema_of(id="int", tags="string"))
@@ -211,7 +211,7 @@ def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
 
     typed(tmp_path, declared + 'properties = { place = "region" }')
 
-    assert (2, 4) == typed_and_dead(tmp_path / "lake")
+    assert (2, 4) == count_rows_and_dead_letters(tmp_path / "lake")
     rows = rows_of(tmp_path / "lake", "typed/Orders")
     assert [(1, "a", None, "eu"), (0, None, 0.0, "eu")] == [
         (row["id"], row["labels"], row["total"], row["place"]) for row in rows
@@ -236,7 +236,7 @@ def test_a_registry_header_selects_the_schema(tmp_path: Path) -> None:
 
 
 def test_a_schema_that_stands_for_a_billion_fields_is_refused() -> None:
-    """Each record has two fields of the one before it; building all of them took all memory."""
+    """Each record has two fields of the previous type; building all of them used all memory."""
     first = {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "int"}]}
     named = [
         {"type": "record", "name": f"r{n}", "fields": [{"name": name, "type": f"r{n - 1}"} for name in "ab"]}

@@ -1,4 +1,4 @@
-"""Values in every format, bodies of text, many fuzzed bodies, and the tutorial of docs/typed.md."""
+"""Values in each format, text bodies, fuzzed bodies, and the tutorial of docs/typed.md."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed import test_avro, test_protobuf
-from tests.jobs.typed.test_json import PAGE, as_shown, both, results_of, rows_of_page
+from tests.jobs.typed.test_json import PAGE, both, format_as_on_page, results_of, rows_of_page
 from tests.jobs.typed.test_typing import ingested
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -37,8 +37,8 @@ from tests.support.commands import Run
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 
-class Spelled(NamedTuple):
-    """A value in each format that has it; docs/typed.md has its column, and the result."""
+class EncodedValue(NamedTuple):
+    """A value in each format that supports it; docs/typed.md shows its column and the result."""
 
     json: bytes | None  # the value of the field v
     avro: tuple[object, str] | None  # the type of the field v, and the body in hexadecimal
@@ -53,51 +53,53 @@ def _logical(type_: str, name: str, **more: int) -> dict[str, object]:
 _DECIMAL = _logical("bytes", "decimal", precision=3, scale=2)
 _TIME = b"2026-11-23T10:00:00.000000001Z"
 SPELLED = {
-    "9223372036854775807": Spelled(
+    "9223372036854775807": EncodedValue(
         b"9223372036854775807",
         ("long", "fe ff ff ff ff ff ff ff ff 01"),
         ("i8", "18 ff ff ff ff ff ff ff ff 7f"),
         b"9223372036854775807",
     ),
-    "more than 64 bits": Spelled(
+    "more than 64 bits": EncodedValue(
         b"18446744073709551616",
         ("long", "80 80 80 80 80 80 80 80 80 04"),
         ("i8", "18 80 80 80 80 80 80 80 80 80 02"),
         b"18446744073709551616",
     ),
-    "2147483648": Spelled(b"2147483648", ("int", "80 80 80 80 10"), ("i4", "28 80 80 80 80 08"), b"2147483648"),
-    "NaN": Spelled(b"NaN", ("double", "00 00 00 00 00 00 f8 7f"), ("d", "09 00 00 00 00 00 00 f8 7f"), b"NaN"),
-    "infinity": Spelled(b"1e309", ("double", "00 00 00 00 00 00 f0 7f"), ("d", "09 00 00 00 00 00 00 f0 7f"), b"1e309"),
-    "2^53 + 1": Spelled(b"9007199254740993", None, None, b"9007199254740993"),
-    "-1.23": Spelled(b"-1.23", (_DECIMAL, "02 85"), None, b"-1.23"),
-    "12.34": Spelled(b"12.34", (_DECIMAL, "04 04 d2"), None, b"12.34"),
-    "2": Spelled(b"2", ("boolean", "02"), ("b", "40 02"), b"2"),
-    "the byte 0xff": Spelled(b'"\xff"', ("string", "02 ff"), ("s", "4a 01 ff"), b"\xff"),
-    "one key twice": Spelled(
+    "2147483648": EncodedValue(b"2147483648", ("int", "80 80 80 80 10"), ("i4", "28 80 80 80 80 08"), b"2147483648"),
+    "NaN": EncodedValue(b"NaN", ("double", "00 00 00 00 00 00 f8 7f"), ("d", "09 00 00 00 00 00 00 f8 7f"), b"NaN"),
+    "infinity": EncodedValue(
+        b"1e309", ("double", "00 00 00 00 00 00 f0 7f"), ("d", "09 00 00 00 00 00 00 f0 7f"), b"1e309"
+    ),
+    "2^53 + 1": EncodedValue(b"9007199254740993", None, None, b"9007199254740993"),
+    "-1.23": EncodedValue(b"-1.23", (_DECIMAL, "02 85"), None, b"-1.23"),
+    "12.34": EncodedValue(b"12.34", (_DECIMAL, "04 04 d2"), None, b"12.34"),
+    "2": EncodedValue(b"2", ("boolean", "02"), ("b", "40 02"), b"2"),
+    "the byte 0xff": EncodedValue(b'"\xff"', ("string", "02 ff"), ("s", "4a 01 ff"), b"\xff"),
+    "one key twice": EncodedValue(
         b'{"0": "", "0": ""}',
         ({"type": "map", "values": "string"}, "04 02 30 00 02 30 00 00"),
         ("m", "b2 01 00 b2 01 00"),
         None,
     ),
-    "2026-11-23 10:00 in UTC": Spelled(
+    "2026-11-23 10:00 in UTC": EncodedValue(
         b'"2026-11-23T10:00:00Z"',
         (_logical("long", "timestamp-millis"), "80 84 c9 fd c0 68"),
         ("at", "d2 01 06 08 a0 9d 90 d8 06"),
         b"2026-11-23T10:00:00Z",
     ),
-    "a time with nanosecond precision": Spelled(
+    "a time with nanosecond precision": EncodedValue(
         b'"%b"' % _TIME, (_logical("long", "timestamp-nanos"), "02"), ("at", "d2 01 08 08 a0 9d 90 d8 06 10 01"), _TIME
     ),
-    "a second before the year 1": Spelled(
+    "a second before the year 1": EncodedValue(
         b'"0001-01-01T00:00:00+00:01"',
         (_logical("long", "timestamp-millis"), "cf ef e6 a2 e2 a0 1c"),
         ("at", "d2 01 0b 08 ff 91 b8 c3 98 fe ff ff ff 01"),
         b"0001-01-01T00:00:00+00:01",
     ),
-    "a date that does not exist": Spelled(
+    "a date that does not exist": EncodedValue(
         b'"2026-02-30"', (_logical("int", "date"), "fe ff ff ff 0f"), None, b"2026-02-30"
     ),
-    "null or a missing field": Spelled(b"null", (["null", "long"], "00"), ("o", "18 01"), b""),
+    "null or a missing field": EncodedValue(b"null", (["null", "long"], "00"), ("o", "18 01"), b""),
 }
 
 
@@ -105,7 +107,7 @@ _ON_THE_PAGE = rows_of_page("| value | column | JSON |")
 
 
 @pytest.mark.parametrize(("name", "column", "json", "avro", "protobuf", "text"), _ON_THE_PAGE)
-def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - the row
+def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - cells of a row
     name: str, column: str, json: str, avro: str, protobuf: str, text: str
 ) -> None:
     spelled = SPELLED[name]
@@ -120,11 +122,11 @@ def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - the ro
     if spelled.text is not None:
         found[3] = read(spelled.text, "(?P<v>.*)", f"v {column}")
 
-    shown = ["-" if one is None else as_shown(one).replace("`None`", "`NULL`") for one in found]
+    shown = ["-" if one is None else format_as_on_page(one).replace("`None`", "`NULL`") for one in found]
     assert [json, avro, protobuf, text] == shown
 
 
-def test_every_value_is_on_the_page() -> None:
+def test_every_value_is_documented() -> None:
     assert [*SPELLED] == [row[0] for row in _ON_THE_PAGE]
 
 
@@ -154,12 +156,12 @@ def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> li
         (b"INFO 1 \xff", ("invalid UTF-8", "byte 7")),
     ],
 )
-def test_a_body_is_a_row_by_its_groups_or_refused(body: bytes, expected: object) -> None:
+def test_a_body_becomes_a_row_of_its_groups_or_is_refused(body: bytes, expected: object) -> None:
     assert (Refusal(*expected) if isinstance(expected, tuple) else expected) == read(body)
 
 
 def test_no_body_makes_a_pattern_slow() -> None:
-    """A pattern that takes Python's `re` longer than the universe has been there."""
+    """Python's `re` would need more than 10^10 years for this pattern."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     assert isinstance(read(b"a" * 4_000_000 + b"!", "(?P<a>(?:a+)+)", "a string"), Refusal)
@@ -194,7 +196,7 @@ def _avro(number: int) -> bytes:
     return buffer.getvalue()
 
 
-FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and how a body of each is made
+FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and a function that makes a body
     "json": (
         JSON_FORMAT,
         lambda number: b'{"id": %d, "name": "name %d \xc3\xbc", "price": %d.25, "more": [1, {}]}' % ((number,) * 3),
@@ -212,7 +214,7 @@ FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and how 
 
 
 def _mutated(body: bytes, random: Random) -> bytes:
-    """Return a body of which some bytes are replaced, left out, or there twice."""
+    """Replace, delete or repeat some bytes of a body."""
     for _ in range(random.randrange(1, 4)):
         at, size = random.randrange(len(body) + 1), random.randrange(4)
         new = random.choice((random.randbytes(size), random.choice(_PIECES), body[at : at + 8] * 2))

@@ -1,4 +1,4 @@
-"""Both JSON readers: docs/typed.md has the expected values, and the fast reader must equal the scalar one."""
+"""Both JSON readers: docs/typed.md shows the expected values, and the fast reader must equal the scalar one."""
 
 import json
 import re
@@ -26,7 +26,7 @@ WIDE = parse_columns(
 
 
 def results_of(found: TypedRows, bodies: int) -> list[list[object] | Refusal]:
-    """Return the results of a reader for so many bodies, one by one."""
+    """Return the results of a reader as one list, in the order of the bodies."""
     rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
     return [found.refusals[number] if number in found.refusals else list(next(rows)) for number in range(bodies)]
 
@@ -36,7 +36,7 @@ def both(
     columns: Sequence[pa.Field],
     times: TimeDefaults = TimeDefaults(),  # noqa: B008 - frozen
 ) -> list[list[object] | Refusal]:
-    """Return the rows of the fast reader, once they are those of the scalar one."""
+    """Return the rows of the fast reader, which must equal those of the scalar one."""
     fast = read_bodies(columns, times, pa.array(bodies, pa.binary()))
     exact = read_bodies_exactly(bodies, columns, times)
     rows = results_of(exact, len(bodies))
@@ -46,7 +46,7 @@ def both(
 
 
 def test_fields_without_a_column_are_counted_with_an_example() -> None:
-    """A body that is refused keeps all of its fields; one that has a field twice, in an array, counts once."""
+    """Fields of a refused body are not counted; a field that occurs twice in a body is counted once."""
     columns = parse_columns("a bigint, who struct<name: string>, items array<struct<id: int>>, more map<string, int>")
     bodies = [
         b'{"a": "refused", "z": 1}',
@@ -69,20 +69,20 @@ PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf
 
 
 def rows_of_page(heading: str) -> list[list[str]]:
-    """Return the rows of a table of values in docs/typed.md, which are written by hand."""
+    """Return the rows of a table of values in docs/typed.md, which is written by hand."""
     rows = PAGE.partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
     return [row.strip("| ").split(" | ") for row in rows]
 
 
-def as_shown(found: list[object] | Refusal) -> str:
-    """Return the result of a body with one field as the page shows it."""
+def format_as_on_page(found: list[object] | Refusal) -> str:
+    """Format the result of a body with one field as on the page."""
     if isinstance(found, Refusal):
         return f"dead letter: {found.reason}"
     return f"`{found[0]}`".replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
 
 
 def _body_of(cell: str) -> bytes:
-    """Return the value in a body; the page shows long numbers by their length, and some bytes escaped."""
+    """Return the body with the value of a cell; the page abbreviates long numbers and escapes some bytes."""
     if digits := re.fullmatch(r"([\d,]+) digits", cell):
         return b"1" * int(digits[1].replace(",", ""))
     return re.sub(r"\\x(..)", lambda byte: chr(int(byte[1], 16)), cell.replace("\\n", "\n")).encode("latin-1")
@@ -92,7 +92,7 @@ def _body_of(cell: str) -> bytes:
 def test_a_value_is_in_its_column_exactly_or_refused(column: str, value: str, expected: str) -> None:
     (row,) = both([b'{"v": %b}' % _body_of(value.strip("`"))], parse_columns(f"v {column}"))
 
-    assert expected == as_shown(row)
+    assert expected == format_as_on_page(row)
 
 
 BODIES = (
@@ -236,7 +236,7 @@ _PLAIN = (
 
 
 @given(st.lists(st.lists(_CHANGED, max_size=3), max_size=6))
-def test_a_full_body_with_changed_bytes_is_read_as_the_scalar_reader_reads_it(changes: list[list[Any]]) -> None:
+def test_a_body_with_changed_bytes_is_read_as_by_the_scalar_reader(changes: list[list[Any]]) -> None:
     bodies = []
     for some in changes:
         body = bytearray(_PLAIN)

@@ -1,4 +1,4 @@
-"""Protobuf bodies: bytes written by hand, and Google's package as the reference for all others."""
+"""Protobuf bodies: bytes written by hand, and comparisons with Google's package."""
 
 import datetime as dt
 from decimal import Decimal
@@ -21,7 +21,7 @@ from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of_message, protobuf_format
 from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
+from tests.jobs.typed.test_typing import count_rows_and_dead_letters, ingested, typed
 from tests.support.lakes import rows_of
 
 _F = descriptor_pb2.FieldDescriptorProto
@@ -33,7 +33,7 @@ _NUMBERS = {
 
 
 def _descriptors() -> bytes:
-    """Return what protoc makes of a file of proto3 with a field of each type, from 1 on, and then all else."""
+    """Return a descriptor like that of protoc for a proto3 file with a field of each type, and other fields."""
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
     file.message_type.add(name="Other")
@@ -134,13 +134,13 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("c3 3e cc 3e", ("an invalid wire type", "byte 4")),
         ("c7 3e", ("an invalid wire type", "byte 2")),
         ("c2 3e 05", ("truncated", "byte 3")),
-        ("00 00 00 00 07 02 02 18 05", {"i8": 5}),  # the second message of a file, by Confluent's header
+        ("00 00 00 00 07 02 02 18 05", {"i8": 5}),  # the second message of a file, selected by Confluent's header
         ("00 00 00 00 07 00 18 05", ("the schema registry header refers to a different message", "byte 5")),
         ("00 00 00 00 07 fe ff ff ff 0f", ("truncated", "byte 10")),
         ("00 00", ("truncated", "byte 2")),
     ],
 )  # fmt: skip
-def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected: object) -> None:
+def test_a_message_is_read_exactly_or_refused_with_the_position(body: str, expected: object) -> None:
     found = read(bytes.fromhex(body))
 
     if isinstance(expected, tuple):
@@ -151,10 +151,10 @@ def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected
 
 
 def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
-    """A message that is refused keeps all of its fields; one that has a field twice counts once."""
+    """Fields of a refused message are not counted; a field that occurs twice in a message is counted once."""
     bodies = [
-        "c0 3e 01 c0 3e 02 c2 3e 02 68 69",  # a number, which is there twice, and a text
-        "c0 3e 07 aa 01 02 18 05 ba 01 01 02 ca 01 03 1a 01 ff",  # and in messages: another number, and a byte
+        "c0 3e 01 c0 3e 02 c2 3e 02 68 69",  # a number, which occurs twice, and a text
+        "c0 3e 07 aa 01 02 18 05 ba 01 01 02 ca 01 03 1a 01 ff",  # in messages: another number, and a byte
         "c0 3e 07 4a 02 c3 28",
         "cd 3e 01 00 00 00 cb 3e 08 01 cc 3e",  # four bytes, and a group
     ]
@@ -169,7 +169,7 @@ def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
     }
 
 
-def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
+def test_a_header_with_a_negative_number_of_indexes_is_refused() -> None:
     first = protobuf_format(DESCRIPTORS, "shop.Other").reader((), TimeDefaults())
 
     refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
@@ -194,7 +194,7 @@ def test_a_message_without_one_of_its_required_fields_is_refused() -> None:
 
 
 def test_a_message_that_stands_for_a_billion_fields_is_refused() -> None:
-    """Each message has two fields of the next one; building all of them took all memory."""
+    """Each message has two fields of the next type; building all of them used all memory."""
     file = descriptor_pb2.FileDescriptorProto(name="large.proto", package="large", syntax="proto3")
     for depth in range(30):
         message = file.message_type.add(name=f"M{depth}")
@@ -207,8 +207,8 @@ def test_a_message_that_stands_for_a_billion_fields_is_refused() -> None:
         columns_of_message(described, "large.M0")
 
 
-def _judged(body: bytes) -> Message | None:
-    """Return the message that Google's package reads; None where it reads none, or leaves a part aside."""
+def _read_with_google(body: bytes) -> Message | None:
+    """Return the message that Google's package reads; None if it fails, or ignores a part of the body."""
     try:
         message: Message = ORDER.FromString(body)
     except DecodeError:
@@ -268,21 +268,22 @@ _STRICTER = {
 }  # fmt: skip
 
 
-@example(b"\xaa\x01\x05\x12\x03\n\x01b", 5, b"\0\0", 2)  # a message within itself, in which no field has the number 0
+@example(b"\xaa\x01\x05\x12\x03\n\x01b", 5, b"\0\0", 2)  # a recursive message, in which a field number is 0
 @given(_BODIES, st.integers(0, 300), st.binary(max_size=3), st.integers(0, 3))
-def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
+def test_a_body_is_read_as_by_the_package_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :], good[:at]):
         found = read(body)
         if body[:1] == b"\0":
             continue
         if isinstance(found, Refusal):
-            assert _judged(body) is None or found.reason in _STRICTER
+            assert _read_with_google(body) is None or found.reason in _STRICTER
             assert body is not good
         else:
             expected = _as_columns(ORDER.FromString(body))
             ours = {**found, "m": dict(found["m"])}
-            if _judged(body) is None:  # this package leaves a map's entry aside that has a field more; Java's reads it
+            # This package ignores an entry of a map with an additional field; the Java package reads it.
+            if _read_with_google(body) is None:
                 assert expected["m"].items() <= ours["m"].items()
                 expected["m"] = ours["m"]
             assert ours == expected or "nan" in repr(found)
@@ -295,7 +296,7 @@ def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
 
     typed(tmp_path, declared)
 
-    assert (2, 1) == typed_and_dead(tmp_path / "lake")
+    assert (2, 1) == count_rows_and_dead_letters(tmp_path / "lake")
     assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
     for old, new, says in (
         ("shop.Order", "shop.Nothing", "descriptors: does not describe a message 'shop.Nothing'"),

@@ -1,4 +1,4 @@
-"""`type`: each message of a topic is one typed row or one dead letter, after any interruption."""
+"""`type`: each message of a topic becomes one typed row or one dead letter, after any interruption."""
 
 import json
 import os
@@ -47,8 +47,8 @@ def typed(
     return type_lake(request, SerialWorkers())
 
 
-def typed_and_dead(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[int, int]:
-    """Return the numbers of typed rows and dead letters, once every message is in one of the two."""
+def count_rows_and_dead_letters(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[int, int]:
+    """Return the numbers of typed rows and dead letters, which must contain each message once."""
     messages = [row["physical_offset"] for row in rows_of(lake) if row["topic"] == topic]
     good = [row["physical_offset"] for row in rows_of(lake, table)]
     dead = [row["physical_offset"] for row in rows_of(lake, "dead_letters") if row["topic"] == topic]
@@ -71,7 +71,7 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
         (one.topics[0].rows, one.topics[0].dead_letters) for one in (first, again, later)
     ]
     assert again.number is None
-    assert (3, 3) == typed_and_dead(tmp_path / "lake")
+    assert (3, 3) == count_rows_and_dead_letters(tmp_path / "lake")
     rows = rows_of(tmp_path / "lake", "typed/Orders")
     assert [(1, "a"), (3, None), (4, None)] == [(row["id"], row["name"]) for row in rows]
     assert {"b"} == {row["broker"] for row in rows}
@@ -112,7 +112,7 @@ def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
 
     assert (3, None) == (again.number, again.recovered)
     for topic in ("Orders", "Payments"):
-        assert (2, 2) == typed_and_dead(tmp_path / "lake", f"typed/{topic}", topic)
+        assert (2, 2) == count_rows_and_dead_letters(tmp_path / "lake", f"typed/{topic}", topic)
     assert typed(tmp_path, both).number is None
 
 
@@ -137,18 +137,18 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
     assert [(1, None, "eu"), (2, 6, "eu")] == [(row["id"], row["n"], row["region"]) for row in rows]
 
     typed(tmp_path, declared.format("id bigint, name string, n int"))
-    assert (3, 0) == typed_and_dead(tmp_path / "lake")
+    assert (3, 0) == count_rows_and_dead_letters(tmp_path / "lake")
     assert [1, 3000000000, 2] == [row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
     narrow = declared.format("id tinyint")
     typed(tmp_path, narrow, retype=["Orders"], accepts=True)
-    assert (2, 1) == typed_and_dead(tmp_path / "lake")
+    assert (2, 1) == count_rows_and_dead_letters(tmp_path / "lake")
     assert "name" not in rows_of(tmp_path / "lake", "typed/Orders")[0]
     assert typed(tmp_path, narrow).number is None
 
 
 def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broker, tmp_path: Path) -> None:
-    """Those of other topics stay, and so do those that still do not fit, or are superseded by the log."""
+    """Dead letters of other topics remain, as do those that still do not fit, and superseded messages."""
     write(broker, b"no", topic="Payments")
     write(broker, b'{"id": 1, "at": 1795428000}', b'{"id": 2}', b'{"at": "2026-11-23 10:00:00"}', b"x")
     at = broker.offset
@@ -167,7 +167,7 @@ def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broke
 
     assert [(41, 0), (0, 2)] == [(one.topics[0].rows, one.topics[0].accepted) for one in (kept, tried)]
     assert again.number is None
-    assert (44, 1) == typed_and_dead(tmp_path / "lake")
+    assert (44, 1) == count_rows_and_dead_letters(tmp_path / "lake")
     assert {None, 1, 2, 31, 4} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
     assert [b"no", b"x"] == sorted(row["body"] for row in rows_of(tmp_path / "lake", "dead_letters"))
 
@@ -183,19 +183,17 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
     after = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
     assert {"typed", "dead_letters", "typings", "types.toml", "_locks"} >= after - before
     assert summary.topics[0].table == table_name(topic, None)
-    typed_and_dead(tmp_path / "lake", summary.topics[0].table, topic)
+    count_rows_and_dead_letters(tmp_path / "lake", summary.topics[0].table, topic)
 
 
-def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead_letter(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_the_first_message_of_a_topic_creates_its_table_even_as_a_dead_letter(broker: Broker, tmp_path: Path) -> None:
     write(broker, b'{"id": 1}', topic="Other")
     ingested(tmp_path)
     assert ["Orders"] == list(typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent)
     write(broker, b"broken", topic="Orders")
     ingested(tmp_path)
 
-    done = typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id int"\n')  # no value is lost by the new type
+    done = typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id int"\n')  # the new type loses no values
 
     assert not done.absent
     assert done.topics[0].dead_letters == 1
@@ -203,7 +201,7 @@ def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead
 
 
 def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) -> None:
-    """By tag, property or field; a message of an undeclared type is a dead letter until its type is declared."""
+    """The type is a tag, property or field; a message of an undeclared type is a dead letter until it is declared."""
     bodies = b'{"kind": "new", "id": 1}|{"kind": "old", "at": 2}|{"kind": "x"}|{"kind": "old"}||{}'.split(b"|")
     broker.append(a_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
     ingested(tmp_path)
@@ -212,7 +210,7 @@ def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) 
     by = '[topic.Orders]\nby = "{}"\n'
 
     typed(tmp_path, by.format("field kind") + new)
-    assert (1, 5) == typed_and_dead(tmp_path / "lake", "typed/Orders.new")
+    assert (1, 5) == count_rows_and_dead_letters(tmp_path / "lake", "typed/Orders.new")
     typed(tmp_path, by.format("field kind") + new + old)  # its messages were dead letters
 
     lake = tmp_path / "lake"
@@ -230,7 +228,7 @@ def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) 
             typed(tmp_path, declared)
     for source in ("tag", "property kind"):
         typed(tmp_path, by.format(source) + new, retype=["Orders"], accepts=True)
-        assert (5, 1) == typed_and_dead(lake, "typed/Orders.new")
+        assert (5, 1) == count_rows_and_dead_letters(lake, "typed/Orders.new")
     assert [] == rows_of(lake, "typed/Orders.old")
     assert 5 == typed(tmp_path, ORDERS, retype=["Orders"]).topics[0].rows
     assert [] == rows_of(lake, "typed/Orders.new")
@@ -251,7 +249,7 @@ def test_reserved_column_names_can_be_mapped_to_other_names(tmp_path: Path) -> N
 
 
 def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broker, tmp_path: Path, run: Run) -> None:
-    """After the column is declared, rows of before keep NULL in it, which the run says as well."""
+    """After the column is declared, earlier rows keep NULL in it, which the run reports."""
     write(broker, b'{"id": 1, "total": 1.50, "who": {"x": 1}}', b'{"id": 2, "total": 2}', b'{"id": "x", "dead": 1}')
     ingested(tmp_path)
     (tmp_path / "types.toml").write_text(ORDERS)
@@ -278,13 +276,13 @@ def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broke
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
-        ("typings", 47, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
+        ("typings", 47, 0),  # after each *stride*-th effect, the next run completes the work without leftovers
         ("typings-beside-ingests", 1, 0),
         pytest.param("typings", 1, 30, marks=pytest.mark.campaign),
         pytest.param("typings-beside-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
     ],
 )
-def test_typings_that_are_killed_leave_each_message_in_one_table(
+def test_after_killed_runs_each_message_is_in_one_table(
     scenario: str, number: int, more_than: int, tmp_path: Path
 ) -> None:
     result = run_campaign("tests.support.killed_verbs", scenario, tmp_path, number)
@@ -325,7 +323,7 @@ def test_a_proposal_types_as_many_bodies_as_it_states(tmp_path: Path, run: Run) 
         'from = { body_tags = "tags", body_a_b = "a b", body_what__is__it = "what \\"is\\" it" }',
     ]
     typed(tmp_path, outcome.out)
-    assert (3, 3) == typed_and_dead(tmp_path / "lake")
+    assert (3, 3) == count_rows_and_dead_letters(tmp_path / "lake")
     asked = "select reason, count(*) as bodies from typed_dead_letters group by reason"
     dead = run("query", "sql", "--lake", tmp_path / "lake", asked, "--output", "json").out
     assert 3 == sum(row["bodies"] for row in json.loads(dead))
@@ -361,7 +359,7 @@ def test_an_unknown_topic_is_compared_with_known_ones_without_regard_to_case(
     assert "the lake has no such topic. Did you mean T1?" in outcome.out
 
 
-@pytest.mark.slow  # Spark compiles for seconds
+@pytest.mark.slow  # Spark needs seconds to compile
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     import polars as pl  # slow to load, and each test process collects this module
 
@@ -375,8 +373,8 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
         ingested(folder, *[body for body in (fitting, b'{"id": 1.5}', b"") for _ in range(20)])
         command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
         assert ExitCode.CLEAN is run(*command, "--max-dead-letters", "100%").code
-        assert len(DeltaTable(folder / "lake" / "messages").file_uris()) > 1  # a task for each
-        assert (20, 40) == typed_and_dead(folder / "lake")
+        assert len(DeltaTable(folder / "lake" / "messages").file_uris()) > 1  # one task for each
+        assert (20, 40) == count_rows_and_dead_letters(folder / "lake")
         rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
         found.append([[{**row, "store_id": ""} for row in some] for some in rows])
     assert found[0] == found[1]
