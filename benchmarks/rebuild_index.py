@@ -52,7 +52,7 @@ def main() -> None:
     figures: dict[str, Any] = {
         "log_gib": given.gib,
         "messages": result.records,
-        "keys": result.key_count,
+        "keys": result.log_key_count,
         "one_process": _best(store, out, SerialWorkers()) | {"cores": count_cores()},
     }
     if not given.no_spark:

@@ -383,12 +383,12 @@ def _read_store_timestamp(segment: Range, offset: int) -> int | None:
 
 def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> RowMask:
     """Return which records have topics that every run ingested; none before `until` if the selections are unknown."""
-    is_later: RowMask = starts >= choices.until
-    if is_later.all() or not choices.choices:
+    is_later: RowMask = starts >= choices.end_offset
+    if is_later.all() or not choices.selections:
         return is_later
 
     def wants_topic(topic: str) -> bool:
-        return all(choice.includes(topic) for choice in choices.choices)
+        return all(choice.includes(topic) for choice in choices.selections)
 
     taken, _ = message_batch(records, PropertyParser.SCAN, wants_topic=wants_topic, with_body=False)
     return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jobs.query.place import Place
 
 _MOST = 8  # questions that are answered at the same time; further ones wait
-_KEPT = 2  # processes that wait for the next question
+_KEPT = 2  # processes that wait for the next request
 
 # A process of its own, not a fork of this one: a fork would copy locks that threads of libraries hold.
 _PROCESSES = get_context("spawn")
@@ -60,7 +60,7 @@ class PageWorkers:
         """Answer all later requests from the current state of the place."""
         self._snapshot += 1
 
-    async def answer(self, question: PageRequest, seconds: float) -> PageReply:
+    async def answer(self, request: PageRequest, seconds: float) -> PageReply:
         """
         Return the answer to a request; raise `TimeoutError` after *seconds*.
 
@@ -70,7 +70,7 @@ class PageWorkers:
             async with asyncio.timeout(seconds), self._turns:
                 worker = self._idle.pop() if self._idle else _Worker(self.place, self._work)
                 try:
-                    worker.connection.send((self._snapshot, question))
+                    worker.connection.send((self._snapshot, request))
                     reply = await asyncio.get_running_loop().run_in_executor(self._threads, worker.connection.recv)
                 except BaseException:
                     worker.stop()
@@ -114,7 +114,7 @@ def serve_page_requests(connection: Connection, place: Place) -> None:
     pages = Pages(place)
     while True:
         try:
-            snapshot, question = connection.recv()
+            snapshot, request = connection.recv()
         except EOFError:
             return
-        connection.send(pages.answer(snapshot, question))
+        connection.send(pages.answer(snapshot, request))

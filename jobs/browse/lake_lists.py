@@ -8,7 +8,7 @@ from jobs.browse.rendering import (
     MAX_CHAIN_ENTRIES_SHOWN,
     Histogram,
     IndexChain,
-    Rows,
+    PageTable,
     message_rate,
     spread_evenly,
 )
@@ -110,18 +110,20 @@ class LakeLists:
         """The number of messages in the lake, from the statistics of its files."""
         return sum(file.rows or 0 for file in self._tables.list_files(MESSAGES_NAME, "store_timestamp"))
 
-    def stores(self) -> Rows:
+    def stores(self) -> PageTable:
         """Return each store of the lake, with the number of messages and the offsets that runs have read."""
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
             f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
-        return self._rows(sql) if self._tables.has_table("runs") else Rows((), (), note="the lake has no table `runs`")
+        if not self._tables.has_table("runs"):
+            return PageTable((), (), note="the lake has no table `runs`")
+        return self._rows(sql)
 
-    def _rows(self, sql: str) -> Rows:
+    def _rows(self, sql: str) -> PageTable:
         rows = self._tables.rows(sql)
-        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
+        return PageTable(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def messages_added_by_runs(self, slots: int) -> Histogram | None:
         """Return the number of messages that each run added to the lake; None if there was only one run."""
@@ -135,7 +137,7 @@ class LakeLists:
             counts[(time - start) // step] += messages
         return Histogram(start, step, counts)
 
-    def finding_counts(self) -> Rows:
+    def finding_counts(self) -> PageTable:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
         by_broker = "GROUP BY broker ORDER BY broker"
         damaged = self.source.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
@@ -144,14 +146,14 @@ class LakeLists:
         found = self.source.select_rows(columns, "findings", newest, rest=by_kind)
         rows = [("damage", row["broker"], "quarantine", row["places"]) for row in damaged]
         rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in found]
-        return Rows(("severity", "broker", "kind", "count"), rows)
+        return PageTable(("severity", "broker", "kind", "count"), rows)
 
-    def gaps(self) -> Rows:
+    def gaps(self) -> PageTable:
         """Return the newest parts of logs that no run could read."""
         rows = [("gap", gap["broker"], gap["run"], gap["from"], gap["to"]) for gap in reversed(self.source.gaps)]
-        return Rows(("severity", "broker", "run", "from offset", "to offset"), rows)
+        return PageTable(("severity", "broker", "run", "from offset", "to offset"), rows)
 
-    def topics(self) -> Rows:
+    def topics(self) -> PageTable:
         """Return each topic with its queues, messages and bytes."""
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
@@ -163,13 +165,15 @@ class LakeLists:
             (topic, queues, messages, size, message_rate(messages, first, last), first, last)
             for topic, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
         ]
-        return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)
+        return PageTable(
+            ("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql
+        )
 
-    def groups(self) -> Rows:
+    def groups(self) -> PageTable:
         """Return the lag of each group in each topic, as the newest run saw it."""
         columns = ("consumer group", "topic", "queues", "lag", "largest lag of a queue")
         if not self._tables.has_table("consumer_offsets"):
-            return Rows(columns, (), note="the lake has no table `consumer_offsets`")
+            return PageTable(columns, (), note="the lake has no table `consumer_offsets`")
         where = self.source.restrict_to_store("kind = 'consumer'")
         sql = (
             "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
@@ -183,15 +187,15 @@ class LakeLists:
             "SELECT consumer_group, topic, count(*) AS queues, sum(behind) AS behind, max(behind) AS most "
             "FROM lags GROUP BY consumer_group, topic ORDER BY consumer_group, topic"
         )
-        return Rows(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
+        return PageTable(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
 
-    def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:
+    def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
         found = []
         for title, view, columns, condition, rest in _UNFINISHED:
             sql = f"SELECT {columns} FROM {view} WHERE {self.source.restrict_to_store(condition)}{rest}"  # noqa: S608 - constants
             is_run = view in self._tables.view_descriptions and not self._is_too_large(view)
-            found.append((title, self._rows(sql) if is_run else Rows((), (), sql, _TOO_MANY)))
+            found.append((title, self._rows(sql) if is_run else PageTable((), (), sql, _TOO_MANY)))
         return found
 
     def _is_too_large(self, view: str) -> bool:
@@ -232,7 +236,7 @@ class LakeLists:
             listed = self._tables.tables_and_views_of_runs
         return [name for name in listed if name != MESSAGES_NAME]
 
-    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
+    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> PageTable:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""
         if name not in self.tables():
             raise UnsupportedFormat(f"the lake has no table {name[:40]!r}")
@@ -240,7 +244,7 @@ class LakeLists:
             raise UnsupportedFormat(f"only the newest {_MOST_SKIPPED:,} rows of a table can be listed")
         every = f"SELECT * FROM {quote_identifier(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
-            return Rows((), (), every, _TOO_MANY)
+            return PageTable((), (), every, _TOO_MANY)
         all_kinds = self._tables.column_types(every).items()
         kinds = {column: kind for column, kind in all_kinds if "struct<" not in kind and "map<" not in kind}
         unknown = filters.keys() - kinds.keys()
@@ -266,7 +270,7 @@ class LakeLists:
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
         rows = self._tables.rows(f"SELECT {shown} FROM ({every}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
-        return Rows(columns, [tuple(row.values()) for row in rows], every + rest, note)
+        return PageTable(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""

@@ -62,9 +62,9 @@ class Pages:
         self._overview: StoreReport | None = None
         self._words = Translator("en")
 
-    def answer(self, snapshot: int, question: PageRequest) -> PageReply:
-        """Return the answer to a question about the place as of a snapshot, which never decreases."""
-        self._words = Translator(question.language)
+    def answer(self, snapshot: int, request: PageRequest) -> PageReply:
+        """Return the answer to a request for the place as of a snapshot, which never decreases."""
+        self._words = Translator(request.language)
         try:
             if snapshot != self._snapshot or self._lists is None:
                 self._stack.close()
@@ -84,10 +84,10 @@ class Pages:
                 "/groups": lambda lists, _: self._page("rows.html", title="Consumer groups", table=lists.groups()),
                 "/unfinished": lambda lists, _: self._page("unfinished.html", shown=lists.unfinished_messages()),
             }
-            view = self._table if question.path.startswith("/tables/") else views.get(question.path)
+            view = self._table if request.path.startswith("/tables/") else views.get(request.path)
             if view is None or self._lists is None:
                 return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
-            return view(self._lists, question)
+            return view(self._lists, request)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_error_types() as error:
@@ -105,7 +105,7 @@ class Pages:
 
     # the front
 
-    def _front(self, lists: Lists, _question: PageRequest) -> PageReply:
+    def _front(self, lists: Lists, _request: PageRequest) -> PageReply:
         if isinstance(lists, LakeLists):
             return self._page(
                 "front_lake.html",
@@ -134,10 +134,10 @@ class Pages:
 
     # messages
 
-    def _messages(self, lists: Lists, question: PageRequest) -> PageReply:
-        wanted, given = _wanted(question), question.query.get("before")
+    def _messages(self, lists: Lists, request: PageRequest) -> PageReply:
+        wanted, given = _wanted(request), request.query.get("before")
         before = None if given is None else parse_position(given)
-        asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
+        asked = {name: request.query[name] for name in _MESSAGE_FIELDS if request.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
         kept = urlencode({name: value for name, value in asked.items() if name not in {"since", "until"}})
         page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
@@ -166,15 +166,15 @@ class Pages:
             ),
         )
 
-    def _download(self, lists: Lists, question: PageRequest) -> PageReply:
+    def _download(self, lists: Lists, request: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
-        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
+        page = read_page(lists.source, _wanted(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line("message", message_object(found)) for found in page.messages)
         return PageReply(lines.encode(), next_position=page.next_before_offset)
 
-    def _find(self, lists: Lists, question: PageRequest) -> PageReply:
+    def _find(self, lists: Lists, request: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
-        text = question.query.get("id", "").strip()
+        text = request.query.get("id", "").strip()
         # A physical offset, or TOPIC/QUEUE/OFFSET.
         number, place = parse_whole_number(text), _QUEUE_PLACE.fullmatch(text)
         found = None if number is None else lists.source.by_offset(number)
@@ -183,7 +183,7 @@ class Pages:
             found = next(iter(in_queue.messages), None)
         reason = ""
         if found is None:
-            answer = stories.find_copies_by_id(lists.source, text, question.query.get("topic") or None)
+            answer = stories.find_copies_by_id(lists.source, text, request.query.get("topic") or None)
             reason = answer.reason.text if answer.reason is not None else ""
             if len({message.record.physical_offset for message in answer.messages}) > 1:
                 return PageReply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
@@ -193,13 +193,13 @@ class Pages:
         problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 
-    def _message(self, lists: Lists, question: PageRequest) -> PageReply:
-        at = question.query.get("at", "")
+    def _message(self, lists: Lists, request: PageRequest) -> PageReply:
+        at = request.query.get("at", "")
         message = find_message_at(lists.source, at)
         told = next(stories.find_stories(lists.source, [message]))
         raw = encode_record(message.record)
         # In a lake a chain is looked for among all entries, so only on request.
-        has_chains = "chains" in question.query or not self._place.is_lake
+        has_chains = "chains" in request.query or not self._place.is_lake
         return self._page(
             "message.html",
             message=message,
@@ -209,40 +209,40 @@ class Pages:
             positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
             most_entries=MAX_CHAIN_ENTRIES_SHOWN,
-            shown=format_body(message, question.query.get("body")),
+            shown=format_body(message, request.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),
             at=at,
             command=self._place.query_command_line("story", message.message_id),
         )
 
-    def _body(self, lists: Lists, question: PageRequest) -> PageReply:
+    def _body(self, lists: Lists, request: PageRequest) -> PageReply:
         """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
-        message = find_message_at(lists.source, question.query.get("at", ""))
+        message = find_message_at(lists.source, request.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
         return PageReply(bytes(message.record.body if inflated is None else inflated))
 
     # tables
 
-    def _topics(self, lists: Lists, question: PageRequest) -> PageReply:
-        rows, shows_all = lists.topics(), _SHOW_SYSTEM in question.query
+    def _topics(self, lists: Lists, request: PageRequest) -> PageReply:
+        rows, shows_all = lists.topics(), _SHOW_SYSTEM in request.query
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
         return self._page("rows.html", title="Topics", table=table, hidden=hidden)
 
-    def _table(self, lists: Lists, question: PageRequest) -> PageReply:
-        name = question.path.removeprefix("/tables/")
+    def _table(self, lists: Lists, request: PageRequest) -> PageReply:
+        name = request.path.removeprefix("/tables/")
         if isinstance(lists, StoreLists):
             raise UnsupportedFormat(f"a store has no tables; open a lake to see the table {name[:40]!r}")
-        column, part = (question.query.get(one, "") for one in ("column", "holds"))
+        column, part = (request.query.get(one, "") for one in ("column", "holds"))
         own = {"skip", "lang", "every", "column", "holds"}
-        filters = {one: value for one, value in question.query.items() if value and one not in own}
+        filters = {one: value for one, value in request.query.items() if value and one not in own}
         path = f"/tables/{quote(name, safe='')}"
         if column and part:
             return PageReply(b"", HTTPStatus.SEE_OTHER, f"{path}?{urlencode({**filters, column: part})}")
-        skip = parse_whole_number(question.query.get("skip", "0"))
+        skip = parse_whole_number(request.query.get("skip", "0"))
         if skip is None:
-            raise UnsupportedFormat(f"{question.query['skip'][:40]!r} is not a row number")
+            raise UnsupportedFormat(f"{request.query['skip'][:40]!r} is not a row number")
         tables, rows = lists.tables(), lists.table(name, filters, skip, _PAGE + 1)
         more = f"{path}?{urlencode({**filters, 'skip': skip + _PAGE})}" if len(rows.rows) > _PAGE else ""
         return self._page(
@@ -256,8 +256,8 @@ class Pages:
         )
 
 
-def _wanted(question: PageRequest) -> ListConditions:
-    given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
+def _wanted(request: PageRequest) -> ListConditions:
+    given = [request.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else parse_whole_number(queue)
     if queue is not None and number is None:

@@ -114,7 +114,7 @@ def spread_evenly(counts: list[int], messages: int, first: int, last: int) -> No
         counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
 
 
-class Rows(NamedTuple):
+class PageTable(NamedTuple):
     """A table."""
 
     columns: Sequence[str]

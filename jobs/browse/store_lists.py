@@ -11,7 +11,7 @@ from jobs.browse.rendering import (
     Cell,
     Histogram,
     IndexChain,
-    Rows,
+    PageTable,
     message_rate,
     spread_evenly,
 )
@@ -95,7 +95,7 @@ class StoreLists:
         permission = self._reader.topic_config.get(topic.removesuffix(_REPLY_SUFFIX), {}).get("perm")
         return is_system_topic(topic) or (isinstance(permission, int) and bool(permission & _INHERIT))
 
-    def topics(self) -> Rows:
+    def topics(self) -> PageTable:
         """Return each topic that has queues, with their sizes."""
         ranges: dict[str, list[tuple[StoredQueue, int, int]]] = {}
         for (topic, _), queue in self._reader.queues.items():
@@ -107,9 +107,9 @@ class StoreLists:
             newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, message_rate(count, oldest, newest), oldest, newest))
-        return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
+        return PageTable(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
 
-    def groups(self) -> Rows:
+    def groups(self) -> PageTable:
         """Return the lag of each group, according to the broker's table of offsets."""
         config = self.source.config
         behind: dict[tuple[str, str], list[int]] = {}
@@ -122,13 +122,13 @@ class StoreLists:
         note = (
             f"not all of the broker's configuration can be read: {config.unread_reason}" if config.unread_reason else ""
         )
-        return Rows(("consumer group", "topic", "queues", "lag", "largest lag of a queue"), rows, note=note)
+        return PageTable(("consumer group", "topic", "queues", "lag", "largest lag of a queue"), rows, note=note)
 
-    def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:
+    def unfinished_messages(self) -> Sequence[tuple[str, PageTable]]:
         """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""
-        state, timers = read_timer_state(self._reader.store), Rows((), ())
+        state, timers = read_timer_state(self._reader.store), PageTable((), ())
         if state is not None and state.waiting_count:
-            timers = Rows(("messages", "first_due", "last_due"), [(state.waiting_count, *state.due_range_ms)])
+            timers = PageTable(("messages", "first_due", "last_due"), [(state.waiting_count, *state.due_range_ms)])
         return (
             ("dead letters", self._dead_letters()),
             ("pending transactions", self._open_transactions()),
@@ -136,7 +136,7 @@ class StoreLists:
             ("pending timer messages", timers),
         )
 
-    def _delayed(self) -> Rows:
+    def _delayed(self) -> PageTable:
         """Return the delayed messages that the broker has not delivered yet, according to its table of offsets."""
         progress = {
             one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ReaderKind.DELAY
@@ -155,9 +155,9 @@ class StoreLists:
                     topic = message.properties.get(REAL_TOPIC, message.topic)
                     rows.append((unit.tags_code, topic, queue.name.queue_id + 1, message.message_id))
         note = f"and {left_out:,} more" if left_out else ""
-        return Rows(("due", "topic", "level", "id"), sorted(rows, key=lambda row: str(row[0])), note=note)
+        return PageTable(("due", "topic", "level", "id"), sorted(rows, key=lambda row: str(row[0])), note=note)
 
-    def _dead_letters(self) -> Rows:
+    def _dead_letters(self) -> PageTable:
         counts: Counter[tuple[str, str, str]] = Counter()
         note = ""
         for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
@@ -174,9 +174,9 @@ class StoreLists:
                 origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", ""))
                 counts[topic.removeprefix(DLQ_PREFIX), reason, origin] += 1
         rows = [(*named, count, f"{DLQ_PREFIX}{named[0]}") for named, count in sorted(counts.items())]
-        return Rows(("consumer group", "reason", "origin topic", "messages", "topic"), rows, note=note)
+        return PageTable(("consumer group", "reason", "origin topic", "messages", "topic"), rows, note=note)
 
-    def _open_transactions(self) -> Rows:
+    def _open_transactions(self) -> PageTable:
         release = self.source.release
         if release.half_message_in_real_topic:
             (halves, was_cut_short), part = self._open_in_log(), "only part of the log was searched"
@@ -190,14 +190,14 @@ class StoreLists:
             for half, about in ((half, half.properties) for half in halves)
         ]
         note = part if was_cut_short else ""
-        return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
+        return PageTable(("stored", "topic", "producer group", "id"), rows, note=note)
 
     def _open_in_log(self) -> tuple[list[Message], bool]:
         """Find the open half messages of brokers up to 4.2.0, which are in no queue, by reading the log."""
         found: list[Message] = []
         ended: set[int] = set()
         last_moment = monotonic() + _SECONDS_OF_HALVES
-        for offset, message in self.source.by_time_without_queues(
+        for offset, message in self.source.read_log_before(
             ListConditions(), self._reader.store.end_offset, _SPAN_OF_HALVES
         ):
             if message is None:

@@ -157,7 +157,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(asked.topics))]
-    gaps = [ExportDefect(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
+    gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if asked.topics]
     with suppress(OtherBrokerError):  # an export without messages reports this error
         gaps += [
             ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)

@@ -66,7 +66,7 @@ class NextRun:
                 f"{chosen.topics_text}; rows of earlier runs are kept"
             )
         left_out = self.known_store.topic_choices.left_out_note()
-        if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.choices] != [
+        if left_out is not None and [one.topics_text for one in self.known_store.topic_choices.selections] != [
             chosen.topics_text
         ]:
             self.summary.notes.append(left_out)

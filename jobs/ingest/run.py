@@ -347,7 +347,7 @@ class _Run(NextRun):
         self.state[QUEUE_FORMATS_KEY] = seen.merge_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known_store.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.facts.fingerprints]
-        known = [one for one in self.known_store.fingerprints if one.offset + one.size <= summary.from_offset]
+        known = [one for one in self.known_store.newest_fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.facts.store_timestamp for o in outcomes if o.facts.store_timestamp is not None]
         stored_ms = timestamps[-1] if timestamps else None
         self.commit(

@@ -172,7 +172,7 @@ def _compare_group(lake: Lake, known: KnownStore, group: _Group, end: int) -> It
         unequal += _column_values(group.records, name)[in_log] != _column_values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.until]
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.end_offset]
     of_store = ds.field("store_id") == known.store_id
     damage = read_rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
     compared |= {at: None for at in new if not any(start <= at < start + length for start, length in damage)}

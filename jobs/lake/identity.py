@@ -63,7 +63,7 @@ def compare_fingerprints(known: KnownStore, store: Store) -> tuple[Likeness, Seq
 
     Return the matching fingerprints, ascending, up to the first offset that has other bytes; and that offset.
     """
-    held = [(one, has_fingerprint(one, store)) for one in reversed(known.fingerprints)]
+    held = [(one, has_fingerprint(one, store)) for one in reversed(known.newest_fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
@@ -95,7 +95,7 @@ def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new
     """
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
-        stores = [known for known in registered if known.tier is None]
+        stores = [known for known in registered if known.tier_states is None]
         firsts = cache(lambda: list(_read_first_records(store)))  # read on demand
         found = _find_store(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
@@ -237,7 +237,7 @@ def identify_tier(
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
         undecided = []
-        for known in _newest_of_label_first([one for one in registered if one.tier is not None], broker):
+        for known in _newest_of_label_first([one for one in registered if one.tier_states is not None], broker):
             likeness = _compare_tier(known, queues)
             if likeness is Likeness.SAME:
                 return known
@@ -246,7 +246,7 @@ def identify_tier(
         if undecided:
             return undecided[0]
         firsts = _read_first_states(queues)
-        return KnownStore("", broker, (), tier=firsts) if firsts else None
+        return KnownStore("", broker, (), tier_states=firsts) if firsts else None
 
     return _find_or_register(lake, known_or_new, register_new=register_new)
 
@@ -254,7 +254,7 @@ def identify_tier(
 def _compare_tier(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     """Compare until one queue has the same bytes; recreated topics have other bytes."""
     states = tier_queue_states(known) or {
-        state.name: state for state in map(TierQueueState.from_json, known.tier or ())
+        state.name: state for state in map(TierQueueState.from_json, known.tier_states or ())
     }
     verdict = Likeness.UNKNOWN
     for queue in queues:

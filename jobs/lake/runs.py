@@ -196,11 +196,13 @@ class KnownStore:
     broker: str
     registered_fingerprints: tuple[Fingerprint, ...]
     newest: Manifest | None = None
-    tier: Sequence[Any] | None = None  # for a tier, the first records of some queues; its manifests list all queues
+    tier_states: Sequence[Any] | None = (
+        None  # for a tier, the first records of some queues; its manifests list all queues
+    )
 
     @property
-    def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """Fingerprints of the store, newest first."""
+    def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
+        """The fingerprints of the newest run, newest first; those of the registration if there is no run."""
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered_fingerprints, reverse=True))
 
     @property
@@ -260,7 +262,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             order = detail.get("registration", 0), row["time"]
         except _NOT_OURS as error:
             raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {store_id}: {error}") from error
-        found.append((order, KnownStore(store_id, row["broker"], registered, tier=detail.get("tier"))))
+        found.append((order, KnownStore(store_id, row["broker"], registered, tier_states=detail.get("tier"))))
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
@@ -346,7 +348,7 @@ def _find_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]
 
 def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
     """Return the stores that have a broker's log, that is, all except tiers."""
-    return [store for store in list_known_stores(lake) if store.tier is None]
+    return [store for store in list_known_stores(lake) if store.tier_states is None]
 
 
 def refuse_lost_registrations(lake: Lake) -> None:
@@ -374,7 +376,7 @@ def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownSt
     """
     named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered_fingerprints, "registration": registrations + 1}
-    detail |= {} if named.tier is None else {"tier": named.tier}
+    detail |= {} if named.tier_states is None else {"tier": named.tier_states}
     naming = FileNaming(named.store_id, 0)
     try:
         _append_row(

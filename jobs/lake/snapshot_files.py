@@ -78,7 +78,7 @@ class SnapshotFile(NamedTuple):
 
     path: str
     size: int
-    rows: int
+    row_count: int
     lowest: Mapping[str, object]
     highest: Mapping[str, object]
     kept_row_mask: npt.NDArray[np.bool_] | None = None  # True for rows that no engine has deleted, in file order

@@ -216,7 +216,7 @@ def _find_crowded_nodes(stored: Sequence[SnapshotFile], column: str) -> Iterator
     of_node: dict[tuple[str, HashRange], list[SnapshotFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
         store = file.minimum("store_id", "")
-        if file.rows and store and store == file.maximum("store_id", ""):
+        if file.row_count and store and store == file.maximum("store_id", ""):
             of_node[store, _node_of(file, column)].append(file)
     for (_, node), there in of_node.items():
         for start in range(0, len(there) if len(there) >= CROWDED_NODE_FILES else 0, _TOGETHER):
@@ -247,7 +247,7 @@ def _divide_node(node: HashRange, files: Sequence[SnapshotFile], column: str) ->
     rows = 0.0
     for file in files:
         held = _hashes_of(file, column)
-        rows += file.rows * max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
+        rows += file.row_count * max(min(held.stop, node.stop) - max(held.start, node.start), 0) / len(held)
     width = len(node) >> _STEP
     if rows <= _MOST_ROWS or not width:
         yield node

@@ -281,26 +281,26 @@ class LakeSource(Source):
         """Return a queue's message by queue offset; if several have it, the one stored first."""
         return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
-    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def read_before(self, wanted: ListConditions, end_offset: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Read a large table in parts, by the statistics of files: a first page reads only the newest files."""
         is_every = wanted.topic is None and not wanted.is_search
         topics = () if wanted.topic is None else (wanted.topic,)
         self._note_left_out(self.note_once if is_every else self.note_incomplete, *topics)
         if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES_NAME):
-            found = self._placed(self._offsets_under(wanted, wanted.key, before))
+            found = self._placed(self._offsets_under(wanted, wanted.key, end_offset))
             yield from ((message.record.physical_offset, message) for message in found)
             return
         conditions = list(self._conditions(wanted))
         together = limit + 1 if wanted.body_text is None else max(limit + 1, _DECOMPRESSED)
-        for low in self._lower_bounds(before):
+        for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
             offsets = self._offsets(
-                MESSAGES_NAME, OWN_ROWS_CONDITION, *conditions, *inside, before=before, together=together
+                MESSAGES_NAME, OWN_ROWS_CONDITION, *conditions, *inside, before=end_offset, together=together
             )
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
-            before = low
+            end_offset = low
 
     def _offsets_under(self, wanted: ListConditions, key: str, before: int) -> Iterator[int]:
         """Return the offsets of messages with a key, from the index, or with this unique key; descending."""
@@ -406,7 +406,7 @@ class LakeSource(Source):
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
 
-    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
+    def find_first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         first, last = (self._first(f"topic = {quote_literal(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 

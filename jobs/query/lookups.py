@@ -195,7 +195,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
     found: list[Message] = []
     page = Page(found, None)
     bytes_left = max_bytes
-    for offset, message in source.by_time(wanted, end, limit):
+    for offset, message in source.read_before(wanted, end, limit):
         if message is not None and wanted.matches_except_topic(message):
             if len(found) == limit or bytes_left <= 0:
                 page = Page(found, found[-1].record.physical_offset)

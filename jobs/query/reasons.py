@@ -143,7 +143,7 @@ def coverage_text(coverage: Coverage) -> str:
 
 def explain_unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never existed, and suggest similar names."""
-    stored = source.first_and_last(topic)
+    stored = source.find_first_and_last(topic)
     if stored is not None and source.knows_topics:
         first, last = stored
         text = (
@@ -207,7 +207,7 @@ def explain_no_message_at_offset(
     if offsets is None:
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
-        if any(message.record.queue_id == queue_id for message in source.first_and_last(topic) or ()):
+        if any(message.record.queue_id == queue_id for message in source.find_first_and_last(topic) or ()):
             text += "; the log has messages of this queue, but its files are lost: --through-log finds them in the log"
         return Reason(ReasonKind.QUEUE_UNKNOWN, text)
     queue = f"queue {queue_id} of {topic} has offsets {offsets.minimum:,} to {offsets.maximum - 1:,}"

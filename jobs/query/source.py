@@ -246,9 +246,9 @@ class Source(Protocol):
         """Yield the messages of a queue with queue offsets from *begin* to before *end*; None for a lost one."""
         return (self.by_queue_offset(topic, queue_id, number) for number in range(begin, end))
 
-    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def read_before(self, wanted: ListConditions, end_offset: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
-        Yield messages stored before an offset of the log, newest first; the caller filters them.
+        Yield messages stored before *end_offset* of the log, newest first; the caller filters them.
 
         Each comes with the offset down to which the log has been searched, which is also yielded alone. *limit*
         messages are read together.
@@ -295,7 +295,7 @@ class Source(Protocol):
         del unique_key
         return self.topics()
 
-    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
+    def find_first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and last message of a topic, if that needs no long search."""
 
     def config_file(self, name: str) -> Mapping[str, object]:

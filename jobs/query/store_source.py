@@ -468,7 +468,7 @@ class StoreSource(Source):
     def knows_topics(self) -> bool:  # type: ignore[override]
         return bool(self.reader.topic_config) or self.reader.why_rocksdb_queues_unknown is None
 
-    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
+    def find_first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         if not self.searches_all:
             return None
         first = last = None
@@ -539,19 +539,19 @@ class StoreSource(Source):
 
     # messages by time
 
-    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def read_before(self, wanted: ListConditions, end_offset: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Read the log itself if it is short enough: it includes messages of lost queue and index files."""
-        before = min(before, self.reader.store.end_offset)
+        end_offset = min(end_offset, self.reader.store.end_offset)
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
-            yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, before, limit))
+            yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, end_offset, limit))
         elif not self.searches_all and wanted.topic is not None and self.list_queues(wanted.topic, wanted.queue_id):
             self.complete_queues(wanted.topic)
             queues = self.list_queues(wanted.topic, wanted.queue_id)
-            for part in self._parts(wanted, before):
+            for part in self._parts(wanted, end_offset):
                 for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
                     yield offset, self.read_pointed_message(offset, f"a unit of {wanted.topic}")
         else:
-            yield from self.by_time_without_queues(wanted, before, limit)
+            yield from self.read_log_before(wanted, end_offset, limit)
 
     def _under_key(self, wanted: ListConditions, before: int, limit: int) -> Iterator[int]:
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
@@ -596,10 +596,8 @@ class StoreSource(Source):
             is_adjacent = is_wanted
         return parts[::-1]
 
-    def by_time_without_queues(
-        self, wanted: ListConditions, before: int, limit: int
-    ) -> Iterator[tuple[int, Message | None]]:
-        """Yield messages of the log itself, as `by_time` does."""
+    def read_log_before(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+        """Yield messages of the log itself, as `read_before` does."""
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
         text = wanted.topic or wanted.key or wanted.tag or ""
@@ -702,7 +700,7 @@ class StoreSource(Source):
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         for reader in self.config.progress:
             if reader.topic in topics:
-                yield reader, FactOrigin(reader.place)
+                yield reader, FactOrigin(reader.recorded_in)
 
     def removal_sentence(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change plus the retention time."""

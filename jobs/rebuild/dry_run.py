@@ -27,25 +27,26 @@ class DryRun(RatedOutcome):
     out: str
     settings: Mapping[str, object]  # the form that scripts read
     setting_lines: Sequence[str]  # the same for people
-    log: Mapping[str, int | None]  # ranges, segments, bytes, offsets
+    log_figures: Mapping[str, int | None]  # ranges, segments, bytes, offsets
     gaps: Sequence[tuple[int, int]]  # offsets of the log that are in no file
-    written: str  # description of the files that would be written
+    written_text: str  # description of the files that would be written
     kept: Sequence[str] = ()
-    refused: Sequence[ExplainedFile] = ()  # files whose size or header no broker writes
+    invalid_files: Sequence[ExplainedFile] = ()  # files whose size or header no broker writes
 
     @property
     def contradictions(self) -> list[ExplainedFile]:
         """The files that prevent the rebuild."""
-        return [explained for explained in self.refused if not explained.verdict.is_damage]
+        return [explained for explained in self.invalid_files if not explained.verdict.is_damage]
 
     @property
     def severity(self) -> Severity:
         """The worst severity that is known without reading the log; the rebuild may find a worse one."""
-        return worst_severity_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
+        return worst_severity_met(gap=self.gaps, damage=self.invalid_files, contradiction=self.contradictions)
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""
-        what = f"would read {size_text(self.log['bytes'] or 0)} in {count_text(self.log['segments'] or 0, 'segment')}"
+        log = self.log_figures
+        what = f"would read {size_text(log['bytes'] or 0)} in {count_text(log['segments'] or 0, 'segment')}"
         return Result(self.severity, what, seconds, verdict="dry run")
 
     def to_dict(self) -> dict[str, object]:
@@ -55,16 +56,16 @@ class DryRun(RatedOutcome):
             "severity": self.severity.value,
             "out": self.out,
             **self.settings,
-            "read": dict(self.log),
+            "read": dict(self.log_figures),
             "gaps": [list(gap) for gap in self.gaps],
             "kept": list(self.kept),
-            "refused": [{"name": one.name, "verdict": one.verdict, "detail": one.detail} for one in self.refused],
-            "write": self.written,
+            "refused": [{"name": one.name, "verdict": one.verdict, "detail": one.detail} for one in self.invalid_files],
+            "write": self.written_text,
         }
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of text."""
-        log = self.log
+        log = self.log_figures
         yield f"{self.store} → {self.out}: dry run, nothing is written"
         yield (
             f"  would read {size_text(log['bytes'] or 0)} of the log in {count_text(log['segments'] or 0, 'segment')}, "
@@ -75,13 +76,13 @@ class DryRun(RatedOutcome):
         if self.kept:
             kept = count_text(len(self.kept), "file")
             yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
-        for explained in self.refused:
+        for explained in self.invalid_files:
             verb = "REPLACED" if explained.verdict.is_damage else "CONTRADICTS"
             yield f"  {verb} {explained.name}: {explained.detail}"
         if self.contradictions:
             yield "  nothing would be written: no known release writes index files like those marked CONTRADICTS"
         else:
-            yield f"  would write {self.written}"
+            yield f"  would write {self.written_text}"
 
 
 def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -> DryRun:

@@ -88,11 +88,11 @@ class IndexRebuildSummary(RatedOutcome):
     out: str
     settings: IndexSettings
     lost_only: bool
-    key_count: int
+    log_key_count: int
     records: int
     damaged_bytes: int
     files: list[BuiltIndexFile] = field(default_factory=list)
-    survivors: Sequence[ExplainedFile] = ()  # the existing files of the store
+    explained_files: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
@@ -105,7 +105,7 @@ class IndexRebuildSummary(RatedOutcome):
     @property
     def contradictions(self) -> list[ExplainedFile]:
         """The existing files that no rule explains."""
-        return [survivor for survivor in self.survivors if survivor.verdict.role == "contradicts"]
+        return [survivor for survivor in self.explained_files if survivor.verdict.role == "contradicts"]
 
     @property
     def severity(self) -> Severity:
@@ -128,7 +128,7 @@ class IndexRebuildSummary(RatedOutcome):
         keys = sum(file.keys for file in self.files)
         files = count_text(len(self.files), "index file")
         done = "written and installed" if self.installed else "written"
-        what = f"{files} with {keys:,} of {count_text(self.key_count, 'key')} {done}, {proven:,} proven"
+        what = f"{files} with {keys:,} of {count_text(self.log_key_count, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             wrong = len(self.contradictions)
             what = f"nothing written; {count_text(wrong, 'index file')} contradict{'s' * (wrong == 1)} the log"
@@ -141,7 +141,7 @@ class IndexRebuildSummary(RatedOutcome):
             **self.settings.to_dict(),
             "lost_only": self.lost_only,
             "messages": self.records,
-            "keys": self.key_count,
+            "keys": self.log_key_count,
             "damaged_bytes": self.damaged_bytes,
             "gaps": [list(gap) for gap in self.gaps],
             "left_out": self.left_out,
@@ -154,7 +154,7 @@ class IndexRebuildSummary(RatedOutcome):
                     "detail": one.detail,
                     "differences": one.differences,
                 }
-                for one in self.survivors
+                for one in self.explained_files
             ],
             "replaced": self.replaced,
         }
@@ -179,7 +179,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         builds = rebuild.plan_files()
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
-            survivors=explained,
+            explained_files=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
             gaps=keys.gaps, left_out=list(_describe_left_out_keys(keys, explained, store)),
             log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
@@ -388,7 +388,7 @@ def _describe_left_out_keys(keys: KeySequence, files: Sequence[ExplainedFile], s
     for explained in files:
         survivor = explained.survivor
         if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
-            count = sum(skip.key_count for skip in survivor.skipped_keys)
+            count = sum(skip.log_key_count for skip in survivor.skipped_keys)
             yield f"{count_text(count, 'key')} in the middle of {explained.name}; only a full rebuild adds them"
     ahead = [explained.name for explained in files if explained.survivor and explained.survivor.tail_count]
     # A promotion that cut the log at its end took back later entries of index files.

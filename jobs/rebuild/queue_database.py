@@ -100,7 +100,7 @@ def _build_tables(
     for parts in read_units(recipe.scratch, ranges, group):
         for name, units, *_ in parts:
             if name not in builders:
-                builders[name] = QueueRowBuilder(name, recipe.lost, recipe.segment_base_offsets)
+                builders[name] = QueueRowBuilder(name, recipe.lost_log_ranges, recipe.segment_base_offsets)
             added = list(builders[name].append(units))
             rows[QueuePrefix(name.topic, name.queue_id)] += added
             waiting += sum(some.size for some in added)

@@ -155,7 +155,7 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             request.groups,
             str(out),
             scratch,
-            lost=tuple(sorted([*summary.gaps, *log.damaged])),
+            lost_log_ranges=tuple(sorted([*summary.gaps, *log.damaged])),
             segment_base_offsets=tuple(segment.base_offset for segment in store.segments),
         )
         if is_database:

@@ -47,7 +47,7 @@ class QueueRecipe:
     groups: int
     directory: str
     scratch: Scratch
-    lost: tuple[tuple[int, int], ...]  # ranges of the log whose records are lost
+    lost_log_ranges: tuple[tuple[int, int], ...]  # whose records are lost
     segment_base_offsets: tuple[int, ...]  # base offsets of the log's segments
 
 
@@ -126,7 +126,7 @@ class _Queue:
         # The end of the log's first segment.
         self._file_0_end = [*recipe.segment_base_offsets, MAX_LONG][1] if begins_at_0 else 0
         size = recipe.file_sizes[name.kind]
-        self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
+        self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost_log_ranges)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues are in the output without the folder of their kind
         self._files = _Files(attempt, inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}", size)
         self._extension: ExtBuilder | None = None

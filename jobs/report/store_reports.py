@@ -80,13 +80,13 @@ def build_index_rebuild_report(result: "IndexRebuildSummary", outcome: Result, *
         "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.origin_text})",
         "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
         "Messages": result.records,
-        "Keys": result.key_count,
+        "Keys": result.log_key_count,
         "Bytes of the log": result.log_bytes,
         "Damaged bytes of the log": result.damaged_bytes,
     }
     parts.append(Facts("Settings", facts))
-    if result.survivors:
-        parts.append(Grid("Existing files", _SURVIVOR, [_survivor(entry) for entry in result.survivors]))
+    if result.explained_files:
+        parts.append(Grid("Existing files", _SURVIVOR, [_survivor(entry) for entry in result.explained_files]))
     subject = f"{result.store} → {result.out}"
     return Report.from_result(
         "rebuild-index", subject, outcome, parts, list(_remedies_of_rebuild(result, installs=installs))

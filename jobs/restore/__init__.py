@@ -223,9 +223,9 @@ def _find_causes(
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
-    if known.topic_choices.until:
+    if known.topic_choices.end_offset:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
-        yield MissingCause(0, known.topic_choices.until, why, is_choice=True)
+        yield MissingCause(0, known.topic_choices.end_offset, why, is_choice=True)
 
 
 def _interval_of(row: Mapping[str, Any]) -> Interval:

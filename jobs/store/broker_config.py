@@ -241,7 +241,7 @@ class ReaderProgress(NamedTuple):
     topic: str
     queue_id: int
     next_offset: int
-    place: str  # the file, or the database, below the store's root
+    recorded_in: str  # the file, or the database, below the store's root
 
 
 QueueOffsets: TypeAlias = "array[int]"

@@ -111,8 +111,8 @@ class Selection:
 class TopicChoices(NamedTuple):
     """The part of a log from which runs selected topics, and their selections; none if these are unknown."""
 
-    until: int = 0
-    choices: tuple[Selection, ...] = ()
+    end_offset: int = 0
+    selections: tuple[Selection, ...] = ()
 
     @classmethod
     def from_state(cls, state: Mapping[str, object], selection: Mapping[str, object]) -> Self:
@@ -122,28 +122,30 @@ class TopicChoices(NamedTuple):
         choices = tuple(Selection(tuple(topics), tuple(excluded)) for topics, excluded in pairs)
         return cls(cast("int", state.get(_UNTIL, 0)), choices)
 
-    def after_run(self, selection: Selection, until: int) -> "TopicChoices":
-        """Return the choices after one more run, up to *until*."""
+    def after_run(self, selection: Selection, end_offset: int) -> "TopicChoices":
+        """Return the choices after one more run, up to *end_offset*."""
         if selection.topic_filter is None:
             return self
         own = Selection(selection.topics, selection.exclude_topics)
-        is_known = self.choices or not self.until
-        return TopicChoices(until, tuple(dict.fromkeys((*self.choices, own))) if is_known else ())
+        is_known = self.selections or not self.end_offset
+        return TopicChoices(end_offset, tuple(dict.fromkeys((*self.selections, own))) if is_known else ())
 
     @property
     def state(self) -> dict[str, object]:
         """The form that a manifest's state keeps."""
-        pairs = [(one.topics, one.exclude_topics) for one in self.choices]
-        return {_UNTIL: self.until, _CHOICES: pairs} if self.until else {}
+        pairs = [(one.topics, one.exclude_topics) for one in self.selections]
+        return {_UNTIL: self.end_offset, _CHOICES: pairs} if self.end_offset else {}
 
     def left_out_note(self, topics: Iterable[str] = ()) -> str | None:
         """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
-        is_whole = asked and self.choices and all(one.includes_all_of(topic) for one in self.choices for topic in asked)
-        if not self.until or is_whole:
+        is_whole = (
+            asked and self.selections and all(one.includes_all_of(topic) for one in self.selections for topic in asked)
+        )
+        if not self.end_offset or is_whole:
             return None
-        patterns = "; ".join(one.topics_text for one in self.choices) or "--topics, --exclude-topics"
+        patterns = "; ".join(one.topics_text for one in self.selections) or "--topics, --exclude-topics"
         return (
-            f"up to offset {self.until:,}, earlier runs ingested only some topics ({patterns}), so this lake lacks the "
-            "older messages of the other topics. To load these as well, ingest the store into a new lake"
+            f"up to offset {self.end_offset:,}, earlier runs ingested only some topics ({patterns}), so this lake "
+            "lacks the older messages of the other topics. To load these as well, ingest the store into a new lake"
         )

@@ -52,7 +52,7 @@ def read_bodies(columns: Sequence[pa.Field], times: TimeDefaults, bodies: pa.Arr
     if not again.size:
         return TypedRows(arrays, {}, unknown)
     exact = read_bodies_exactly((bodies[number].as_py() for number in again.tolist()), columns, times)
-    merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
+    merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown_fields.items()})
     refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
     # The rows of the scalar reader follow those of the compiled one, which has a row for every body.
     typed_bodies, places = np.delete(again, list(exact.refusals)), np.arange(len(bodies))

@@ -53,7 +53,7 @@ class TypedRows(NamedTuple):
 
     columns: Sequence[pa.Array]
     refusals: Mapping[int, Refusal]  # refusals, by the index of the body
-    unknown: Mapping[str, UnknownField] = MappingProxyType({})  # unknown fields, by path
+    unknown_fields: Mapping[str, UnknownField] = MappingProxyType({})  # unknown fields, by path
 
 
 BodyReader = Callable[[pa.Array], TypedRows]  # reads bodies of one type, none of which is NULL

@@ -332,7 +332,7 @@ def _changes(
 def _summary(topic: _Topic, done: TypingResult, retried: TypingResult, before: Typing) -> TopicSummary:
     name = topic.type.topic
     reasons = done.reasons[name]
-    unknown = TypingResult.sum_of((done, retried)).unknown[name]
+    unknown = TypingResult.sum_of((done, retried)).unknown_fields[name]
     known = {} if topic.replaces else before.topics.get(name, NEVER_TYPED).tables
     both = [(columns.names, known[table].names) for table, columns in topic.state.tables.items() if table in known]
     new_columns = (column for names, old in both for column in names if column not in old)

@@ -55,7 +55,7 @@ class TypingResult:
     # The reasons of dead letters, by topic.
     reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
     # Fields of typed bodies without a column, by topic.
-    unknown: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
+    unknown_fields: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
     ends: Counter[str] = field(default_factory=Counter)  # the end offset of the messages in the file, by store
 
     @classmethod
@@ -68,8 +68,8 @@ class TypingResult:
                 found.actions[table] += actions
             for topic, reasons in file.reasons.items():
                 found.reasons[topic].update(reasons)
-            for topic, unknown in file.unknown.items():
-                merge_unknown(found.unknown[topic], unknown)
+            for topic, unknown in file.unknown_fields.items():
+                merge_unknown(found.unknown_fields[topic], unknown)
             found.ends |= file.ends  # keeps the later end of each store
         return found
 
@@ -150,10 +150,12 @@ class _Work:
             columns[name] = pc.map_lookup(typed.column("properties"), source, "first")
         self._file(typed_table(type_.table, type_.all_columns)).write(pa.RecordBatch.from_pydict(columns))
         self.done.rows[type_.topic] += typed.num_rows
-        if results.unknown:
+        if results.unknown_fields:
             offsets, prefix = rows.column("physical_offset"), "" if type_.name is None else f"{type_.name}: "
-            found = {prefix + path: one._replace(at=offsets[one.at].as_py()) for path, one in results.unknown.items()}
-            merge_unknown(self.done.unknown[type_.topic], found)
+            found = {
+                prefix + path: one._replace(at=offsets[one.at].as_py()) for path, one in results.unknown_fields.items()
+            }
+            merge_unknown(self.done.unknown_fields[type_.topic], found)
 
     def _write_dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
         if not refusals:
@@ -217,7 +219,7 @@ def _results(reader: BodyReader, rows: pa.RecordBatch) -> TypedRows:
     others = _fitting_rows(rows, refusals)
     results = reader(bodies.take(others))
     refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
-    unknown = {path: one._replace(at=others[one.at].as_py()) for path, one in results.unknown.items()}
+    unknown = {path: one._replace(at=others[one.at].as_py()) for path, one in results.unknown_fields.items()}
     return TypedRows(results.columns, refusals, unknown)
 
 

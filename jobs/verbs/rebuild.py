@@ -307,9 +307,9 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     from jobs.rebuild.index import MANIFEST_FILE
 
     yield f"{result.store} → {result.out}"
-    yield f"  {count_text(result.key_count, 'key')} of {count_text(result.records, 'message')}"
+    yield f"  {count_text(result.log_key_count, 'key')} of {count_text(result.records, 'message')}"
     yield from result.settings.lines()
-    for entry in result.survivors:
+    for entry in result.explained_files:
         if entry.verdict.role != "kept":
             yield f"  {entry.verdict.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:

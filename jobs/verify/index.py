@@ -257,7 +257,7 @@ def _of_missing_keys(explanation: Explanation) -> Iterator[Finding]:
             position = explanation.settings.geometry.value.entry_position(skip.first_entry)
             inside = f"index/{explained.name}", position, f"entry {skip.first_entry}"
             yield _without_entries(
-                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.key_count, _SKIPPED,
+                explanation.key_sequence, NOT_INDEXED, inside, skip.first_key, skip.log_key_count, _SKIPPED,
                 " of {offsets}", may_be_changed=True,
             )  # fmt: skip
     for name, keys, start, is_in_later_files in explanation.find_gaps():

@@ -397,7 +397,7 @@ def _progress_findings(
                 "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
                 "delayed messages of this level are not delivered"
             )
-        yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
+        yield Finding(QUEUES, kind, reader.recorded_in, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
 def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: JoinResult) -> int | None:

@@ -72,22 +72,22 @@ def verify_rocksdb_index(
 class RowComparison:
     """The number of compared rows, and the rows or keys that only one side has, by reason."""
 
-    lost: Sequence[tuple[int, int]]  # parts of the log
+    lost_log_ranges: Sequence[tuple[int, int]]  # parts of the log
     rows: int = 0
     odd_rows: int = 0
     keys: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)  # the lowest offset
+    lowest_offsets: dict[str, int] = field(default_factory=dict)  # of the log, by reason
 
     def add_offsets(self, reason: str, offsets: NDArray[np.int64]) -> None:
         """Add places."""
         if offsets.size:
             self.counts[reason] += offsets.size
-            self.first[reason] = min(self.first.get(reason, MAX_LONG), int(offsets.min()))
+            self.lowest_offsets[reason] = min(self.lowest_offsets.get(reason, MAX_LONG), int(offsets.min()))
 
     def add_unexplained_rows(self, offsets: NDArray[np.int64]) -> None:
         """Add rows that no key explains: of messages that the log has lost, or of none."""
-        lost = are_inside(offsets, self.lost)
+        lost = are_inside(offsets, self.lost_log_ranges)
         self.add_offsets(_OF_LOST, offsets[lost])
         self.add_offsets(_OF_NOTHING, offsets[~lost])
 
@@ -147,9 +147,10 @@ def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) 
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
         if count := tally.counts[reason]:
-            text = f"{count_text(count, 'row')}, the first for log offset {tally.first[reason]}"
+            first = tally.lowest_offsets[reason]
+            text = f"{count_text(count, 'row')}, the first for log offset {first}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
-            findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
+            findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
     if tally.odd_rows:
         text, cause = count_text(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
         findings.append(

@@ -313,7 +313,7 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
     if survivor.lost_entry_count and _is_truncated_by_promotion(survivor, keys):
         return FileVerdict.TRUNCATED_BY_PROMOTION, f"{lost} that were truncated after a promotion; the others are equal"
     if survivor.skipped_keys:
-        count = sum(skip.key_count for skip in survivor.skipped_keys)
+        count = sum(skip.log_key_count for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.first_entry) for skip in survivor.skipped_keys)
         return FileVerdict.SKIPPED, f"{count_text(count, 'key')} of the log missing before entry {numbers}"
     if survivor.lost_entry_count:

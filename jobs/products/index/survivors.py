@@ -29,16 +29,16 @@ _KEYS_OF_A_MESSAGE = 4096  # keys of one message that are searched
 
 class EntryRun(NamedTuple):
     """
-    Consecutive entries of a file, from number *entry* on, of consecutive keys, from number *start* on.
+    Consecutive entries of a file, from number *first_entry* on, of consecutive keys, from number *first_key* on.
 
-    For messages that the log has lost, the entries are the file's own, and *start* is the number of the first key after
-    them, or of the *keys* of changed records in their place.
+    For messages that the log has lost, the entries are the file's own, and *first_key* is the number of the first key
+    after them, or of the *log_key_count* keys of changed records in their place.
     """
 
     first_entry: int
     first_key: int
     is_lost: bool = False
-    key_count: int = 0  # the number of keys of the log; equal to *entry_count* unless the messages are lost
+    log_key_count: int = 0  # the number of keys of the log; equal to *entry_count* unless the messages are lost
     entry_count: int = 0
 
 
@@ -64,9 +64,11 @@ class Survivor:
     def end_key(self) -> int:
         """The number of the key after its last one."""
         last = (
-            self.runs[-1] if self.runs else EntryRun(1, self.first_key, key_count=self.broker_file.header.entry_count)
+            self.runs[-1]
+            if self.runs
+            else EntryRun(1, self.first_key, log_key_count=self.broker_file.header.entry_count)
         )
-        return last.first_key + last.key_count
+        return last.first_key + last.log_key_count
 
     @property
     def lost_entry_count(self) -> int:
@@ -77,9 +79,9 @@ class Survivor:
     def skipped_keys(self) -> list[EntryRun]:
         """Keys that the broker left out between two entries: their number, and the entry after them."""
         return [
-            EntryRun(run.first_entry, reached, key_count=run.first_key - reached)
+            EntryRun(run.first_entry, reached, log_key_count=run.first_key - reached)
             for before, run in pairwise(self.runs)
-            if run.first_key > (reached := before.first_key + before.key_count)
+            if run.first_key > (reached := before.first_key + before.log_key_count)
         ]
 
     @property
@@ -88,7 +90,7 @@ class Survivor:
         return [
             run
             for before, run in pairwise(self.runs)
-            if not before.is_lost and not run.is_lost and run.first_key < before.first_key + before.key_count
+            if not before.is_lost and not run.is_lost and run.first_key < before.first_key + before.log_key_count
         ]
 
     def list_parts(self, keys: KeySequence) -> list[KeyPart]:
@@ -294,7 +296,8 @@ class FilePlacer:
         ends = [*(run.first_entry for run in runs[1:]), count + 1]
         runs = [
             run._replace(
-                entry_count=end - run.first_entry, key_count=run.key_count if run.is_lost else end - run.first_entry
+                entry_count=end - run.first_entry,
+                log_key_count=run.log_key_count if run.is_lost else end - run.first_entry,
             )
             for run, end in zip(runs, ends, strict=True)
         ]
@@ -314,7 +317,7 @@ class FilePlacer:
                 changed = ((a, b) for a, b in self._keys.doubtful_ranges if start <= a < end)
                 keys = sum(self._keys.find_first_key(b) - self._keys.find_first_key(a) for a, b in changed)
                 key = self._keys.find_first_key(start)
-                found.append(EntryRun(first + 1, key, is_lost=True, key_count=keys, entry_count=after - first))
+                found.append(EntryRun(first + 1, key, is_lost=True, log_key_count=keys, entry_count=after - first))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
@@ -349,7 +352,7 @@ class FilePlacer:
             # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
             at, key = runs[-1].first_entry, runs[-1].first_key
             runs.append(gap._replace(first_entry=max(at, min(gap.first_entry, at + gap.first_key - key))))
-            number, start = gap.first_entry + gap.entry_count, gap.first_key + gap.key_count
+            number, start = gap.first_entry + gap.entry_count, gap.first_key + gap.log_key_count
             if number > count:
                 break
             again = self._find_again(reader, number, count) if start < len(self._keys) else start

@@ -92,7 +92,7 @@ class _Settling:
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
-        firsts += [run.log_offset for run in self._remainder.missing_units if run.position == 0]
+        firsts += [run.first_log_offset for run in self._remainder.missing_units if run.position == 0]
         if self._remainder.first_live_position == 0:
             firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
@@ -280,12 +280,12 @@ class _Settling:
     def _kind_of_earlier(self) -> DifferenceKind:
         """Classify the messages before the queue's beginning."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
-        times += [run.newest_ms for run in self._remainder.missing_units if run.last_offset < self._beginning]
+        times += [run.newest_ms for run in self._remainder.missing_units if run.last_log_offset < self._beginning]
         return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
         for run in self._remainder.missing_units:
-            is_earlier = run.last_offset < self._beginning
+            is_earlier = run.last_log_offset < self._beginning
             at = run.position
             for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
                 if position > at:
@@ -293,7 +293,7 @@ class _Settling:
                     is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
                     found = "no file" if has_gap else "missing"
                     text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
-                    log_offset = run.log_offset if is_first and not has_gap else None
+                    log_offset = run.first_log_offset if is_first and not has_gap else None
                     self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
                 if position < run.end and self._remainder.has_gap_at(position):
                     self._differ(DifferenceKind.MISSING_FILE, position, "no file")

@@ -50,8 +50,8 @@ class MissingUnits(NamedTuple):
     unit_count: int
     first_unit: Units  # the first unit, alone
     last_unit: Units
-    log_offset: int  # the log offset of the first unit
-    last_offset: int  # the log offset of the last unit
+    first_log_offset: int  # the log offset of the first unit
+    last_log_offset: int  # the log offset of the last unit
     newest_ms: int  # store time of their newest record
 
     @property
@@ -130,15 +130,15 @@ class QueueRemainder:
         for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
             own = units[some]
             first, last = own[:1].copy(), own[-1:].copy()
-            log_offset, last_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
+            first_log_offset, last_log_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
             position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
-            run = MissingUnits(position, own.size, first, last, log_offset, last_offset, newest_ms)
+            run = MissingUnits(position, own.size, first, last, first_log_offset, last_log_offset, newest_ms)
             known = self.missing_units[-1] if self.missing_units else None
-            if known and run.position == known.end and run.log_offset > known.last_offset:
+            if known and run.position == known.end and run.first_log_offset > known.last_log_offset:
                 newest_ms = max(known.newest_ms, newest_ms)
                 unit_count = known.unit_count + run.unit_count
                 self.missing_units[-1] = known._replace(
-                    unit_count=unit_count, last_unit=last, last_offset=last_offset, newest_ms=newest_ms
+                    unit_count=unit_count, last_unit=last, last_log_offset=last_log_offset, newest_ms=newest_ms
                 )
             else:
                 self.missing_units.append(run)

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.browse.lake_lists import LakeLists
 from jobs.browse.pages import Lists
-from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Rows
+from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, PageTable
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query import MAX_TIME, ListConditions, Message
@@ -143,7 +143,7 @@ def test_every_message_is_on_exactly_one_page(
     assert expected == found
     assert case == "quote" or expected
     narrow = wanted._replace(key=None, tag=None, body_text=None)
-    everything = [message for _, message in source.by_time(narrow, MAX_TIME, 1000) if message is not None]
+    everything = [message for _, message in source.read_before(narrow, MAX_TIME, 1000) if message is not None]
     assert sum(map(narrow.matches_except_topic, everything)) == source.count(narrow)
 
 
@@ -248,7 +248,7 @@ def test_every_table_of_a_lake_is_listed() -> None:
     assert {table.name for table in TABLES} == {*TABLES_EXCEPT_MESSAGES, "messages", "dead_letters"}
 
 
-def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
+def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, PageTable]]:
     ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
     with opened(store, Release.from_version(release), None) as source:
         of_store = dict(StoreLists(source).unfinished_messages())

@@ -188,7 +188,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
     result = rebuilt(store, tmp_path / "out", lost_only=True)
 
     assert files_in(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
-    assert {entry.verdict.role for entry in result.survivors} == {"kept"}
+    assert {entry.verdict.role for entry in result.explained_files} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
 
 

@@ -41,7 +41,7 @@ def both(
     exact = read_bodies_exactly(bodies, columns, times)
     rows = results_of(exact, len(bodies))
     assert rows == results_of(fast, len(bodies))
-    assert exact.unknown == fast.unknown
+    assert exact.unknown_fields == fast.unknown_fields
     return rows
 
 
@@ -56,8 +56,8 @@ def test_fields_without_a_column_are_counted_with_an_example() -> None:
     ]
     found = read_bodies(columns, TimeDefaults(), pa.array(bodies, pa.binary()))
 
-    assert read_bodies_exactly(bodies, columns, TimeDefaults()).unknown == found.unknown
-    assert found.unknown == {
+    assert read_bodies_exactly(bodies, columns, TimeDefaults()).unknown_fields == found.unknown_fields
+    assert found.unknown_fields == {
         "$.z": UnknownField(3, 1, "2.50"),
         "$.who.age": UnknownField(1, 1, "30"),
         "$.items[].n": UnknownField(1, 2, '"x"'),

@@ -161,7 +161,7 @@ def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
     found = _READER(pa.array(list(map(bytes.fromhex, bodies))))
 
     assert [2] == list(found.refusals)
-    assert found.unknown == {
+    assert found.unknown_fields == {
         "$.1000": UnknownField(2, 0, "1"),
         "$.who.3": UnknownField(1, 1, "5"),
         "$.rw[].3": UnknownField(1, 1, "[1 bytes]"),
