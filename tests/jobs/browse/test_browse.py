@@ -1,4 +1,4 @@
-"""The pages of `browse`: their content and access control, for any request and any names in a store."""
+"""The pages of `browse`: content and access control, for any request and any names in a store."""
 
 import json
 import re
@@ -51,13 +51,13 @@ def store(golden: StoreOf) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_store(store: Path) -> Iterator[Pages]:
+def store_pages(store: Path) -> Iterator[Pages]:
     with serve_pages(store) as pages:
         yield pages
 
 
 @pytest.fixture(scope="module")
-def of_lake(newer_lake: Path) -> Iterator[Pages]:
+def lake_pages(newer_lake: Path) -> Iterator[Pages]:
     with serve_pages(newer_lake) as pages:
         yield pages
 
@@ -76,18 +76,18 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
     return found
 
 
-# who is let in
+# access control
 
 
-def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(of_store: Pages) -> None:
-    reply = of_store.get(f"/?token={of_store.token}", Cookie=None)
+def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(store_pages: Pages) -> None:
+    reply = store_pages.get(f"/?token={store_pages.token}", Cookie=None)
 
     assert (200, True) == (reply.status, 'http-equiv="refresh"' in reply.text)
     cookie = reply.headers["set-cookie"]
-    assert cookie.startswith(of_store.cookie)
+    assert cookie.startswith(store_pages.cookie)
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
-    assert "127.0.0.1" in of_store.address
-    assert len(of_store.token) >= 32
+    assert "127.0.0.1" in store_pages.address
+    assert len(store_pages.token) >= 32
 
 
 def _requests(port: int) -> dict[str, tuple[str, dict[str, str | None], int]]:
@@ -111,8 +111,8 @@ def _requests(port: int) -> dict[str, tuple[str, dict[str, str | None], int]]:
 
 
 @pytest.mark.parametrize("case", _requests(1))
-def test_unauthorised_requests_get_nothing(of_store: Pages, case: str) -> None:
-    method, headers, status = _requests(of_store.port)[case]
+def test_unauthorised_requests_get_nothing(store_pages: Pages, case: str) -> None:
+    method, headers, status = _requests(store_pages.port)[case]
     for path in (
         *VIEWS,
         "/style.css",
@@ -123,11 +123,11 @@ def test_unauthorised_requests_get_nothing(of_store: Pages, case: str) -> None:
         "/find?id=x",
         "/nothing",
     ):
-        reply = of_store.get(path, method, **headers)
+        reply = store_pages.get(path, method, **headers)
         assert status == reply.status
         assert len(reply.body) < 100
         assert "T1" not in reply.text
-        assert (status == 421) is (f"Unexpected Host header. Open {of_store.base}" in reply.text)
+        assert (status == 421) is (f"Unexpected Host header. Open {store_pages.base}" in reply.text)
 
 
 @pytest.mark.parametrize(
@@ -147,24 +147,24 @@ def test_unauthorised_requests_get_nothing(of_store: Pages, case: str) -> None:
     ],
 )
 def test_the_token_is_accepted_only_at_the_first_address(
-    of_store: Pages, asked: str, method: str, headers: dict[str, str], status: int
+    store_pages: Pages, asked: str, method: str, headers: dict[str, str], status: int
 ) -> None:
-    path = asked.format(base=of_store.base, right=of_store.token, part=of_store.token[:-1])
+    path = asked.format(base=store_pages.base, right=store_pages.token, part=store_pages.token[:-1])
 
-    reply = of_store.get(path, method, Cookie=None, **headers)
+    reply = store_pages.get(path, method, Cookie=None, **headers)
 
     assert (status, False) == (reply.status, "set-cookie" in reply.headers)
-    assert of_store.token not in reply.text
+    assert store_pages.token not in reply.text
 
 
-def test_the_server_listens_only_on_the_loopback_address(of_store: Pages) -> None:
+def test_the_server_listens_only_on_the_loopback_address(store_pages: Pages) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", of_store.port), timeout=10).close()
+        socket.create_connection(("127.0.0.2", store_pages.port), timeout=10).close()
 
 
 @pytest.mark.parametrize("path", [*VIEWS, "/style.css", "/nothing", "/message?at=0", "/body?at=0"])
-def test_a_browser_may_only_display_a_page(of_lake: Pages, path: str) -> None:
-    reply = of_lake.get(path)
+def test_a_browser_may_only_display_a_page(lake_pages: Pages, path: str) -> None:
+    reply = lake_pages.get(path)
     policy = dict(part.strip().split(" ", 1) for part in reply.headers["content-security-policy"].split(";"))
 
     assert "'none'" == policy["default-src"]
@@ -180,24 +180,26 @@ def test_a_browser_may_only_display_a_page(of_lake: Pages, path: str) -> None:
     assert not re.search(r'(src|href)="(https?:)?//|url\(|@import|style="|<script| on\w+=', page)
 
 
-# what is shown
+# content
 
 
-def test_pages_link_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_pages_link_to_every_message(store: Path, store_pages: Pages, lake_pages: Pages) -> None:
     records = [record for record, _ in read_store_records(store)]
     of_t1 = [record for record in records if record.topic == "T1"]
 
-    assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(of_store)
-    assert len(records) == len(set(messages_of(of_lake)))
-    for pages in (of_store, of_lake):
+    assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(store_pages)
+    assert len(records) == len(set(messages_of(lake_pages)))
+    for pages in (store_pages, lake_pages):
         rows = [json.loads(line) for line in pages.get("/messages.ndjson?topic=T1").text.splitlines()]
         assert [one.physical_offset for one in reversed(of_t1)] == [row["physical_offset"] for row in rows]
         assert f"<h2>Newest first</h2>\n{'<p' if not of_t1 else '<div'}" in pages.get("/messages?topic=T1").text
 
 
-def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_one_message_is_shown_with_its_bytes_story_and_chains(
+    store: Path, store_pages: Pages, lake_pages: Pages
+) -> None:
     record, raw = next((one, raw) for one, raw in read_store_records(store) if one.topic == "T2" and one.sys_flag)
-    for pages in (of_store, of_lake):
+    for pages in (store_pages, lake_pages):
         at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
         page = pages.get(f"{at}&chains=1").text
         digits = "".join(re.findall(r"\b(?:[0-9a-f]{2}(?: |\b)){1,16}", page))
@@ -210,9 +212,9 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_st
         assert "0000002f" not in pages.get(f"{at}&body=hex").text
 
 
-def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store: Pages) -> None:
-    """The command for a list prints as many messages as the page shows."""
-    page = of_store.get("/messages?topic=T1&tag=TagA").text
+def test_every_page_shows_the_command_with_the_same_answer(store: Path, store_pages: Pages) -> None:
+    """The command for a list prints the same number of messages as the page."""
+    page = store_pages.get("/messages?topic=T1&tag=TagA").text
     (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
     words = unescape(line).split()
     assert ["python", "-m", "jobs.main", "query", "list"] == words[:5]
@@ -221,17 +223,19 @@ def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store
         [sys.executable, *words[1:], "--json"], capture_output=True, text=True, check=True, cwd=ROOT
     )
 
-    assert len(answer.stdout.splitlines()) == len(messages_of(of_store, "/messages?topic=T1&tag=TagA")) > 0
+    assert len(answer.stdout.splitlines()) == len(messages_of(store_pages, "/messages?topic=T1&tag=TagA")) > 0
     assert str(store) in line
 
 
-def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    """A key of several messages leads to the list of these."""
+def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(
+    store: Path, store_pages: Pages, lake_pages: Pages
+) -> None:
+    """A key of several messages leads to a list."""
     records = [record for record, _ in read_store_records(store)]
     one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
     keys = Counter(key for record in records for key in Message(record, NEWEST).keys)
     single, several = (next(key for key in keys if (keys[key] == 1) is is_single) for is_single in (True, False))
-    for pages in (of_store, of_lake):
+    for pages in (store_pages, lake_pages):
         unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', pages.get("/messages?topic=T1").text)[0]
         found = pages.get(f"/find?id={unique}")
         assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
@@ -249,16 +253,16 @@ def test_a_search_for_an_id_a_key_or_an_offset_finds_its_message(store: Path, of
         assert keys[several] == len(messages_of(pages, led))
 
 
-def test_a_misspelled_topic_is_answered_with_similar_names(of_store: Pages, of_lake: Pages) -> None:
-    for pages in (of_store, of_lake):
+def test_a_misspelled_topic_is_answered_with_similar_names(store_pages: Pages, lake_pages: Pages) -> None:
+    for pages in (store_pages, lake_pages):
         page = pages.get("/messages?topic=T11").text
         assert "This topic does not exist. Did you mean" in page
         assert "/messages?topic=T1" in links(page, "/messages?")
 
 
-def test_one_queue_of_a_topic_is_shown(store: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_one_queue_of_a_topic_is_shown(store: Path, store_pages: Pages, lake_pages: Pages) -> None:
     records = [record for record, _ in read_store_records(store)]
-    for pages in (of_store, of_lake):
+    for pages in (store_pages, lake_pages):
         queues = {one for one in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in one}
         assert {f"/messages?topic=T1&queue={one.queue_id}" for one in records if one.topic == "T1"} == queues
         for queue in queues:
@@ -267,11 +271,11 @@ def test_one_queue_of_a_topic_is_shown(store: Path, of_store: Pages, of_lake: Pa
             assert expected == len(messages_of(pages, queue)) > 0
 
 
-def test_system_topics_are_shown_on_request(of_store: Pages) -> None:
-    hidden, shown = of_store.get("/topics").text, of_store.get("/topics?system=1").text
+def test_system_topics_are_shown_on_request(store_pages: Pages) -> None:
+    hidden, shown = store_pages.get("/topics").text, store_pages.get("/topics?system=1").text
 
     assert ["/topics?system=1"] == links(hidden, "/topics?")
-    choices = of_store.get("/messages").text.partition("<datalist")[2].partition("</data")[0]
+    choices = store_pages.get("/messages").text.partition("<datalist")[2].partition("</data")[0]
     for topic in ("SCHEDULE_TOPIC_XXXX", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "b0"):
         assert [False, True, False] == [
             f'topic={topic}"' in page or f'"{topic}"' in page for page in (hidden, shown, choices)
@@ -311,7 +315,7 @@ def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden
 def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every user of the machine can read these; the file that leads on can be read by its owner alone."""
+    """All users of the machine can read arguments; only the owner can read the file that redirects to the pages."""
     opened: list[tuple[str, int, str]] = []
 
     def open_(address: str) -> bool:
@@ -336,7 +340,7 @@ def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     assert [] == list(tmp_path.iterdir())
 
 
-# whatever is asked
+# hostile requests
 
 
 VALUES = (
@@ -356,10 +360,12 @@ VALUES = (
 )
 
 
-_CHOOSING = {"topic", "key", "tag", "words", "before", "state", "broker", "run"}  # of messages or rows
+_CHOOSING = {"topic", "key", "tag", "words", "before", "state", "broker", "run"}  # of messages or of rows
 
 
-def test_hostile_requests_return_nothing_and_run_nothing(newer_lake: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_hostile_requests_return_nothing_and_run_nothing(
+    newer_lake: Path, store_pages: Pages, lake_pages: Pages
+) -> None:
     before = tree_state(newer_lake)
     fields = {
         "/messages": ("topic", "key", "tag", "words", "since", "until", "before"),
@@ -370,7 +376,7 @@ def test_hostile_requests_return_nothing_and_run_nothing(newer_lake: Path, of_st
         "/tables/runs": ("skip", "state", "broker", "run", "column", "holds"),
         "/": ("lang", "token"),
     }
-    for pages in (of_store, of_lake):
+    for pages in (store_pages, lake_pages):
         for path, names in fields.items():
             for name in names:
                 for value in {HOSTILE, *Random(f"{path} {name}").sample(VALUES, 3)}:
@@ -392,36 +398,36 @@ def test_hostile_requests_return_nothing_and_run_nothing(newer_lake: Path, of_st
             led = pages.get(f"/tables/{quote(value, safe='')}?column=a&holds=b").headers.get("location", "/tables/")
             assert led.startswith("/tables/")
     for path in ("/../../../../etc/passwd", "/style.css/../../page.css", "//example.com/", "/tables/..%2f..%2fruns"):
-        assert of_lake.get(path).status in {400, 404}
+        assert lake_pages.get(path).status in {400, 404}
     assert before == tree_state(newer_lake)
 
 
-def test_incomplete_or_oversized_requests_do_not_block_other_clients(of_lake: Pages) -> None:
+def test_incomplete_or_oversized_requests_do_not_block_other_clients(lake_pages: Pages) -> None:
     with ExitStack() as slow:
         for _ in range(200):
-            begun = slow.enter_context(socket.create_connection(("127.0.0.1", of_lake.port)))
+            begun = slow.enter_context(socket.create_connection(("127.0.0.1", lake_pages.port)))
             begun.sendall(b"GET / HTTP/1.1\r\nHo")
-        with socket.create_connection(("127.0.0.1", of_lake.port), timeout=240) as endless:
-            with suppress(ConnectionError):  # it may have read enough before we have sent all
+        with socket.create_connection(("127.0.0.1", lake_pages.port), timeout=240) as endless:
+            with suppress(ConnectionError):  # the server may close the connection early
                 endless.sendall(b"GET /messages?topic=" + b"x" * (1 << 18))
             assert endless.recv(12) == b"HTTP/1.1 400"
-        assert of_lake.get("/topics").status == 200
+        assert lake_pages.get("/topics").status == 200
 
 
 def test_the_oldest_connections_without_a_request_are_closed_before_the_server_runs_out_of_files(
-    of_lake: Pages,
+    lake_pages: Pages,
 ) -> None:
     with ExitStack() as slow:
 
         def connect() -> socket.socket:
-            begun = slow.enter_context(socket.create_connection(("127.0.0.1", of_lake.port), timeout=60))
+            begun = slow.enter_context(socket.create_connection(("127.0.0.1", lake_pages.port), timeout=60))
             begun.sendall(b"GET / HTTP/1.1\r\nHo")
             return begun
 
         first, *_, last = [connect() for _ in range(150)]
         with suppress(ConnectionResetError):
             assert first.recv(1) == b""
-        assert of_lake.get("/topics").status == 200
+        assert lake_pages.get("/topics").status == 200
         last.sendall(b"st: elsewhere\r\n\r\n")
         assert last.recv(12) == b"HTTP/1.1 421"
 
@@ -468,7 +474,7 @@ def test_a_key_with_the_word_of_a_finding_is_not_shown_as_damage(tmp_path: Path)
     assert count_damage("4711") == count_damage("MISSING")
 
 
-# how it begins and ends
+# start and end of the server
 
 
 def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> tuple[int, str]:
@@ -497,7 +503,7 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(store: Path, tmp_
     assert (2, True) == (no_place[0], "neither a RocketMQ store" in no_place[1])
 
 
-# two languages
+# languages
 
 
 def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
@@ -540,9 +546,9 @@ def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: P
     ],
 )
 def test_the_language_is_chosen_by_the_user_or_the_browser(
-    of_store: Pages, headers: dict[str, str], query: str, language: str
+    store_pages: Pages, headers: dict[str, str], query: str, language: str
 ) -> None:
-    reply = of_store.get(f"/topics{query}", **headers)
+    reply = store_pages.get(f"/topics{query}", **headers)
 
     assert f'<html lang="{language}">' in reply.text
     assert ("主题" in reply.text) is (language == "zh-CN")

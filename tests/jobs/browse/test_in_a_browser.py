@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing is loaded from other servers, and every control is usable."""
+"""The pages in a real browser: no requests to other servers, and usable controls."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", "/groups", "/unfinished")
-# Tables that are wider than their place: what is cut off is seen by scrolling alone.
+# Tables that are wider than their container, so that they need scrolling.
 _CUT = """[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth)
     .map(one => one.textContent.slice(0, 60))"""
 _OF_WEIGHT = "document, {resultTypes: ['violations']}"
@@ -35,19 +35,19 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module", params=["store", "lake"])
 def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[tuple[Pages, Browser]]:
     with serve_pages(places[request.param]) as pages, browser() as page:
-        _enter(pages, page)
+        _open_start_address(pages, page)
         yield pages, page
 
 
-def _enter(pages: Pages, page: Browser) -> None:
-    """Open the address that is printed, and wait until it has led on: its load event comes before that."""
+def _open_start_address(pages: Pages, page: Browser) -> None:
+    """Open the printed address, and wait until it has redirected, which it does after its load event."""
     page.open(pages.address)
     wait_until(lambda: page.location == f"{pages.base}/complete", lambda: page.location)
 
 
 def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
-    _enter(pages, page)
+    _open_start_address(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
     assert [True] * len(gaps) == ["no index file contains the keys" in one for one in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
@@ -65,7 +65,7 @@ def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser])
     assert 3 == page.value("document.querySelectorAll('tbody tr').length")
 
 
-# Where the first and the last of some bars are, how many messages they have, and what their links say.
+# The positions of the first and the last of some bars, their numbers of messages, and their links.
 _SOME_BARS = """
 (bars => [bars[0], bars.at(-1)].map(bar => bar.getBoundingClientRect()).map(box => [box.x + 2, box.bottom - 1])
     .concat([bars.reduce((sum, bar) => sum + Number(bar.textContent.split(': ')[1]), 0)])
@@ -73,8 +73,8 @@ _SOME_BARS = """
 )([...document.querySelectorAll('svg[data-step] rect')].slice(1, 6))"""
 
 
-def _has_chosen(page: Browser, begin: tuple[float, float], end: tuple[float, float]) -> bool:
-    """Drag, and return whether that chose a span: a page that is being laid out may miss a first event."""
+def _select_by_dragging(page: Browser, begin: tuple[float, float], end: tuple[float, float]) -> bool:
+    """Drag, and return whether a range is selected: a page may miss events during its layout."""
     page.drag(begin, end)
     return bool(page.value("document.querySelectorAll('rect.chosen').length == 1"))
 
@@ -86,7 +86,7 @@ def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, 
         page.open(f"{pages.base}/messages?topic=T1")
         low, high, messages, links = page.value(_SOME_BARS)
         begin, end = (low, high) if forward else (high, low)
-        wait_until(partial(_has_chosen, page, begin, end), lambda: "a drag chooses nothing")
+        wait_until(partial(_select_by_dragging, page, begin, end), lambda: "a drag chooses nothing")
         page.drop(*end)
 
         asked = dict(parse_qsl(page.value("location.search")[1:]))
@@ -101,7 +101,7 @@ def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, 
     assert 0 == page.value("document.querySelectorAll('rect.chosen').length")
     page.release(*high)
     assert "?topic=T1" == page.value("location.search")
-    page.drag(low)  # a press that does not move is a click, and the click follows the link
+    page.drag(low)  # a press without a move is a click, which follows the link
     page.drop(*low)
     assert links[0] == page.value("location.pathname + location.search")
 
@@ -134,7 +134,7 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
             assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
             assert page.value(_CUT) == [], (view, width)
             if (width, dark) in {(768, False), (1280, False)}:
-                continue  # axe takes most of the time: the narrow page in light and the wide one in dark have it
+                continue  # axe takes most of the time, so it runs only on the narrow light page and the wide dark one
             page.value(axe())
             found = page.value(f"axe.run({_OF_WEIGHT}).then(answer => JSON.stringify(answer.violations))")
             rules = [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in json.loads(found)]
@@ -143,7 +143,7 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
     assert [] == page.errors
 
 
-# Its processes are those of test_workers, where one question never ends.
+# The processes are those of test_workers, in which one request never ends.
 _WITH_ENDLESS_QUESTIONS = """
 from functools import partial
 from jobs.browse import server
@@ -154,13 +154,13 @@ main()
 """
 
 
-def test_two_endless_requests_do_not_delay_a_third_page(places: dict[str, Path]) -> None:
+def test_two_endless_requests_do_not_delay_another_page(places: dict[str, Path]) -> None:
     with serve_pages(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
-        _enter(pages, page)
+        _open_start_address(pages, page)
 
         def tabs(*paths: str) -> list[tuple[str, str]]:
-            """Open pages, each in a tab of its own; return of each tab whether it is loaded, and what it shows."""
-            for path in paths:  # a tab opens for what a user does
+            """Open each page in its own tab; return for each tab whether it is loaded, and its content."""
+            for path in paths:  # a tab opens only after a user's action
                 opens = f"(window.tabs ??= []).push(window.open({json.dumps(path)}))"
                 page.call("Runtime.evaluate", expression=opens, userGesture=True)
             return list(map(tuple, page.value(_TABS)))
@@ -177,7 +177,7 @@ _TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.innerText 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
-    """The policy would stop a script and say so on the console; nothing is there to be stopped."""
+    """The content security policy would report a blocked script on the console; there must be none."""
     with serve_pages(hostile / kind) as pages, browser() as page:
         page.open(pages.address)
         page.open(f"{pages.base}/messages")
@@ -192,7 +192,7 @@ def test_names_with_html_run_and_load_nothing(hostile: Path, kind: str) -> None:
 
 
 def test_a_page_of_another_port_cannot_read_a_page(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
-    """Its requests bring the cookie along: to a browser both are one site."""
+    """Its requests contain the cookie, because browsers treat both ports as the same site."""
     pages, page = opened
     (tmp_path / "page.html").write_text("<p>another server</p>")
     script = f"fetch({json.dumps(f'{pages.base}/messages')}, {{credentials: 'include', mode: 'no-cors'}})"

@@ -1,4 +1,4 @@
-"""Requests of pages: none blocks another or outlives its browser; and the Chinese sentences of histories."""
+"""Requests do not block each other, and end with their browser; the Chinese sentences of histories."""
 
 import ast
 import asyncio
@@ -24,7 +24,7 @@ ENDLESS, DYING, SHORT = (PageRequest(path, {}, "en") for path in ("/endless", "/
 
 
 def work(connection: Connection, _place: Place) -> None:
-    """Answer each question but one that never ends, as a long query does, and one that is the end of the process."""
+    """Answer each request, except one that never ends, like a long query, and one that ends the process."""
     while True:
         snapshot, question = connection.recv()
         if question == DYING:
@@ -70,7 +70,7 @@ def test_a_request_ends_at_its_deadline_or_with_its_process() -> None:
 
 
 def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
-    """Both before and after the head of the page is sent."""
+    """The browser leaves before or after the head of the page is sent."""
 
     async def left(workers: PageWorkers, parts: int) -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
             await is_time.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: Any) -> None:  # noqa: ANN401 - of ASGI
+        async def send(message: Any) -> None:  # noqa: ANN401 - an ASGI message
             sent.append(message)
             if len(sent) == parts:
                 is_time.set()
@@ -101,7 +101,7 @@ def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
     assert "This is taking a while" in begun[1]["body"].decode()
 
 
-# sentences of stories: those of brokers are in test_story
+# sentences of histories; test_story covers those of real brokers
 
 CHINESE = json.loads((ROOT / "jobs/browse/templates/sentences.zh.json").read_text(encoding="utf-8"))
 
@@ -111,12 +111,12 @@ def _fields(template: str) -> set[tuple[str | None, str | None]]:
 
 
 def test_each_template_has_a_translation_with_the_same_values() -> None:
-    """Those that are written in the calls themselves; test_story has the others."""
+    """Templates that are literals in calls; test_story covers the others."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "jobs/query").glob("**/*.py"))]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     templates = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Sentence"]
     constants = (one.value for node in templates for one in ast.walk(node) if isinstance(one, ast.Constant))
-    texts = {str(text) for text in constants if len(str(text)) > 1}  # a letter is what a call replaces
+    texts = {str(text) for text in constants if len(str(text)) > 1}  # a letter stands for a replaced value
 
     assert texts != set()
     assert texts <= {*CHINESE}
@@ -131,7 +131,7 @@ def test_a_value_is_never_translated(value: str) -> None:
     assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Translator("zh").translate(text)
 
 
-def test_a_sentence_in_a_sentence_is_translated() -> None:
+def test_a_nested_sentence_is_translated() -> None:
     text = Sentence("{state}, consumed by {groups}", state=Sentence("sent"), groups="sent")
 
     assert "已发送\uff0csent 已消费" == Translator("zh").translate(text)

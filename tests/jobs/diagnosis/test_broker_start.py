@@ -1,4 +1,4 @@
-"""Predictions of a broker's next start by `inspect` and `verify`, on damaged stores of real brokers."""
+"""Predictions of the broker's next start by `inspect` and `verify`, on damaged stores of real brokers."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ _STEPS = st.sampled_from([0, 1, -1, 5000, -5000, *_FAR, *(-far for far in _FAR)]
 
 
 def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
-    """Return the numbers of stray times in a log that is cut into ranges, each read in groups."""
+    """Return the numbers of stray times in a log that is divided into ranges, each read in groups."""
     ranges = []
     for start, end in pairwise(sorted({0, len(times), *(cut for cut in cuts if cut < len(times))})):
         one = StoreTimes()
@@ -35,8 +35,8 @@ def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
 
 
 @given(steps=st.lists(_STEPS, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4), groups=st.integers(1, 5))
-def test_stray_times_do_not_depend_on_how_the_log_is_cut(steps: list[int], cuts: list[int], groups: int) -> None:
-    """A time is stray that is far from both neighbours, which are near each other."""
+def test_stray_times_do_not_depend_on_the_division_of_the_log(steps: list[int], cuts: list[int], groups: int) -> None:
+    """A stray time is far from both of its neighbours, which are close to each other."""
     times = [_TIME + sum(steps[:number]) for number in range(len(steps) + 1)]
     expected = [
         number
@@ -52,8 +52,8 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return copy_store(golden("b533-direct"), tmp_path)
 
 
-def _unkeyed(store: Path) -> int:
-    """Return the number of a record in the middle of the log that no index entry names."""
+def _find_record_without_key(store: Path) -> int:
+    """Return the number of a record in the middle of the log without an index entry."""
     records = [one.record for one in records_in(store)]
     names = (b"KEYS\1", b"UNIQ_KEY\1")
     return next(
@@ -65,7 +65,7 @@ def _unkeyed(store: Path) -> int:
 
 @pytest.mark.parametrize("bit", [31, 36, 45, 62])
 def test_a_changed_bit_in_a_store_time_is_damage_even_without_a_key(store: Path, bit: int, run: Run) -> None:
-    number = _unkeyed(store)
+    number = _find_record_without_key(store)
     place = records_in(store)[number].record.physical_offset
     set_store_times(store, lambda at, one: one.store_timestamp ^ (1 << bit if at == number else 0))
 
@@ -77,8 +77,8 @@ def test_a_changed_bit_in_a_store_time_is_damage_even_without_a_key(store: Path,
 
 
 def test_a_wrong_time_not_explained_by_one_bit_is_undecided(store: Path, run: Run) -> None:
-    """A clock may have been wrong for one message; that is not damage, and it is not healthy."""
-    number = _unkeyed(store)
+    """The clock may have been wrong for one message; the store is neither damaged nor healthy."""
+    number = _find_record_without_key(store)
     set_store_times(store, lambda at, one: one.store_timestamp + (123_456_789_012 if at == number else 0))
 
     outcome = run("verify", "--engine", "here", "--json", store)

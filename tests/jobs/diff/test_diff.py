@@ -1,4 +1,4 @@
-"""A store and a lake of the same log: data that only one side has is reported with its cause."""
+"""A store and a lake of the same log: data that only one of them has is reported with its cause."""
 
 from collections import Counter
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.support.stores import read_store_records
 RELEASE = "5.3.3"
 
 
-def taken(store: Path, selection: Selection | None = None) -> Path:
+def ingest_to_lake(store: Path, selection: Selection | None = None) -> Path:
     lake = store.parent / "lake"
     ingest_store(store, lake, release=RELEASE, selection=selection or Selection())
     return lake
@@ -32,7 +32,7 @@ def compared(store: Path) -> DiffSummary:
 
 
 def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -> None:
-    offsets = [row["physical_offset"] for row in rows_of(taken(store))]
+    offsets = [row["physical_offset"] for row in rows_of(ingest_to_lake(store))]
     table, where = DeltaTable(store.parent / "lake/messages"), "physical_offset BETWEEN {} AND {}"
     table.delete(where.format(offsets[10], offsets[12]))
     table.update({"flag": "flag + 1"}, predicate=where.format(offsets[20], offsets[21]))
@@ -49,7 +49,7 @@ def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -
 
 
 def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> None:
-    rows = table_of(taken(store) / "messages")
+    rows = table_of(ingest_to_lake(store) / "messages")
     with pytest.raises(NothingToRestoreError, match="no run has ingested the store"):
         compare_with_lake(golden("b498-base"), store.parent / "lake")
     write_deltalake(store.parent / "lake/messages", rows, mode="append")
@@ -82,8 +82,8 @@ def test_after_a_failover_no_row_is_reported_as_deleted(tmp_path: Path) -> None:
 
 
 def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
-    """They were reported as messages of topics that were not selected, which are not a finding."""
-    lake = taken(store, Selection(topics=("T1",)))
+    """They were treated as messages of topics that were not selected, which are not a finding."""
+    lake = ingest_to_lake(store, Selection(topics=("T1",)))
     chosen = len(rows_of(lake))
     DeltaTable(lake / "messages").delete("queue_id = 0")
     left = len(rows_of(lake))
@@ -102,7 +102,7 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
 def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Counter[int]) -> None:
     broker = Broker(tmp_path / "store", segment_size=3 << 20)
     broker.append(some_records(10_000))
-    taken(broker.root)
+    ingest_to_lake(broker.root)
     reads.clear()
     compared(broker.root)
 
@@ -110,7 +110,7 @@ def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Coun
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_segment_that_is_read_in_parts_differs_as_one_that_is_read_as_a_whole(
+def test_a_segment_that_is_read_in_parts_has_the_same_differences(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = plant_faults(draw_case(seed), tmp_path)

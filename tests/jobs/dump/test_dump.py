@@ -1,4 +1,4 @@
-"""`dump` of a file that a disk returns in part; the transcript of `dump` has the rest."""
+"""`dump` of a partly unreadable file; the transcript of `dump` covers the rest."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`export` writes the messages of a store or a lake that match a condition; it chooses the rows that DuckDB chooses."""
+"""`export` writes the messages of a store or a lake that match a condition, as evaluated by DuckDB."""
 
 import csv
 import fcntl
@@ -88,7 +88,7 @@ _CHOICES: list[tuple[tuple[str, ...], "range | tuple[int, ...]"]] = [
     (("--where", "topic = 'Nothing'"), ()),
     (("--where", "physical_offset < 0"), ()),  # in no segment, and in no file
     (("--where", "physical_offset >= 0 AND body = X'FF09'"), (9,)),
-    (("--where", "rand() < 2"), range(30)),  # that names no column: it chose nothing
+    (("--where", "rand() < 2"), range(30)),  # without a column: it once selected no rows
 ]
 
 
@@ -145,7 +145,7 @@ def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
     assert [row["keys"] for row in rows] == [row["keys"] for row in lines]
     assert [row["body"] for row in rows] == [b64decode(row["decoded_body_base64"]) for row in lines]
     assert [row["message_id"] for row in table] == [row["message_id"] for row in lines]
-    assert list(table[0]) == list(lines[0])[2:]  # all but version and type
+    assert list(table[0]) == list(lines[0])[2:]  # all except version and type
 
 
 def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf, tmp_path: Path, run: Run) -> None:
@@ -164,7 +164,7 @@ def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf
 def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written in several rounds, each of some segments."""
+    """The output is written in several rounds, each of some segments."""
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
     store = write_store(tmp_path / "store", stored([Sent(body=b"%d" % number) for number in range(200)]))
@@ -190,7 +190,7 @@ main()
 def test_an_export_deletes_leftovers_of_a_killed_export_to_the_same_file(
     places: dict[str, Path], tmp_path: Path, run: Run
 ) -> None:
-    """Nothing else deleted the hidden folder of its parts, nor the merged file that had no name yet."""
+    """The hidden folder of parts and the unfinished merged file were never deleted."""
     words = ("export", "--store", str(places["--store"]), "--out", str(tmp_path / "file"))
     killed = subprocess.run([sys.executable, "-c", _KILLED, *words], cwd=ROOT, check=False)
     left = list(tmp_path.iterdir())
@@ -215,7 +215,7 @@ def test_an_export_keeps_the_folder_of_a_running_one_and_other_files(
     os.close(running)
 
 
-# few decompressed bodies in memory, and the bodies that are left compressed
+# the memory of decompressed bodies, and bodies that stay compressed
 
 LIMIT = 1 << 16
 SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
@@ -276,11 +276,11 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     asked = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
     [item] = plan_export(asked, {}).items
     task = PartTask(tmp_path, asked)
-    next(item.read())  # loads data that later reads reuse
+    next(item.read())  # loads cached data
     part, peak = measure_peak(lambda: task((0, item)))
 
     assert part.messages == 15
-    assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record of all, a body
+    assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record, a body
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
@@ -352,7 +352,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 ROWS = pa.RecordBatch.from_pylist([*_rows()], SCHEMA)
 
 _SECTION = PAGE.read_text(encoding="utf-8").partition("## Conditions of export")[2].partition("\n## ")[0]
-# Those of the page and more; in DuckDB's words, where these are others.
+# Conditions of the page and others, with the text for DuckDB if it differs.
 CONDITIONS: dict[str, str | None] = {
     **dict.fromkeys(re.findall(r"^\| `([^`]+)`", _SECTION, re.MULTILINE)),
     "tags <> 'TagA'": None,
@@ -439,8 +439,8 @@ def test_only_columns_that_the_text_names_are_read() -> None:
         ("TRUE -- '\n" + " IS TRUE" * 20_000 + " OR topic = ''", "comments"),
     ],
 )
-def test_a_condition_that_no_shell_passes_is_refused(text: str, reason: str) -> None:
-    """The transcript of export has the others."""
+def test_a_condition_that_a_shell_cannot_pass_is_refused(text: str, reason: str) -> None:
+    """The transcript of export shows the others."""
     with pytest.raises(UnsupportedFormat, match=reason):
         parse_condition(text)
 
@@ -457,7 +457,7 @@ def test_a_condition_accepts_long_lists(column: str, value: str) -> None:
 
 
 def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp_path: Path) -> None:
-    """A file of a lake was first searched for a match, so that rows were drawn twice."""
+    """Files of a lake are first searched for a match, so a random condition was evaluated twice."""
     store = write_store(tmp_path / "store", stored([Sent() for _ in range(50)]))
     place = Place(lake=str(write_lake(store, tmp_path / "lake")))
     request = ExportRequest(

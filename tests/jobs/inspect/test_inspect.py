@@ -55,7 +55,7 @@ def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
 def test_bytes_being_written_by_a_broker_are_not_damage(
     store: Path, step: int, deep: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest record is written between one read of the file and the next."""
+    """The newest record is written between two reads of the file."""
     (store / "abort").touch()
     segment = find_newest_segment(store)
     records = [record for record, _ in read_store_records(store) if record.physical_offset >= int(segment.name)]
@@ -68,7 +68,7 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
         if os.fstat(self._descriptor).st_ino != inode:
             return data
         seen = data[: max(written - position, 0)].ljust(len(data), b"\0")
-        written += step * (position >= written)  # a broker writes on once somebody has seen the end
+        written += step * (position >= written)  # the broker continues after the first read of the end
         return seen
 
     monkeypatch.setattr(LocalReader, "read", growing)
@@ -118,10 +118,10 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who holds a lock is asked as Linux answers it")
 def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> None:
-    """Another process holds a lock on the file `lock`, as a broker does; the file alone proves nothing."""
+    """Another process locks the file `lock`, like a broker; the existence of the file proves nothing."""
     (store / "lock").write_text("lock")
     assert inspected(run, store).document["state"]["process"] is None
-    with (store / "lock").open("r+") as file:  # asking for the lock has not taken it
+    with (store / "lock").open("r+") as file:  # the check has not taken the lock
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     with hold_lock(store) as broker:
@@ -166,7 +166,7 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
 def test_missing_evidence_of_the_release_is_reported_once(
     name: str, store: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The range of releases was silently wider."""
+    """The range of possible releases was wider without a note."""
     (store / name).touch()
     refuse_to_open(f"/{name}", errno.EIO, monkeypatch)
     ingested = run("ingest", store, "--lake", tmp_path / "lake", "--engine", "here")
@@ -227,7 +227,7 @@ def test_a_partly_written_table_of_topics_is_read_again(
 
 
 def test_blank_units_at_the_start_of_a_queue_point_to_no_message(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    """A repair writes them for lost records; their offset 0 was taken for a message that retention had deleted."""
+    """A repair writes them for lost records; their offset 0 was treated as that of an expired message."""
     store = copy_store(golden("b533-expired"), tmp_path)
     (store / "consumequeue/E1/1" / f"{200:020}").write_bytes(UNIT.pack(*PRE_BLANK) * 10)
 

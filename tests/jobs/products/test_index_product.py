@@ -1,4 +1,4 @@
-"""The index in the lake: equal to the broker's own files, after any number of runs."""
+"""The index in the lake equals the broker's own files, after any number of runs."""
 
 import hashlib
 import json
@@ -175,7 +175,7 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
 def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     golden: StoreOf, tmp_path: Path, what: str | None, *, log_is_there: bool
 ) -> None:
-    """The next entries are chained to them: no later run came to its end. They follow from the log or from messages."""
+    """The next entries are chained to them, so later runs failed. They are rebuilt from the log or from messages."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
     segments = growing(store, tmp_path / "growing")
     first, _ = next(segments), next(segments)
@@ -198,7 +198,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
 
 @pytest.mark.parametrize("chosen", [True, False], ids=["chosen", "deleted"])
 def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: Path, *, chosen: bool) -> None:
-    """Keys are as private as bodies: those of messages that were left out or deleted came with a later run."""
+    """Keys are as private as bodies, but a later run added those of excluded and deleted messages."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
     selection = Selection(exclude_topics=("T1",) if chosen else ())
     segments = growing(store, tmp_path / "growing")
@@ -236,7 +236,7 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
 
 
 CHINA = timezone(timedelta(hours=8))
-DAY = "19700101000000"  # and milliseconds
+DAY = "19700101000000"  # with milliseconds
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def test_the_time_zone_is_that_of_most_file_names() -> None:
     assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC
 
 
-def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
-    """Show a store as it was when *written* bytes were in its log and those before *kept_from* had been deleted."""
+def _copy_as_of(whole: Path, store: Path, written: int, kept_from: int) -> None:
+    """Copy a store as it was with *written* bytes in its log, of which those before *kept_from* were deleted."""
     for segment in list_segments(whole):
         base = int(segment.name)
         content = segment.read_bytes()
@@ -307,7 +307,7 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
     offsets = [record.end_offset for record, _ in read_store_records(whole)]
     complete: dict[int, str] = {}
     for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
-        _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
+        _copy_as_of(whole, tmp_path / "store", written, kept_from=written - 20_000)
         run(tmp_path / "store", tmp_path / "lake", "b498-base")
         now = complete_files(tmp_path / "lake")
 
@@ -318,12 +318,12 @@ def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log
 
 
 def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: StoreOf, tmp_path: Path) -> None:
-    """Nothing in the log tells the two releases apart, and no option names them."""
+    """The log does not show the difference between the two releases, and no option names them."""
     whole, store = golden("up533-540"), tmp_path / "store"
     (store / "index").mkdir(parents=True)
     files = sorted((whole / "index").iterdir())
     for written, there in ((11232, files[:10]), (sys.maxsize, files)):
-        _shown(whole, store, written, kept_from=0)
+        _copy_as_of(whole, store, written, kept_from=0)
         for path in there:
             shutil.copy(path, store / "index")
         ingest_store(store, tmp_path / "lake")
@@ -335,7 +335,7 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
 def test_entries_of_segments_deleted_after_they_were_read_are_built(
     with_files: bool, wrong_bodies: int, golden: StoreOf, tmp_path: Path, newer_store: Path
 ) -> None:
-    """The keys of a message are kept as it is read, even if it has no row in `messages`: the broker has indexed it."""
+    """The keys of a message are kept even if it has no row in `messages`, because the broker has indexed it."""
     if not with_files:
         shutil.rmtree(newer_store / "index")
     *deleted, _ = list_segments(newer_store)
@@ -359,7 +359,7 @@ def test_entries_of_segments_deleted_after_they_were_read_are_built(
 def test_files_continue_after_a_partial_newest_file_is_filled(
     golden: StoreOf, tmp_path: Path, newer_store: Path
 ) -> None:
-    """The broker's index is files behind its log: it had written a part of its second file."""
+    """The broker's index lags its log by several files: it had written a part of its second file."""
     _, second, *later = sorted((newer_store / "index").iterdir())
     for path in later:
         path.unlink()
@@ -373,7 +373,7 @@ def test_files_continue_after_a_partial_newest_file_is_filled(
 
 
 def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path, tmp_path: Path) -> None:
-    """The log was decoded once more for the keys of the entries."""
+    """The log was once decoded a second time for the keys of the entries."""
     shutil.rmtree(newer_store / "index")
     passes, rows = [], []
     for tables in (frozenset({"messages"}), frozenset({"messages", "index"})):
@@ -386,7 +386,7 @@ def test_the_index_is_built_without_another_pass_over_the_log(newer_store: Path,
     assert not [path.name for path in tmp_path.glob("lake*/*/*") if path.suffix in {".keys", ".units"}]
 
 
-def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
+def test_a_run_adds_the_entries_of_earlier_runs_without_the_index(broker: Broker, tmp_path: Path) -> None:
     for seed, tables in enumerate([PRODUCT_NAMES, frozenset({"messages", "consume_queue"}), PRODUCT_NAMES]):
         broker.append(some_records(20, seed=seed))
         ingest_into_own_lake(broker.root, tables=tables)
@@ -396,7 +396,7 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
 
 
 def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer_store: Path, tmp_path: Path) -> None:
-    """The log has lost their keys; the broker's entries are kept, without key and topic."""
+    """Their keys are lost; the broker's entries are kept without key and topic."""
     (_, _, _, offset, _, _) = read_index_entries(newer_store)[30]
     segment = max(path for path in list_segments(newer_store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)

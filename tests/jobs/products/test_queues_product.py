@@ -1,4 +1,4 @@
-"""The queues of a growing store: every unit gets one row, in any order of arrival and deletion."""
+"""The queues of a growing store: each unit becomes one row, in any order of arrival and deletion."""
 
 import json
 import pickle
@@ -57,23 +57,23 @@ from tests.support.stores import list_segments, read_records, read_store_records
 Row = dict[str, Any]
 
 
-class Run(NamedTuple):
-    """One run: the rows that the lake has then, what it did, and what the next one begins with."""
+class RunResult(NamedTuple):
+    """The result of a run: the rows of the lake, the summary, and the state for the next run."""
 
     rows: list[Row]
     summary: Summary
     state: dict[str, Any]
 
 
-def run(store: Path, lake: Path) -> Run:
+def run(store: Path, lake: Path) -> RunResult:
     summary = ingest(request_of("b551-base", store, lake, tables=frozenset({"consume_queue"})), SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in lake.glob("_manifests/*")]
     newest: Row = max(manifests, key=lambda manifest: int(manifest["run"]), default={"state": {"queues": {}}})
-    return Run(_rows(lake), summary, newest["state"]["queues"])
+    return RunResult(_rows(lake), summary, newest["state"]["queues"])
 
 
-class Moment(NamedTuple):
-    """How far a store is: where its log ends, and up to where its records have units."""
+class StoreProgress(NamedTuple):
+    """The state of a growing store: the end of its log, and the offset up to which records have units."""
 
     log_end: int
     dispatched: int
@@ -88,10 +88,10 @@ def shorten(store: Path, log_end: int) -> None:
             path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
 
 
-def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
+def copy_at_moment(whole: Path, target: Path, moment: StoreProgress) -> Path:
     if target.exists():
         shutil.rmtree(target)
-    shutil.copytree(whole, target, ignore=shutil.ignore_patterns("index"))  # which would be ahead of the log
+    shutil.copytree(whole, target, ignore=shutil.ignore_patterns("index"))  # the checkpoint would be ahead of the log
     (target / "abort").touch()
     shorten(target, moment.log_end)
     for path in target.glob("consumequeue/*/*/*"):
@@ -136,15 +136,15 @@ HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 def test_every_unit_of_a_growing_store_becomes_one_row(
     golden: StoreOf, tmp_path: Path, history: list[float], lag: int
 ) -> None:
-    """The dispatcher is some records after the log, and another number of records at each run."""
+    """The dispatcher lags the log, by another number of records at each run."""
     whole = golden("b551-base")
     records = [record for record, _ in read_store_records(whole)]
     lake = tmp_path / "lake"
     for number, share in enumerate(history):
         count = int(share * len(records))
         behind = max(count - lag * (number % 2 + 1), 0)
-        moment = Moment(records[count].physical_offset, records[behind].physical_offset)
-        result = run(at_moment(whole, tmp_path / "store", moment), lake)
+        moment = StoreProgress(records[count].physical_offset, records[behind].physical_offset)
+        result = run(copy_at_moment(whole, tmp_path / "store", moment), lake)
         assert result.summary.units.get("differences", 0) == 0
         assert result.state.get("dispatched", 0) <= moment.dispatched
 
@@ -152,7 +152,7 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
 
 
 def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
-    """This also holds for a store that was shut down cleanly, if the run was asked to leave the newest messages."""
+    """This also holds for a cleanly stopped store, if the run excludes the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in read_store_records(whole)]
     part = Path(shutil.copytree(whole, tmp_path / "store"))
@@ -166,7 +166,7 @@ def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golde
 
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
 def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_path: Path, made: str) -> None:
-    """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
+    """A unit of another queue shows that the log was dispatched beyond records whose units are in an unlisted file."""
     (newer_store / "abort").touch()
     (newer_store / made).rename(tmp_path / "not made yet")
 
@@ -182,11 +182,11 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
 
 
 def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
-    """The next run reads the log from the end of a record on, whatever the last unit says."""
+    """The next run starts at the end of a record, regardless of the last unit."""
     whole = golden("b551-base")
     records = [record for record, _ in read_store_records(whole)]
-    middle = Moment(records[40].physical_offset, records[40].physical_offset)
-    store = at_moment(whole, tmp_path / "store", middle)
+    middle = StoreProgress(records[40].physical_offset, records[40].physical_offset)
+    store = copy_at_moment(whole, tmp_path / "store", middle)
     path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
     unit = path.read_bytes()[:8] + (30_000).to_bytes(4) + path.read_bytes()[12:20]
     (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
@@ -197,11 +197,11 @@ def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: St
 
 
 def test_a_recreated_topic_is_ingested_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
-    """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
+    """Its queue is shorter than the ingested part of the old one; its queue offsets start at 0."""
     whole = golden("b551-base")
     unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
     newest = int(UNIT.unpack(unit)[0])
-    first = run(at_moment(whole, tmp_path / "before", Moment(newest, newest)), tmp_path / "lake")
+    first = run(copy_at_moment(whole, tmp_path / "before", StoreProgress(newest, newest)), tmp_path / "lake")
     store = Path(shutil.copytree(whole, tmp_path / "store"))
     for path in (store / "consumequeue/T1/0").iterdir():
         path.unlink()
@@ -216,7 +216,7 @@ def test_a_recreated_topic_is_ingested_from_its_beginning(golden: StoreOf, tmp_p
     assert [*("consumequeue", "T1", 0), 1] in second.state["queues"]
 
 
-OWN_UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
+OWN_UNIT = struct.Struct(">qiq")  # written by hand, independent of the code under test
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 
@@ -229,7 +229,7 @@ def _rows(lake: Path) -> list[Row]:
 
 
 def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
-    """Return every unit of every plain queue: topic, queue id, position, and what it holds."""
+    """Return each unit of each plain queue: topic, queue id, position, and content."""
     found = []
     for path in (store / "consumequeue").glob("*/*/*"):
         content = path.read_bytes()
@@ -256,7 +256,7 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
     ]
     segments = list_segments(store)
     log_end = max(record.end_offset for record, _ in read_records(segments))
-    expected = [unit for unit in _units(store) if unit[3] < log_end]  # of a live copy, units may be ahead of the log
+    expected = [unit for unit in _units(store) if unit[3] < log_end]  # a live copy may have more units than records
 
     assert expected == seen
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
@@ -308,7 +308,7 @@ def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
 
 
 def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written(tmp_path: Path) -> None:
-    """The next start makes them; until then the log is not dispatched, and nothing is missing."""
+    """The next start writes them; until then the log is not dispatched, and no units are missing."""
     unpacked = unpack_feature("b551-rockscq-killed", tmp_path)
     summary = _ingest(unpacked.root, tmp_path / "lake", "b551-rockscq-killed")
 
@@ -326,7 +326,7 @@ def test_a_damaged_database_is_damage_and_its_units_are_rows_once_it_can_be_read
         for path in tables:
             path.write_bytes(path.read_bytes()[:50])
         damaged = _ingest(store, lake, name)
-    else:  # damage in a block that no probe reads
+    else:  # damage in a block that the probe does not read
         error = CorruptData("block checksum mismatch", None, str(database))
         with patch("jobs.products.queues.product.compare_queues", side_effect=error):
             damaged = _ingest(store, lake, name)
@@ -348,7 +348,7 @@ def test_a_damaged_database_is_damage_and_its_units_are_rows_once_it_can_be_read
 
 
 def _retention(store: Path, offset: int, range_: Range) -> None:
-    """Delete all but the newest segment once the reading comes to *offset*."""
+    """Delete all segments except the newest one when the read reaches *offset*."""
     if range_.start_offset >= offset:
         _delete_old(store)
 
@@ -359,13 +359,13 @@ def _delete_old(store: Path) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["before the run", "before its record is read", "after its record is read"])
-def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_in_the_lake(
+def test_a_unit_read_after_its_record_was_deleted_is_compared_with_the_row_in_the_lake(
     deleted: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The lake has the message: the unit is not wrong because retention was faster than the next run."""
+    """The lake has the message, so the unit is not wrong if retention deletes the record before the next run."""
     whole = golden("b551-base")
     dispatched = sorted(unit[3] for unit in _units(whole))[40]
-    store = at_moment(whole, tmp_path / "store", Moment(1 << 40, dispatched))
+    store = copy_at_moment(whole, tmp_path / "store", StoreProgress(1 << 40, dispatched))
     first = _ingest(store, tmp_path / "lake", "b551-base")
     shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
     offset = dispatched + 1 if deleted.startswith("after") else 0
@@ -404,11 +404,11 @@ _record = partial(a_record, properties={"TAGS": "TagA"})
 
 
 def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path: Path) -> None:
-    """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
+    """The run has already determined the end of the queue; later units belong to the next run."""
     broker = Broker(tmp_path / "store", dispatches=True)
     old = broker.append([_record(b"old") for _ in range(3)])
     ingest_into_own_lake(broker.root)
-    broker.truncate(old[1].physical_offset)  # units stay
+    broker.truncate(old[1].physical_offset)  # units are kept
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
 
     def write_over() -> None:
@@ -427,7 +427,7 @@ def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path
 
 
 def test_light_queues_written_late_to_rocksdb_are_ingested_by_a_later_run(tmp_path: Path) -> None:
-    """With double write of 5.5 RocksDB alone has them, a killed broker's none yet: they counted as missing."""
+    """With double write of 5.5, only RocksDB contains them; after a kill, they were reported as missing."""
     name = "b551-lmq-selective"
     store = unpack_feature(name, tmp_path / "store").root
     whole = shutil.copytree(store, tmp_path / "whole")
@@ -449,7 +449,7 @@ def _there(lake: Path) -> set[tuple[object, ...]]:
 
 
 def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_excluded(store: Path, tmp_path: Path) -> None:
-    """Neither the rows nor what tasks hand on in scratch files may hold a tag of an excluded message."""
+    """Neither rows nor scratch files of tasks may contain a tag of an excluded message."""
     for queue in sorted((store / "consumequeue" / "T2").iterdir()):
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
@@ -489,7 +489,7 @@ def test_gaps_are_the_positions_outside_all_runs(runs: list[tuple[int, int]], st
 
 
 def packed_units(range_number: int) -> PackedUnits:
-    """Return the units of a range in which every queue has ten messages with tags."""
+    """Return the units of a range with ten tagged messages in each queue."""
     units = np.zeros(len(NAMES) * A_RANGE, PACKED_UNIT)
     units["queue_offset"] = np.tile(np.arange(A_RANGE), len(NAMES)) + range_number * A_RANGE
     units["physical_offset"] = (np.arange(units.size) + range_number * units.size) * SIZE
@@ -499,7 +499,7 @@ def packed_units(range_number: int) -> PackedUnits:
 
 
 def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path: Path) -> None:
-    """It was a run of 24 bytes for each pair of a range and a queue: 48 GB for 40,000 ranges and 50,000 queues."""
+    """With 24 bytes for each pair of a range and a queue, 40,000 ranges and 50,000 queues needed 48 GB."""
     queues, scratch = [], Scratch(str(tmp_path))
     ranges = [packed_units(number) for number in range(50)]
     for name, place in ranges[0].queues():
@@ -530,8 +530,8 @@ GAPS = ((2_000, 3_000),)
     ("end", "start", "count", "lost", "found"),
     [
         (1_000, 4_000, 3, GAPS, 2_000),
-        (2_100, 2_500, 3, GAPS, 2_100),  # as far as the records around leave room
-        (1_000, 4_000, 100, GAPS, None),  # more than there is room for
+        (2_100, 2_500, 3, GAPS, 2_100),  # as many as fit between the neighbouring records
+        (1_000, 4_000, 100, GAPS, None),  # more than fit
         (1_000, 2_000, 1, GAPS, None),
         (3_000, 4_000, 1, GAPS, None),
         (4_000, 1_000, 1, GAPS, None),

@@ -1,4 +1,4 @@
-"""`traces`: one row for each line that clients report, as long as the log has the message with the line."""
+"""`traces`: one row for each line that clients report in messages."""
 
 import zlib
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def reports(
     return a_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
 
 
-def taken(broker: Broker, selection: Selection = Selection()) -> Summary:  # noqa: B008 - frozen
+def ingest_traces(broker: Broker, selection: Selection = Selection()) -> Summary:  # noqa: B008 - frozen
     return ingest_into_own_lake(broker.root, selection=selection)
 
 
@@ -58,7 +58,7 @@ def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
     placed = broker.append(
         [reports("a"), reports("b", packs=True), reports("c", topic="rmq_sys_TRACE_DATA_region"), *some_records(5, 2)]
     )
-    taken(broker)
+    ingest_traces(broker)
 
     assert lines(broker) == expected(placed[:3], "a", "b", "c")
     sent, consumed = rows_of(broker.root.parent / "lake", "traces")[:2]
@@ -95,7 +95,7 @@ def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
         a_record(zlib.compress(b"Pub\x01" * (5 << 20)), topic=TRACE_TOPIC, sys_flag=COMPRESSED),
     ]
     placed = broker.append([*broken, reports("right")])
-    summary = taken(broker)
+    summary = ingest_traces(broker)
 
     assert summary.messages == 26
     assert lines(broker) == [
@@ -110,14 +110,14 @@ def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
 def test_a_store_without_traces_decodes_no_bodies(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "decode_trace_bodies", None)
 
-    assert taken(broker).messages == 20
+    assert ingest_traces(broker).messages == 20
     assert not (broker.root.parent / "lake" / "traces").exists()
 
 
 @pytest.mark.parametrize("selection", [Selection(with_body=False), Selection(topics=("Orders",))])
 def test_traces_need_bodies_and_their_topic(selection: Selection, broker: Broker) -> None:
     broker.append([reports("a")])
-    taken(broker, selection)
+    ingest_traces(broker, selection)
 
     assert lines(broker) == []
 
@@ -134,7 +134,7 @@ def test_recipes_find_slow_consumers_and_unconsumed_messages(broker: Broker) -> 
         ]
     )
     broker.append([reports("at-last", succeeded)])
-    taken(broker)
+    ingest_traces(broker)
     slow, never = (recipe.text for recipe in RECIPES if "FROM traces " in recipe.text)
     with duckdb.connect() as connection:
         connection.register("traces", dataset_of(broker.root.parent / "lake" / "traces"))

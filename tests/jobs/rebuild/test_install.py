@@ -1,4 +1,4 @@
-"""Rebuilt index files and queues, installed into a store: atomically, and never under a running broker."""
+"""Installing rebuilt index files and queues into a store: atomically, and never while a broker runs."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ from tests.support.stores import HOLD_LOCK_PROGRAM, hold_lock, read_files
 
 STORE = "b533-base"
 INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
-LOST = (2, 3, 7)  # of its thirteen index files
+LOST = (2, 3, 7)  # of the thirteen index files
 NOBODY = 65534
 
 
@@ -35,7 +35,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return copy
 
 
-def lose(store: Path, folder: str) -> None:
+def delete_files(store: Path, folder: str) -> None:
     """Delete three index files, or the queues of a topic."""
     if folder == QUEUES:
         shutil.rmtree(store / QUEUES / "T2")
@@ -74,10 +74,10 @@ def planned(store: Path, folder: str) -> Installation:
 def test_lost_files_are_installed_into_the_store(
     golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch, folder: str, *, exchanges: bool
 ) -> None:
-    """Where the system exchanges no directories, they move one after the other."""
+    """If the system cannot exchange directories, they are renamed one after the other."""
     if not exchanges:
         monkeypatch.setattr("jobs.rebuild.install._RENAMEAT2", {})
-    lose(store, folder)
+    delete_files(store, folder)
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
     install(planned(store, folder))
 
@@ -87,11 +87,11 @@ def test_lost_files_are_installed_into_the_store(
 
 
 def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> None:
-    """It may be damaged, or belong to another store: nothing proves its times."""
-    lose(store, INDEX)
+    """It may be damaged, or belong to another store, so its times are unproven."""
+    delete_files(store, INDEX)
     out = rebuilt(store)
     kept = min((store / INDEX).iterdir())
-    kept.write_bytes(kept.read_bytes()[:8] + bytes([0x20]) + kept.read_bytes()[9:])  # its end, far in the future
+    kept.write_bytes(kept.read_bytes()[:8] + bytes([0x20]) + kept.read_bytes()[9:])  # an end time in the future
 
     [plan] = plan_index_installation(str(store), str(out), advance_checkpoint=True)
 
@@ -101,7 +101,7 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
-    lose(store, folder)
+    delete_files(store, folder)
     old = read_files(store / folder)
     out = rebuilt(store, folder, lost_only=lost_only)
     steps: list[str] = []
@@ -145,14 +145,14 @@ def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: 
         lock_store(str(store), store / "new" / "out"),
     ):
         pytest.fail("our own files would be changes of the store")
-    (store / "lock").unlink()  # a copy, or a release before 4.2.0
+    (store / "lock").unlink()  # the store is a copy, or of a release before 4.2.0
     with lock_store(str(store), out):
         assert not (store / "lock").exists()
 
 
 @pytest.mark.parametrize("kind", ["a symbolic link, which is not followed", "a directory"])
 def test_a_lock_file_that_is_not_a_file_is_named(store: Path, tmp_path: Path, kind: str) -> None:
-    """The messages were only: too many levels of symbolic links, is a directory."""
+    """The messages did not name the file."""
     lock = store / "lock"
     lock.unlink()
     lock.mkdir() if kind == "a directory" else lock.symlink_to(tmp_path / "victim")
@@ -164,7 +164,7 @@ def test_a_lock_file_that_is_not_a_file_is_named(store: Path, tmp_path: Path, ki
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
-    """Also after a look for a running broker: POSIX locks end when any descriptor of the file is closed."""
+    """Also after a check for a running broker: closing any descriptor of a file releases its POSIX locks."""
     broker = [sys.executable, "-c", HOLD_LOCK_PROGRAM, str(store / "lock")]
     with lock_store(str(store), store.parent / "out"):
         assert find_broker_process(str(store)) is None
@@ -174,7 +174,7 @@ def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
 
 
 def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path) -> None:
-    lose(store, INDEX)
+    delete_files(store, INDEX)
     out = rebuilt(store)
     min((store / INDEX).iterdir()).unlink()
     with pytest.raises(NotInstalledError, match="has changed since the rebuild"):
@@ -186,7 +186,7 @@ def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path)
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, folder: str) -> None:
-    lose(store, folder)
+    delete_files(store, folder)
     plan = planned(store, folder)
     damaged = Path(max(plan.new.values()).path)
     before = read_state(store / folder)
@@ -202,7 +202,7 @@ def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Pat
 def test_too_little_room_and_another_user_are_refused(
     store: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose(store, folder)
+    delete_files(store, folder)
     out = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 0, 1 << 26))  # noqa: SLF001
     plan, before = plan_of(store, out, folder), read_state(store)
@@ -216,13 +216,13 @@ def test_too_little_room_and_another_user_are_refused(
 
 
 @pytest.fixture
-def theirs(golden: StoreOf) -> Iterator[Path]:
-    """Copy a store that belongs to another user, who may do with it whatever a window leaves time for."""
+def store_of_other_user(golden: StoreOf) -> Iterator[Path]:
+    """Copy a store that belongs to another user, who may change it at any time."""
     if os.geteuid() != 0:
         pytest.skip("only root can install for another user")
     with TemporaryDirectory() as name:
         folder = Path(name)
-        folder.chmod(0o755)  # the other user reaches it
+        folder.chmod(0o755)  # accessible to the other user
         copy = Path(shutil.copytree(golden(STORE), folder / "store"))
         (copy / "lock").write_text("lock")
         for path in (copy, *copy.rglob("*")):
@@ -234,13 +234,13 @@ def theirs(golden: StoreOf) -> Iterator[Path]:
         yield copy
 
 
-def everything(folder: Path) -> list[tuple[str, int, int, bytes]]:
+def read_everything(folder: Path) -> list[tuple[str, int, int, bytes]]:
     stats = [(path, path.lstat()) for path in (folder, *sorted(folder.rglob("*")))]
     return [(str(path), it.st_uid, it.st_mode, path.read_bytes() if path.is_file() else b"") for path, it in stats]
 
 
 def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
-    """Return the attack that puts a link to the victim in the place of what matches *pattern*."""
+    """Return an attack that replaces files that match *pattern* with links to the victim."""
 
     def attack() -> None:
         [place] = store.glob(pattern)
@@ -263,11 +263,14 @@ def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
     ],
 )
 def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_owner(
-    theirs: Path, folder: str, before: str, pattern: str
+    store_of_other_user: Path, folder: str, before: str, pattern: str
 ) -> None:
-    lose(theirs, folder)
-    plan = planned(theirs, folder)
-    untouched, attack = everything(theirs.parent / "victim"), link_to_victim(theirs, f"{folder}{pattern}")
+    delete_files(store_of_other_user, folder)
+    plan = planned(store_of_other_user, folder)
+    untouched, attack = (
+        read_everything(store_of_other_user.parent / "victim"),
+        link_to_victim(store_of_other_user, f"{folder}{pattern}"),
+    )
 
     def step(name: str) -> None:
         if name.startswith(before):
@@ -277,27 +280,27 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
     with pytest.raises(OSError, match=r"."):
         install(plan, step)
 
-    assert untouched == everything(theirs.parent / "victim")
-    assert not pattern or not (theirs / folder).is_symlink()
+    assert untouched == read_everything(store_of_other_user.parent / "victim")
+    assert not pattern or not (store_of_other_user / folder).is_symlink()
     assert os.geteuid() == os.getegid() == 0
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: Path, folder: str) -> None:
-    lose(theirs, folder)
-    install(planned(theirs, folder))
+def test_root_installs_into_the_store_of_another_user(golden: StoreOf, store_of_other_user: Path, folder: str) -> None:
+    delete_files(store_of_other_user, folder)
+    install(planned(store_of_other_user, folder))
 
-    assert [*read_files(theirs / folder).values()] == [*read_files(golden(STORE) / folder).values()]
-    found = [path.lstat() for path in (theirs / folder, *(theirs / folder).rglob("*"))]
+    assert [*read_files(store_of_other_user / folder).values()] == [*read_files(golden(STORE) / folder).values()]
+    found = [path.lstat() for path in (store_of_other_user / folder, *(store_of_other_user / folder).rglob("*"))]
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_that_is_another_users_is_refused(theirs: Path, folder: str) -> None:
-    lose(theirs, folder)
-    out = rebuilt(theirs, folder, lost_only=False)
-    link_to_victim(theirs, folder)()
+def test_a_folder_of_another_user_is_refused(store_of_other_user: Path, folder: str) -> None:
+    delete_files(store_of_other_user, folder)
+    out = rebuilt(store_of_other_user, folder, lost_only=False)
+    link_to_victim(store_of_other_user, folder)()
 
     with pytest.raises(NotInstalledError, match="belongs to user"):
-        plan_of(theirs, out, folder)
+        plan_of(store_of_other_user, out, folder)

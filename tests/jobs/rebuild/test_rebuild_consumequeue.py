@@ -1,8 +1,8 @@
 """
 `rebuild-consumequeue`: the queues of real brokers rebuilt from their logs, as files and as rows of RocksDB.
 
-Over a log that has lost something, rebuilds of queues and of index files name the gap, and what is left is at its own
-place. A task that dies and is done again, as Spark does, leaves nothing of its first attempt among the results.
+If the log has gaps, rebuilds of queues and index files report them, and keep the remaining entries at their positions.
+A task that fails and is repeated, as by Spark, leaves no results of its first attempt.
 """
 
 import fcntl
@@ -65,7 +65,7 @@ from tests.support.stores import (
     tree_state,
 )
 
-# Halted between append and dispatch, copied while being written, deleted in part, without queue files.
+# Stores that were killed between append and dispatch, copied live, expired, or that have no queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
 FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
@@ -74,11 +74,11 @@ def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
     return RebuildQueuesRequest(str(store), out, commitlog=log_folders(store), release=release_of(name))
 
 
-def made_files(out: Path) -> dict[str, bytes]:
+def read_rebuilt_files(out: Path) -> dict[str, bytes]:
     return {path: data for path, data in read_files(out).items() if path != MANIFEST_FILE}
 
 
-def real_files(store: Path) -> dict[str, bytes]:
+def read_real_files(store: Path) -> dict[str, bytes]:
     found = read_files(store / "consumequeue")
     for folder in FOLDERS:
         found |= {f"{folder}/{path}": data for path, data in read_files(store / folder).items()}
@@ -91,7 +91,7 @@ def test_rebuilt_queue_files_equal_the_brokers_files(golden: StoreOf, tmp_path: 
     store = golden(name)
     rebuild_queues(request_for(store, tmp_path / "out", name), SerialWorkers())
 
-    assert real_files(store) == made_files(tmp_path / "out")
+    assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
 
 
 @pytest.mark.sample(1)
@@ -103,7 +103,7 @@ def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     request = replace(request_for(store, tmp_path / "out", name), range_size=1024, groups=3)
     rebuild_queues(request, SparkWorkers(spark))
 
-    assert real_files(store) == made_files(tmp_path / "out")
+    assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
 
 
 @pytest.mark.parametrize("lost", [300, 1000])
@@ -129,7 +129,7 @@ def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) 
     conf = BrokerConf(consume_queue_size=200)
     summary = rebuild_queues(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
 
-    assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
+    assert list(read_rebuilt_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     why = "The name of their topic is not a valid folder name"
     assert summary.notes == [f"queues that are not written: 1 (../../evil/0). {why}"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
@@ -138,22 +138,22 @@ def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) 
 DIED = "b498-base"
 
 
-class _Killed(BaseException):
-    """Stands for a signal that ends a process at once."""
+class _KilledError(BaseException):
+    """Stands for a signal that kills a process."""
 
 
-def _kill_once(kills: list[_Killed], work: Callable[[], object], is_of_pass: bool) -> None:
-    """Begin a task, and be killed as it would give its work a name; nothing is cleaned up then."""
+def _kill_once(kills: list[_KilledError], work: Callable[[], object], is_of_pass: bool) -> None:
+    """Start a task, and kill it before it renames its result; nothing is cleaned up."""
     with (
-        patch.object(Path, "rename", side_effect=_Killed),
-        patch.object(os, "link", side_effect=_Killed),
+        patch.object(Path, "rename", side_effect=_KilledError),
+        patch.object(os, "link", side_effect=_KilledError),
         patch.object(Path, "unlink"),
         patch("jobs.rebuild.queues.rmtree"),
     ):
         try:
             if not is_of_pass:
                 work()
-        except _Killed as kill:
+        except _KilledError as kill:
             kills.append(kill)
 
 
@@ -186,7 +186,7 @@ def segment(store: Path, out: Path, workers: Workers) -> None:
 def test_a_dead_attempt_leaves_no_incomplete_files(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:
-    kills: list[_Killed] = []
+    kills: list[_KilledError] = []
     for name, workers in (("once", SerialWorkers()), ("again", DisturbedWorkers(attempt=partial(_kill_once, kills)))):
         made(golden(DIED), tmp_path / name, workers)
 
@@ -265,9 +265,9 @@ def test_a_database_is_compacted_on_the_cores_that_the_process_may_use(
 @pytest.mark.parametrize("name", _COMPLETE)
 def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> None:
     """
-    Each unit, the last unit of each queue, and where the dispatched log ends.
+    Compare each unit, the last unit of each queue, and the end of the dispatched log.
 
-    Rows of first units may differ: a broker writes them when it is asked, as (0, 0) for a queue that is empty then.
+    Rows of first units may differ: a broker writes them on request, as (0, 0) if the queue is empty then.
     """
     root = unpack_feature(name, tmp_path).root
     folder = rocksdb_queue_folder(list_store(str(root))) or ""
@@ -288,7 +288,7 @@ def _is_last(key: bytes) -> bool:
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
 def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: Path) -> None:
-    """Files to RocksDB to files: a broker with double write has written both, byte for byte the same."""
+    """Files and RocksDB of a broker with double write have the same content."""
     root = unpack_feature(name, tmp_path).root
     own = _files(root / "consumequeue")
     made(root, tmp_path / "database")
@@ -304,7 +304,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path: Path) -> None:
-    """No options, no logs, no configuration of rocksdict; a table format that brokers know: theirs is older."""
+    """It has no options, logs, or configuration of rocksdict, and uses a table format that older RocksDBs support."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     before = tree_state(root)
     summary = made(root, tmp_path / "out")
@@ -349,7 +349,7 @@ def test_small_tables_contain_the_same_rows_as_one_table(
 
 
 def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: Path, tmp_path: Path) -> None:
-    """Its consumers are at its end; a broker that found no row would give the next message number 0."""
+    """Its consumers are at its end; without a row, a broker would assign queue offset 0 to the next message."""
     queue = next(queue for queue in list_queues(list_store(str(newer_store))) if queue.name.topic == "T1")
     shutil.copytree(newer_store / "consumequeue" / "T1" / "0", newer_store / "consumequeue" / "Quiet" / "3")
     (newer_store / "config" / "topics.json").unlink(missing_ok=True)
@@ -373,10 +373,10 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
 
 def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: Path, tmp_path: Path) -> None:
     """
-    A broker ends a pull at the first number without a row.
+    A broker ends a pull at the first queue offset without a row.
 
-    A row leads to the start of the segment before the next message: there is no message of such a size, what a broker
-    skips for it ends before that message, and the row lives as long as the messages around it.
+    A blank row points to the start of the segment before the next message: no message has that size, the range that a
+    broker skips ends before that message, and the row expires with the messages around it.
     """
     made(store, tmp_path / "whole")
     sorted((store / "commitlog").iterdir())[2].unlink()
@@ -414,7 +414,7 @@ def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
 
 
 def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
-    """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
+    """No rows after its end may remain, because a broker would later serve old messages there."""
     store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
     summary = made(store, tmp_path / "out")
     places = [record.physical_offset for record, _ in read_store_records(store)]
@@ -428,7 +428,7 @@ def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Pa
 
 
 def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
-    """As a broker gives them; also a long one, and one that is no UTF-8."""
+    """As written by a broker; also for a long name, and one that is not UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
     odd = a_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
     store = _store_of(tmp_path / "store", [a_record(topic="Ä" * 60, queue_offset=5), a_record(properties=further), odd])

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
+LEFT_OPEN = ("b470-base",)  # a log does not distinguish 4.7.0 from 4.7.1
 
 
 def files_in(directory: Path) -> list[bytes]:
@@ -112,7 +112,7 @@ def test_without_index_files_the_log_shows_the_release(golden: StoreOf, name: st
 def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_may_be_intact(
     golden: StoreOf, number: int, *, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records may show another release; a bad sector, however, is never read."""
+    """Its records may show another release; but a bad sector will never be readable."""
     store = list_store(str(golden("up470-471")))
     monkeypatch.setattr("jobs.store.release._records", Mock(side_effect=OSError(number, "failed", "segment")))
     with nullcontext() if is_lost else pytest.raises(OSError, match="failed"):
@@ -122,12 +122,12 @@ def test_the_release_is_not_detected_from_the_readable_segments_if_another_one_m
 def test_a_truncated_scratch_file_of_keys_is_an_error(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The missing keys were left out of the index files, and the exit code was 0."""
+    """The index files lacked these keys, and the exit code was 0."""
     opened = Scratch.open
 
     def truncating(self: Scratch, name: str) -> AbstractContextManager[Reader]:
         reader = opened(self, name)
-        os.truncate(Path(self.location) / name, 1)  # after its size is known
+        os.truncate(Path(self.location) / name, 1)  # after its size was determined
         return reader
 
     monkeypatch.setattr(Scratch, "open", truncating)
@@ -140,9 +140,9 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
     store: Path, tmp_path: Path, how: str
 ) -> None:
     """
-    Where no index file is left, nothing shows the broker's time zone.
+    Without index files, the broker's time zone is unknown.
 
-    In UTC the names came after those that a broker in New York gave during the next hours, so lookups took files in
+    Names in UTC sorted after those that a broker in New York assigned during the next hours, so lookups read files in
     the wrong order.
     """
     newest = max(decode_header(data).end_timestamp for data in files_in(store / "index"))
@@ -161,7 +161,7 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
 
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
-    """After a crash the broker does not index them again; while one runs they only come later."""
+    """After a crash the broker does not index them; while it runs, it may still do so."""
     names = names_in(store / "index")
     (store / "index" / names[-1]).unlink()
     whole = shorten_index_file(store, store / "index" / names[-2], 18)
@@ -177,7 +177,7 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
 def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_rebuilt(
     golden: StoreOf, name: str, tmp_path: Path
 ) -> None:
-    """The file that a restart began repeats the last message of the one before it."""
+    """The first file after a restart repeats the last message of the previous file."""
     store = Path(shutil.copytree(golden(name), tmp_path / "store"))
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     restarted = (store / "EXPECT" / "model-check.txt").read_text().partition("differs ")[2].split()[0]
@@ -195,7 +195,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
 def test_spark_tasks_build_the_same_index_files_from_small_ranges(
     spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative directory is one of this process: tasks run where their session was started."""
+    """A relative directory refers to this process, but tasks run in the directory where their session was started."""
     from jobs.store.spark_workers import SparkWorkers
 
     monkeypatch.chdir(tmp_path)
@@ -220,7 +220,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
 
 @pytest.mark.parametrize("files", [1, 2, 6])
 def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int) -> None:
-    """A broker opens a file for a message before it checks the message's keys; here the last message has none."""
+    """A broker opens a file for a message before it checks its keys; here, the last message has no keys."""
     without_keys = a_record(properties={}, store_timestamp=STORED + 60)
     Broker(tmp_path / "store").append([*some_records(60), without_keys])
     wanted = GivenSettings(10, 120 // files + 1, "5.3.3")
@@ -257,8 +257,8 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
         list_and_determine_settings(asked, {})
 
 
-def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
-    """Else the host that wrote it is named."""
+def test_a_rebuilt_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> None:
+    """Otherwise, the error names the host that wrote it."""
     path = tmp_path / "20251120010000000"
     built = BuiltIndexFile(
         path.name, BuiltFileKind.FULL, 840, "00", IndexHeader(), 0, 0, 1, "worker-7", FileState(1, 2, 840, 3)
@@ -279,7 +279,7 @@ def test_a_built_file_is_reread_unless_this_process_wrote_it(tmp_path: Path) -> 
 
 TINY = Geometry(100, 20)
 RULES = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
-FEW = 10  # from which on not every subset is tried
+FEW = 10  # from this number of files on, not every subset is tried
 RANDOM = 24
 
 
@@ -300,7 +300,7 @@ def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
         yield set(chance.sample(names, chance.randint(1, len(names))))
 
 
-def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> None:
+def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -> None:
     store, rules = list_store(str(root), commitlog=log_folders(root)), RULES.get(name, release_of(name))
     settings = IndexSettings(
         Known(TINY, "given", ""),
@@ -328,13 +328,13 @@ def losses_come_back(root: Path, name: str, folder: Path, *, every: bool) -> Non
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", UNDISTURBED)
 def test_lost_files_of_an_undisturbed_store_are_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    losses_come_back(golden(name), name, tmp_path, every=False)
+    check_restored_losses(golden(name), name, tmp_path, every=False)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNDISTURBED)
 def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    losses_come_back(golden(name), name, tmp_path, every=True)
+    check_restored_losses(golden(name), name, tmp_path, every=True)
 
 
 def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
@@ -351,7 +351,7 @@ def planned_files(
 
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
-    """Between two survivors stand keys for one and a half files: half a file is added and said to be one."""
+    """Between two survivors are keys for one and a half files: half a file is added as a supplement."""
     survivors = [survivor(0, 10), survivor(25, 30)]
 
     assert planned_files(30, 10, survivors) == [
@@ -361,14 +361,14 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
-    """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
+    """The next survivor begins with all keys of the message, so the lost file ends with only a part of them."""
     survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
 
     assert planned_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
-    """What is left at the log's beginning is the end of a file whose beginning is deleted."""
+    """The log begins within a file, whose first keys have expired."""
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [

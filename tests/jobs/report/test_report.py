@@ -19,7 +19,7 @@ HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 
 
 class _Tags(HTMLParser):
-    """Collects what elements a page has."""
+    """Collects the elements of a page."""
 
     def __init__(self) -> None:
         super().__init__()

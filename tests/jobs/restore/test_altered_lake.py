@@ -1,4 +1,4 @@
-"""Rows that another engine has updated, in any column: each changed record is reported, and none is restored."""
+"""Rows that another engine has updated in any column: each changed record is reported and not restored."""
 
 import json
 import shutil
@@ -30,32 +30,27 @@ from tests.golden import StoreOf, release_of
 from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of, table_of
 
 STORES = ("b420-base", "b498-base", "b533-base")
-ROWS = 30  # that are updated in one lake, each once
-CAMPAIGN = 1200  # draws, of which about a thousand change something
+ROWS = 30  # updated in one lake, each once
+CAMPAIGN = 1200  # draws, of which about a thousand change a row
 STRUCTURES = {"deltalake": ("make_array('x')", "MAP(['x'], ['y'])"), "duckdb": ("['x']", "MAP(['x'], ['y'])")}
 OF_SPARK = ("array('x')", "map('x', 'y')")
 
 
 class Update(NamedTuple):
-    """One value that is not what a run wrote."""
+    """An update of one value of a row."""
 
     at: int
     column: str
     value: str  # in SQL
 
     @property
-    def says_nothing(self) -> bool:
-        """Whether nothing is said that would be wrong: `optimize --inflate` fills these in."""
+    def is_unreported(self) -> bool:
+        """Whether the update must not be reported: `optimize --inflate` also writes these values."""
         return self.column in {BODY_ERROR, BODY_INFLATED} and self.value == "NULL"
 
 
 DELETED = "no row"
-OF_RECORDS = {
-    "store_id",
-    *ASSEMBLED_COLUMNS,
-    RECORD_CRC,
-    DELETED,
-}  # all other columns follow from the record, or lead to it
+OF_RECORDS = {"store_id", *ASSEMBLED_COLUMNS, RECORD_CRC, DELETED}  # other columns are derived from the record
 
 
 def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
@@ -66,7 +61,7 @@ def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
         update = Update(row["physical_offset"], field.name, value)
         if random.random() < 1 / ROWS:
             yield update._replace(column=DELETED, value="NULL")
-        elif (row[field.name] is None) != (value == "NULL") and not update.says_nothing:
+        elif (row[field.name] is None) != (value == "NULL") and not update.is_unreported:
             yield update
 
 
@@ -87,7 +82,7 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
 
 
 def cases(planted: Sequence[Update]) -> dict[str, str]:
-    """Return what each column that some update changes becomes."""
+    """Return the SQL expression of each updated column."""
     by_column: dict[str, str] = {}
     for one in (one for one in planted if one.column != DELETED):
         when = f"WHEN physical_offset = {one.at} THEN {one.value} "
@@ -96,12 +91,12 @@ def cases(planted: Sequence[Update]) -> dict[str, str]:
 
 
 def deleted(planted: Sequence[Update]) -> str:
-    """Return the condition of the rows that are deleted."""
+    """Return the condition that selects the deleted rows."""
     return f"physical_offset IN (-1, {', '.join(str(one.at) for one in planted if one.column == DELETED) or -1})"
 
 
-def by_deltalake(lake: Path, planted: Sequence[Update]) -> None:
-    """Update and delete rows, after an update of all that is taken back."""
+def update_with_deltalake(lake: Path, planted: Sequence[Update]) -> None:
+    """Update and delete rows, after an update of all rows that is reverted."""
     table = DeltaTable(lake / "messages")
     before = table.version()
     table.update({"body": "NULL"})
@@ -110,16 +105,16 @@ def by_deltalake(lake: Path, planted: Sequence[Update]) -> None:
     table.delete(deleted(planted))
 
 
-def by_duckdb(lake: Path, planted: Sequence[Update]) -> None:
-    """Write the whole table again: DuckDB itself updates no Delta table."""
+def update_with_duckdb(lake: Path, planted: Sequence[Update]) -> None:
+    """Rewrite the whole table, because DuckDB cannot update Delta tables."""
     rows = table_of(lake / "messages")
     columns = ", ".join(f"{case} AS {column}" for column, case in cases(planted).items())
     found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted(planted)}").to_arrow_table()
     write_deltalake(lake / "messages", found.cast(rows.schema), mode="overwrite")
 
 
-def by_spark(lake: Path, planted: Sequence[Update]) -> None:
-    """Update, merge and delete rows, after an update of all that is taken back."""
+def update_with_spark(lake: Path, planted: Sequence[Update]) -> None:
+    """Update, merge and delete rows, after an update of all rows that is reverted."""
     from pyspark.sql import SparkSession
 
     sql, table = SparkSession.active().sql, f"delta.`{lake / 'messages'}`"
@@ -138,7 +133,7 @@ def _assignments(planted: Sequence[Update]) -> str:
 
 
 ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
-    "deltalake": by_deltalake, "duckdb": by_duckdb, "spark": by_spark,
+    "deltalake": update_with_deltalake, "duckdb": update_with_duckdb, "spark": update_with_spark,
 }  # fmt: skip
 
 
@@ -158,7 +153,7 @@ def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
 
 
 def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None:
-    """Require that each row is named, and no other one, and that nothing of them is proven."""
+    """Require that exactly the changed rows are reported, and that none of them is restored."""
     restored = restore_log(lake, out / "out")
     compared = compare_with_lake(store, lake)
     found = {*restored.changed, *restored.incomplete}
@@ -167,7 +162,7 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
     for update in (one for one in planted if one.column in OF_RECORDS):
         if not any(start <= update.at < end for start, end in places):
             assert _is_restored(store, out / "out", update.at), ("restore", update)
-            continue  # the column says nothing that the others do not say
+            continue  # the column is redundant
         assert any(start <= update.at < end for start, end in differing), ("diff", update)
     moved = {int(one.value) for one in planted if one.column == "physical_offset" and one.value != "NULL"}
     assert found <= {one.at for one in planted} | moved | {-1}
@@ -183,14 +178,14 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
 
 
 def _is_restored(store: Path, out: Path, at: int) -> bool:
-    """Return whether a record has the bytes of the store: `record_crc` proves them, whatever else its row says."""
+    """Return whether the restored record has the bytes of the store, which `record_crc` proves."""
     logs = (list_store(str(root)) for root in (store, out))
     first, second = (find_record(log, at) for log in logs)
     return first is not None and first == second
 
 
 def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
-    """Require that a verified export leaves out each changed row."""
+    """Require that a verified export excludes each changed row."""
     asked = ExportRequest(Place(lake=str(lake)), is_verified=True, out=out)
     export(asked, plan_export(asked, {}), SerialWorkers())
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
@@ -237,7 +232,7 @@ def _try(random: Random, engine: str, store: Path, whole: Path, folder: Path) ->
 def test_a_row_with_a_changed_topic_is_reported_for_any_selected_topic(lakes: StoreOf, tmp_path: Path) -> None:
     lake = Path(shutil.copytree(lakes("b533-base"), tmp_path / "lake"))
     changed = next(row["physical_offset"] for row in rows_of(lake) if row["topic"] == "T1")
-    by_deltalake(lake, [Update(changed, "topic", "'T2'")])
+    update_with_deltalake(lake, [Update(changed, "topic", "'T2'")])
     for topic in ("T1", "T2"):
         out = tmp_path / f"{topic}.ndjson"
         asked = ExportRequest(Place(lake=str(lake)), topics=(topic,), is_verified=True, out=out)

@@ -49,7 +49,7 @@ def log_of(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("is_merged", [False, True])
 def test_deleted_rows_are_reported_and_the_rest_is_restored(copy: Path, tmp_path: Path, *, is_merged: bool) -> None:
-    if is_merged:  # a file of several segments, which the other engine writes again with types of its own
+    if is_merged:  # a file of several segments, which the other engine rewrites with its own types
         merge_small_files(Lake(str(copy)), MESSAGES)
     victims = rows_of(copy)[10:13]
     start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
@@ -121,8 +121,8 @@ def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: 
     assert result["bad"] == []
 
 
-def peak_of(read: Callable[[], object]) -> tuple[object, int]:
-    """Return a result, and the bytes that Arrow held for it at the most."""
+def measure_arrow_peak(read: Callable[[], object]) -> tuple[object, int]:
+    """Return a result, and the peak memory of Arrow for it."""
     usual = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(pool)
@@ -133,18 +133,18 @@ def peak_of(read: Callable[[], object]) -> tuple[object, int]:
 
 
 def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Path) -> None:
-    """All offsets after the time were read into one table: 146 MB for two million messages."""
+    """All later offsets were once read into one table: 146 MB for two million messages."""
     store_id, count, later = rows_of(copy)[0]["store_id"], 1 << 21, 10**13
     numbers, ids = pa.array(np.arange(count) + later), pa.repeat(pa.scalar(store_id), count)
     rows = pa.table({"store_id": ids, "physical_offset": numbers, "store_timestamp": numbers})
     write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
-    found, peak = peak_of(lambda: find_offset_at_time(Lake(str(copy)), store_id, later + 7))
+    found, peak = measure_arrow_peak(lambda: find_offset_at_time(Lake(str(copy)), store_id, later + 7))
 
     assert found == later + 7
     assert peak < 64 << 20
 
 
-def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_of_it(copy: Path) -> None:
+def test_a_lost_file_makes_a_time_unknown_only_if_it_may_contain_its_first_message(copy: Path) -> None:
     store_id, lake_ = rows_of(copy)[0]["store_id"], Lake(str(copy))
     before, later = rows_of(copy)[-1]["store_timestamp"], 10**13
     for time in (later, later + 10):
@@ -169,7 +169,7 @@ def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(gold
     assert not summary.lost
 
 
-ROWS = 100_000  # of one file of the table
+ROWS = 100_000  # rows of one file of the table
 
 
 def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_counting_messages_of_a_deleted_topic_takes_the_same_memory_for_twice_as
             write_deltalake(lake / "messages", some, mode="append")
         (store_id,) = row.column("store_id").to_pylist()
         ranges = [(0, files * ROWS)]
-        counts, peak = peak_of(lambda: count_messages_in_ranges(Lake(str(lake)), store_id, {"Gone"}, ranges))
+        counts, peak = measure_arrow_peak(lambda: count_messages_in_ranges(Lake(str(lake)), store_id, {"Gone"}, ranges))
         assert {"Gone": files * ROWS} == counts
         return peak
 

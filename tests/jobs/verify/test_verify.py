@@ -1,4 +1,4 @@
-"""The complete verification, except for the parts in transcripts."""
+"""The complete verification, except for the parts that transcripts cover."""
 
 import errno
 import json
@@ -38,18 +38,18 @@ from tests.support.meanwhile import DisturbedWorkers
 from tests.support.stores import list_segments, read_store_records
 
 
-def verified(store: Path) -> Verdict:
+def verify_store(store: Path) -> Verdict:
     return verify(VerifyRequest(str(store)), SerialWorkers())
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
 def test_a_log_cut_by_retention_is_healthy(golden: StoreOf, name: str) -> None:
-    assert verified(golden(name)).severity is Severity.HEALTHY
+    assert verify_store(golden(name)).severity is Severity.HEALTHY
 
 
 def test_every_message_that_the_broker_sent_is_in_the_tier_with_its_unit(place: Path, tier: Path) -> None:
     queues = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["queues"]
-    parts = verified(tier).parts
+    parts = verify_store(tier).parts
 
     assert sum(len(queue["units"]) for queue in queues.values()) == parts[QUEUES].numbers["matched"]
     assert parts[LOG].numbers["records"] * 3 == parts[INDEX].numbers["keys"]
@@ -69,11 +69,11 @@ def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, t
 def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
     situation: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A healthy store of 5.5.1 with its configuration in RocksDB, and the extra that reads it not installed."""
+    """A healthy store of 5.5.1 with its configuration in RocksDB, without the package that reads RocksDB."""
     store = Path(shutil.copytree(situation("b551-configv2") / "store", tmp_path / "store"))
-    assert verified(store).severity is Severity.HEALTHY
+    assert verify_store(store).severity is Severity.HEALTHY
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    queues = verified(store).parts[QUEUES]
+    queues = verify_store(store).parts[QUEUES]
 
     assert (queues.findings, queues.severity) == ([], Severity.NOT_VERIFIED)
     assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
@@ -82,7 +82,7 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
 
 
 def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(golden: StoreOf, tmp_path: Path) -> None:
-    """By its name, the copy would cut the other segment short."""
+    """By its name, the copy would truncate the other segment."""
     healthy = golden("b533-base")
     store = Path(shutil.copytree(healthy, tmp_path / "store"))
     first, second, *_ = list_segments(store)
@@ -94,13 +94,13 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
     assert len(offsets) == ingest_store(store, tmp_path / "lake").messages
     assert offsets == [offset for offset in offsets if find_record(listed, offset) is not None]
     assert [("overlapping_file", f"commitlog/{copy.name}")] == [
-        (one.kind, one.file) for one in verified(store).findings
+        (one.kind, one.file) for one in verify_store(store).findings
     ]
     assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
 
 
 def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(store: Path, run: Run) -> None:
-    """All commands that read the log ended with exit code 1, and without the name of the file."""
+    """All commands that read the log failed with exit code 1, without naming the file."""
     first = list_segments(store)[0]
     copy = Path(shutil.copyfile(first, first.with_name("09223372036854775000")))
     inspected = run("inspect", store)
@@ -132,7 +132,7 @@ def test_a_link_to_itself_is_reported_like_an_empty_file(
     path.unlink()
     path.symlink_to(path.name)
 
-    assert (kind, name) == next((one.kind, one.file) for one in verified(store).findings)
+    assert (kind, name) == next((one.kind, one.file) for one in verify_store(store).findings)
     assert run("ingest", store, "--lake", tmp_path / "lake").code is not ExitCode.FAILED
 
 
@@ -140,21 +140,21 @@ def test_a_link_to_itself_is_reported_like_an_empty_file(
 def test_a_file_whose_name_is_not_an_offset_is_named_and_not_its_size(
     name: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
-    """It said: size: 16384, expected 16384."""
+    """`verify` reported: size: 16384, expected 16384."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     shutil.copyfile(list_segments(store)[0], store / "commitlog" / name)
 
-    (found,) = verified(store).findings
+    (found,) = verify_store(store).findings
     assert (found.kind, found.file, found.field, found.found) == ("unexpected_file", f"commitlog/{name}", "name", name)
     out = run("verify", store).out
     assert f"commitlog/{name} has a name that brokers do not use" in out
     assert f"mv -n {store}/commitlog/" in out
 
 
-def test_a_segment_that_cannot_be_opened_now_is_not_taken_for_a_file_outside_the_log(
+def test_a_segment_that_cannot_be_opened_is_not_treated_as_a_stray_file(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`verify` would recommend to move an intact segment out of the log's folder."""
+    """Otherwise, `verify` would recommend to move an intact segment out of the log's folder."""
     first, second, *_ = list_segments(store)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:4096])
     opened = LocalStorage.open
@@ -178,11 +178,11 @@ def test_a_segment_that_is_too_long_ends_where_the_next_one_begins(
     taken = ingest_store(golden("b533-base"), tmp_path / "whole").messages
 
     assert taken - 1 == ingest_store(store, tmp_path / "lake").messages
-    assert {"damaged_range", "wrong_file_size"} == {one.kind for one in verified(store).findings if not one.follows}
+    assert {"damaged_range", "wrong_file_size"} == {one.kind for one in verify_store(store).findings if not one.follows}
 
 
 def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
-    """A broker's own segments are of 1 GiB: a small log is one, whose first records may be of other queues."""
+    """A small log is a single segment of 1 GiB, and the queue may not occur among its first records."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20, dispatches=True)
     for topic, count in (("Bills", 400), ("Orders", 20), ("Bills", 20)):
         broker.append(
@@ -244,7 +244,7 @@ def test_temporary_files_invisible_to_workers_are_reported_with_the_option(
 
 
 def test_the_scratch_option_is_suggested_only_if_it_was_not_given(tmp_path: Path) -> None:
-    """A task may read keys where the directory is not visible, although all ranges were read where it is."""
+    """A task may read keys on a host where the directory is not visible, although all ranges were read elsewhere."""
     with open_scratch(None, {}) as scratch:
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
@@ -269,6 +269,6 @@ def test_the_offset_of_a_newest_segment_that_was_cut_is_where_its_file_ends_now(
     with newest.open("r+b") as file:
         file.truncate(8387)
 
-    (found,) = (one for one in verified(newer_store).findings if one.kind == "wrong_file_size")
+    (found,) = (one for one in verify_store(newer_store).findings if one.kind == "wrong_file_size")
 
     assert found.log_offset == int(newest.name) + 8387

@@ -51,19 +51,19 @@ EXPLAINED = {
     "crash-later": "reindexed after a restart",
     "expired": "messages before the first segment",
 }
-# The independent model's own count of entries that the log has and the index has not, or the other way round.
+# The numbers of entries that are only in the log or only in the index, from an independent model.
 LIVE = {"b498-live": ("behind", 3), "b533-live": ("ahead", 2)}
 
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
-    """Equal, or equal under the class that its history is known to have; the rules are found out, not given."""
+    """The files equal the log, or have the known explanation of the store's history; rules are detected, not given."""
     report = checked(golden(name))
     explained = {note.split(": ")[1] for note in report.notes if note.startswith("index/")}
     counted, number = LIVE.get(name, ("behind", 3 if name == "b533-crash-before" else 0))
 
-    expected = ["checkpoint_index_time"] if name == "b533-live" else []  # its checkpoint was copied before
+    expected = ["checkpoint_index_time"] if name == "b533-live" else []  # its checkpoint was copied earlier
     assert [finding.kind for finding in report.findings] == expected
     assert report.numbers.get(counted, 0) == number
     assert explained == {EXPLAINED[SCENARIO[name]]} if SCENARIO[name] in EXPLAINED else len(explained) <= 1
@@ -76,7 +76,7 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
 def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint(
     store: Path, later: int, kinds: list[str]
 ) -> None:
-    """The checkpoint is read after the files were listed: it may have the end of a file that was not full then."""
+    """The checkpoint is read after the listing, so it may contain the end of a file that was not full then."""
     (store / "abort").touch()
     time = decode_header(index_file(store, -1).read_bytes()).end_timestamp + later
     path = store / "checkpoint"
@@ -85,8 +85,8 @@ def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint
     assert [finding.kind for finding in checked(store, filled_meanwhile=1).findings] == kinds
 
 
-def without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
-    """Copy a store, its folder of index files empty; also return its records."""
+def copy_without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
+    """Copy a store without its index files; also return its records."""
     copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
     (copy / "index").mkdir()
     return copy, [stored.record for stored in read_store_records(copy)]
@@ -102,7 +102,7 @@ def write_files(store: Path, files: Iterable[bytes]) -> None:
 
 
 def findings(report: PartReport) -> list[tuple[str, str]]:
-    """Return kinds and files, without the time of the checkpoint: it is that of the files that were there before."""
+    """Return kinds and files, except the checkpoint finding: its time is that of the former files."""
     found = [(finding.kind, finding.file) for finding in report.findings]
     return [one for one in found if one[0] != "checkpoint_index_time"]
 
@@ -112,12 +112,12 @@ def findings(report: PartReport) -> list[tuple[str, str]]:
 def test_a_restart_inside_a_file_is_explained(
     golden: StoreOf, tmp_path: Path, restarts: tuple[int, ...], back: int
 ) -> None:
-    """A killed broker may keep its unfinished file, and index its last messages into it once more."""
-    store, log = without_index(golden("b533-clock"), tmp_path)
+    """A killed broker may keep its unfinished file, and index its last messages into it a second time."""
+    store, log = copy_without_index(golden("b533-clock"), tmp_path)
     writer, done = new_writer(), 0
     for restart in (*restarts, len(log)):
         writer.dispatch_all(log[done:restart])
-        # What is before the file's end is skipped; the message at its end is not.
+        # Messages before the file's end are skipped; the message at its end is not.
         done = max(restart - back, 0)
     write_files(store, [file.encode(1) for file in writer.files])
     report = checked(store, "5.3.3")
@@ -129,8 +129,8 @@ def test_a_restart_inside_a_file_is_explained(
 
 @pytest.mark.parametrize("back", [4, 50])
 def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: StoreOf, tmp_path: Path, back: int) -> None:
-    """Where many messages have one store time, unfinished files survive a start that indexes from before them."""
-    store, log = without_index(golden("b533-clock"), tmp_path)
+    """If many messages have the same store time, unfinished files survive a start that reindexes earlier messages."""
+    store, log = copy_without_index(golden("b533-clock"), tmp_path)
     encoded = []
     for life in (log[:100], log[100 - back :]):
         writer = new_writer()
@@ -148,12 +148,12 @@ def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: Stor
 def test_files_written_after_an_empty_newest_file_are_not_copies(
     golden: StoreOf, tmp_path: Path, until: int | None
 ) -> None:
-    """A broker killed before a new file's first entry leaves zeros: its next start indexes all messages once more."""
-    store, log = without_index(golden("b533-base"), tmp_path)
+    """A broker that is killed before the first entry of a file leaves zeros; its next start reindexes all messages."""
+    store, log = copy_without_index(golden("b533-base"), tmp_path)
     (store / "abort").touch()
     first, second = new_writer(), new_writer()
     first.dispatch_all(log[:100])
-    second.dispatch_all(log[:until])  # of which the broker is killed again, or not
+    second.dispatch_all(log[:until])  # after which the broker is killed again, or not
     full = [file.encode(1) for file in first.files[:-1]]
     again = [file.encode(1) for file in second.files]
 
@@ -167,20 +167,20 @@ def test_files_written_after_an_empty_newest_file_are_not_copies(
 
 def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: StoreOf, tmp_path: Path) -> None:
     """Each copy of the first file could begin a sequence of files; following all of them would take too long."""
-    store, log = without_index(golden("b533-base"), tmp_path)
+    store, log = copy_without_index(golden("b533-base"), tmp_path)
     writer = new_writer()
     writer.dispatch_all(log)
     full = [file.encode(1) for file in writer.files[:-1]]
     write_files(store, full * 10)
 
-    with patch("jobs.products.index.survivors.IndexReader", wraps=IndexReader) as read:  # once a file that is placed
+    with patch("jobs.products.index.survivors.IndexReader", wraps=IndexReader) as read:  # a file that is already placed
         copies = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "repeated"]
 
     assert copies == [f"index/{index_file(store, number).name}" for number in range(len(full), 10 * len(full))]
     assert read.call_count <= 2 * 10 * len(full)
 
 
-def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
+def test_a_file_that_grows_while_it_is_read_is_compared_by_its_earlier_entries(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a broker runs, slots and header are newer than the entries read first."""

@@ -1,4 +1,4 @@
-"""Queues in `verify`, in files and in RocksDB: no findings for real brokers, and exactly the planted fault else."""
+"""Queues in `verify`, in files and RocksDB: no findings for real brokers, and exactly the planted faults."""
 
 import gc
 import shutil
@@ -41,7 +41,7 @@ FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
-UNDISPATCHED = ("b533-crash-before", "b498-live")  # the broker had not come to the newest record
+UNDISPATCHED = ("b533-crash-before", "b498-live")  # the broker had not dispatched the newest record
 
 
 @pytest.mark.sample(12, always=[*UNDISPATCHED, *golden_stores("expired")])
@@ -61,16 +61,16 @@ def unit_of(store: Path, position: int) -> Unit:
     return decode_unit((store / T1 / file_name_of_offset(at // FILE * FILE)).read_bytes(), at % FILE)
 
 
-def place_in_log(store: Path, offset: int) -> tuple[Path, int]:
+def locate_in_log(store: Path, offset: int) -> tuple[Path, int]:
     segment = max(path for path in list_segments(store) if int(path.name) <= offset)
     return segment, offset - int(segment.name)
 
 
-# --- what the dispatcher had not come to -----------------------------------------------------------------------------
+# --- records that are not dispatched yet ------------------------------------------------------------------------------
 
 
 def kill(root: Path, from_offset: int) -> None:
-    """Make of a closed store what a broker leaves that is killed when it has dispatched the log up to *from_offset*."""
+    """Change a closed store to that of a broker that was killed after dispatching the log up to *from_offset*."""
     (root / "abort").touch()
     for path in root.glob("consumequeue/*/*/*"):
         units = [path.read_bytes()[at : at + UNIT.size] for at in range(0, path.stat().st_size, UNIT.size)]
@@ -107,17 +107,17 @@ def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tm
 def test_a_changed_record_without_a_unit_breaks_a_sequence(
     newer_store: Path, field: str, bit: int, place: tuple[str, int, int]
 ) -> None:
-    """Nothing else contradicts it: the index does not know of queues."""
+    """Nothing else contradicts it, because the index does not contain queues."""
     at = unit_of(newer_store, 20).physical_offset
     kill(newer_store, unit_of(newer_store, 15).physical_offset)
-    segment, position = place_in_log(newer_store, at)
+    segment, position = locate_in_log(newer_store, at)
     last_byte = position + HEAD.offset(field) + (8 if field == "queue_offset" else 4) - 1
     flip(segment, last_byte - bit // 8, 1 << bit % 8)
 
     findings = compare_queues(newer_store, "5.5.1").findings
     first, *others = [one for one in findings if one.log_offset == at]
     queue, found, expected = place
-    if field == "queue_id":  # its own later records continue where the queue was
+    if field == "queue_id":  # later records of the queue continue its sequence
         assert [first] == [one for one in findings if one.file == f"consumequeue/{queue}"]
     assert (first.kind, first.file, others) == (OUT_OF_SEQUENCE, f"consumequeue/{queue}", [])
     assert (first.found, first.expected) == (f"{found}, in the record at offset {at:,}", str(expected))
@@ -125,7 +125,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
 
 
 def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path) -> None:
-    """Also that of a queue's first number that is left, and none before it, which no file holds."""
+    """Also if it is the first remaining unit of the queue; earlier units are in no file."""
     (newer_store / T1 / file_name_of_offset(0)).unlink()
     (queue,) = (one for one in list_queues(list_store(str(newer_store))) if one.name.path == T1)
     first, last = (unit_of(newer_store, position).physical_offset for position in (10, 25))
@@ -137,9 +137,9 @@ def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path
 
 
 def test_records_after_lost_ones_break_no_sequence(newer_store: Path) -> None:
-    """The log has lost the records between, and says so."""
+    """The gap in the log is already reported."""
     at = unit_of(newer_store, 20).physical_offset
-    overwrite(*place_in_log(newer_store, at), b"U" * 30)
+    overwrite(*locate_in_log(newer_store, at), b"U" * 30)
     kill(newer_store, at)
 
     assert OUT_OF_SEQUENCE not in {one.kind for one in compare_queues(newer_store, "5.5.1").findings}
@@ -192,7 +192,7 @@ def test_verify_reports_any_content_of_a_queue_and_never_fails(
     report, _ = verify_queues(SerialWorkers(), store, rules)
     joined = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
-    # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
+    # In a store that was not closed, missing units at the end of all queues may not have been written yet.
     if store.has_clean_shutdown:
         assert report.findings or report.numbers["matched"] == report.numbers["expected"]
     assert bool(report.findings) or not joined.differences
@@ -228,7 +228,7 @@ T = "consumequeue/T/0"
 
 @pytest.fixture
 def store_of_one_queue(tmp_path: Path) -> Path:
-    """Return a store of one queue, whose records are all of one length."""
+    """Return a store of one queue, with records of equal size."""
     record = np.frombuffer(encode_record(a_record(b"body", topic="T", properties={"TAGS": "A"}, queue_id=0)), np.uint8)
     numbers = np.arange(COUNT)
     log = np.tile(record, COUNT).reshape(COUNT, -1)
@@ -269,7 +269,7 @@ def test_consecutive_lost_files_are_one_finding(store_of_one_queue: Path, lost: 
 
 
 def test_units_of_a_lost_file_are_reported_at_their_new_position(store_of_one_queue: Path) -> None:
-    """The units of the second file overwrite those of the last: where they should be is no file, and they are moved."""
+    """The units of the second file overwrite those of the last: they are displaced, and their own file is missing."""
     shutil.move(file_of(store_of_one_queue, 1), file_of(store_of_one_queue, 9))
 
     assert places(findings(store_of_one_queue)) == [
@@ -279,13 +279,13 @@ def test_units_of_a_lost_file_are_reported_at_their_new_position(store_of_one_qu
     ]
 
 
-def test_lost_files_take_no_more_memory_than_files_that_are_there(store_of_one_queue: Path) -> None:
-    """A lost file was an object of some hundred bytes for each of its units."""
+def test_lost_files_take_no_more_memory_than_existing_files(store_of_one_queue: Path) -> None:
+    """A lost file once took some hundred bytes for each of its units."""
     peaks = []
     for lost in (range(0), range(8)):
         for number in lost:
             file_of(store_of_one_queue, number).unlink()
-        findings(store_of_one_queue)  # loads kernels and fills caches
+        findings(store_of_one_queue)  # loads kernels, and fills caches
         gc.collect()
         peaks.append(measure_peak(lambda: findings(store_of_one_queue))[1])
 
@@ -293,7 +293,7 @@ def test_lost_files_take_no_more_memory_than_files_that_are_there(store_of_one_q
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_deleted(tmp_path: Path) -> None:
-    """They were `missing_queue`, exit 4; with double write RocksDB alone keeps them, and the next start makes them."""
+    """They were reported as `missing_queue`; with double write, only RocksDB contains them, after the next start."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
     kill_with_database(unpacked.root, killed.root / "consumequeue")
@@ -309,7 +309,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_reported_as_del
 
 
 def test_light_queues_in_rocksdb_are_compared_up_to_their_end(tmp_path: Path) -> None:
-    """A killed broker had written a part: entries missing within it were lost, later entries are still to come."""
+    """Of the part that a killed broker had written, missing entries are lost; later entries will be written."""
     root = unpack_feature("b551-lmq-selective", tmp_path).root
     part = shutil.copytree(root, tmp_path / "part")
     first, last = sorted((part / "commitlog").iterdir())
@@ -343,7 +343,7 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
 
 
 class _Rows:
-    """A database of as many rows of an index, in the order of their topics, not of the log."""
+    """A database with that many rows of an index, in the order of topics."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -356,7 +356,7 @@ class _Rows:
 
 
 def _peak_of_comparison(count: int, folder: Path) -> int:
-    """Return the peak memory of comparing so many rows with as many keys, all of which differ."""
+    """Return the peak memory of a comparison of *count* rows with as many keys, which all differ."""
     folder.mkdir()
     scratch = Scratch(str(folder))
     keys = np.zeros(count, PACKED_KEY)
@@ -373,9 +373,9 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
 
 
 def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows and keys were held at once: 7.3 GB for 50 million."""
+    """All rows and keys were once held in memory: 7.3 GB for 50 million."""
     monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
-    _peak_of_comparison(1 << 12, tmp_path / "first")  # what is compiled and imported at the first call
+    _peak_of_comparison(1 << 12, tmp_path / "first")  # compiles and imports
     smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (20_000, 40_000))
 
     assert larger < 1.2 * smaller
