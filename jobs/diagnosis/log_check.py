@@ -23,7 +23,7 @@ from jobs.store.chain import LogCollector, RangeOutcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import FOREIGN_BYTES_REASON, Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 
@@ -113,7 +113,7 @@ class RangeCheck:
     def add(self, item: RawRecords | Piece) -> None:
         """Check the next records, or note the bytes between them."""
         if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE:
+            if item.kind is PieceKind.DAMAGE or item.reason == FOREIGN_BYTES_REASON:
                 self.damaged_pieces.append(item)
                 self._note(item.offset, item.end)
             elif item.kind is PieceKind.BLANK:

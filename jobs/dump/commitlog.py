@@ -45,7 +45,15 @@ from rmq_formats.commitlog.record import (
     has_right_body_crc,
     has_right_property_crc,
 )
-from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
+from rmq_formats.commitlog.segment import (
+    END_BY_LAST_PIECE,
+    FOREIGN_BYTES_REASON,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    SegmentEnd,
+    walk_segment,
+)
 from rmq_formats.errors import CorruptData, FormatError, is_lost_file_error
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, decode_java_text, parse_properties
@@ -137,6 +145,8 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
     if size:
         reason = f"{size} bytes are left over from before the log was truncated; they contain older records"
         piece = piece._replace(reason=reason)
+    if piece.reason == FOREIGN_BYTES_REASON:
+        return piece._replace(kind=PieceKind.DAMAGE)
     position = piece.offset - segment.base_offset
     is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
     # Records and blanks both begin with a size and a magic, in the same 8 bytes.

@@ -142,7 +142,7 @@ class Summary(RatedOutcome):
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list["GapRow"] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)  # messages about damaged databases that were not read
+    unreadable: list[str] = field(default_factory=list)  # messages about damaged databases and segments without records
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # the selected topics of this store, as options; empty: all
     release: str = ""  # the release that wrote the store, and how it is known

@@ -68,12 +68,14 @@ from jobs.store.ranges import (
     plan_ranges,
     written_size,
 )
+from jobs.store.record_places import segment_bytes
 from jobs.store.running_broker import check_disk_space
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, relist_store
 from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.segment import END_BY_LAST_PIECE
+from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON
+from rmq_formats.errors import skip_lost_file
 
 _ATTEMPTS = 3  # attempts of a run, if a broker truncates the log meanwhile
 
@@ -126,7 +128,9 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
     known = identify_store(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.end_step("listing")
-    if known is not None:
+    if known is None:
+        summary.unreadable += _describe_foreign_segments(store)
+    else:
         is_registered = request.dry_run or bool(known.store_id)
         known = known if is_registered else replace(known, store_id=str(uuid4()))
         with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
@@ -136,6 +140,14 @@ def _run_once(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_
             _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
     summary.seconds = clock.laps
     return summary
+
+
+def _describe_foreign_segments(store: Store) -> Iterator[str]:
+    """Describe the segments of a log without records that a broker cannot have begun to write."""
+    for segment in store.segments:
+        with skip_lost_file(), store.open(segment) as reader:
+            if not segment_bytes(segment, reader).may_begin_with_record():
+                yield f"{segment.location}: {FOREIGN_BYTES_REASON}"
 
 
 @dataclass(slots=True)

@@ -27,7 +27,13 @@ from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, PieceKind, SegmentBytes
+from rmq_formats.commitlog.segment import (
+    END_BY_LAST_PIECE,
+    FOREIGN_BYTES_REASON,
+    PieceKind,
+    SegmentBytes,
+    SegmentEnd,
+)
 from rmq_formats.errors import FormatError
 from rmq_formats.store import file_name_of_offset
 
@@ -150,6 +156,8 @@ class LogInspector:
             records += walked.record_count
             self._note(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])
+            if walked.piece.reason == FOREIGN_BYTES_REASON:
+                report.end = str(SegmentEnd.DAMAGED)
             self._walked += walked.piece.size
             self.progress(self._walked, self._to_walk)
         if start == 0:
@@ -165,7 +173,7 @@ class LogInspector:
                 self.on_record(record)
             for offset in walked.wrong_crc_offsets:
                 self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
-        elif piece.kind is PieceKind.DAMAGE:
+        elif piece.kind is PieceKind.DAMAGE or piece.reason == FOREIGN_BYTES_REASON:
             text = f"{count_text(piece.size, 'byte')} {is_or_are(piece.size)} not a valid record: {piece.reason}"
             self.problems.add_damage(report.file, text, piece.offset)
         elif piece.may_lack_messages:

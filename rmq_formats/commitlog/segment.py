@@ -29,6 +29,7 @@ from rmq_formats.commitlog.layout import (
     HEAD,
     MAGIC_BLANK,
     MAGIC_V1,
+    MAGIC_V2,
     TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
@@ -98,7 +99,7 @@ class Piece(NamedTuple):
     @property
     def may_lack_messages(self) -> bool:
         """Whether messages may be missing here."""
-        return self.kind is PieceKind.DAMAGE or self.reason == UNDECIDED_REASON
+        return self.kind is PieceKind.DAMAGE or self.reason in {UNDECIDED_REASON, FOREIGN_BYTES_REASON}
 
 
 def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
@@ -344,7 +345,16 @@ class SegmentBytes:
         elif is_zero:
             yield self.make_piece(PieceKind.UNWRITTEN, position)
         else:
-            yield self.make_piece(PieceKind.WAITING, position, None, reason)
+            is_foreign = position == 0 and not self.may_begin_with_record()
+            yield self.make_piece(PieceKind.WAITING, position, None, FOREIGN_BYTES_REASON if is_foreign else reason)
+
+    def may_begin_with_record(self) -> bool:
+        """Return whether the first bytes are those of a record, or of one that a broker has begun to write."""
+        head = bytes(self.read(0, BLANK.size))
+        if len(head) < BLANK.size or head.startswith(_ENTRY_START):
+            return True
+        written = head[_MAGIC_POSITION:].rstrip(b"\0")
+        return any(magic.startswith(written) for magic in (_V1, _V2, _BLANK_MAGIC))
 
     def is_zero_from(self, position: int) -> bool:
         """Return whether nothing but zeros follows."""
@@ -395,6 +405,10 @@ UNDECIDED_REASON = (
     "whether they are left over"
 )
 UNSETTLED_REASON = "the newest record is not complete yet"
+# Not damage, because a broker that starts on such a segment overwrites it: a later run must read these offsets again.
+FOREIGN_BYTES_REASON = (
+    "the segment begins with neither a record nor zeros; it was overwritten or encrypted, or a broker did not write it"
+)
 
 _MOST_LOOKS = 3  # times that the same position is examined
 _WINDOW = 1 << 20
@@ -403,7 +417,7 @@ _LARGEST_ENTRY = 16 << 20
 _ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
 _SIZE, _TERM, _POS = map(DLEDGER_ENTRY.index, ("size", "term", "pos"))
 _MAGIC_POSITION = HEAD.offset("magic_code")
-_V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
-    magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)
+_V1, _V2, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
+    magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK, DLEDGER_END_MAGIC)
 )
 _MAGIC_START = _V1[:3]  # the common part of V1 and V2

@@ -15,6 +15,7 @@ from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGI
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import (
     END_BY_LAST_PIECE,
+    FOREIGN_BYTES_REASON,
     Framing,
     Piece,
     PieceKind,
@@ -179,6 +180,25 @@ def test_the_last_record_is_complete_if_its_body_and_end_are_written() -> None:
     assert is_fully_written(ONE)
     assert not is_fully_written(ONE._replace(properties_raw=b"KEYS\x01order\0"))
     assert not is_fully_written(ONE._replace(body=b"onE"))
+
+
+@pytest.mark.parametrize(
+    ("head", "is_foreign"),
+    [
+        (b"\x8a\x13\xf0\x01\x97\x00\x5c\x01", True),  # encrypted
+        (b"PK\x03\x04\x14\x00\x00\x00", True),  # an archive
+        (b"\x00\x00\x01\x2c\xda\xa3\x20\xa7", False),  # a record
+        (b"\x00\x00\x01\x2c\xda\xa3\x00\x00", False),  # a broker writes its magic
+        (b"\x00\x00\x01\x2c\x00\x00\x00\x00", False),
+        (b"\x00\x00\x00\x01\x00\x00\x01\x5c", False),  # an entry of DLedger
+    ],
+)
+def test_a_segment_that_a_broker_cannot_have_begun_is_reported(head: bytes, is_foreign: bool) -> None:
+    """A log of random bytes was one that a broker is still writing."""
+    (piece,) = walk(head + bytes([7]) * 92, 0)
+
+    assert (WAITING, is_foreign) == (piece.kind, piece.reason == FOREIGN_BYTES_REASON)
+    assert is_foreign == piece.may_lack_messages
 
 
 def test_a_walk_from_the_middle_uses_the_given_store_time_to_find_leftovers() -> None:

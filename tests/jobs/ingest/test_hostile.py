@@ -63,6 +63,22 @@ def test_ingests_of_mutated_stores_write_correct_rows_or_quarantine(seed: int, t
     _through_the_pipeline(seed, tmp_path, SerialWorkers())
 
 
+@pytest.mark.parametrize(("content", "expected"), [("random", ExitCode.DAMAGE), ("zeros", ExitCode.CLEAN)])
+@pytest.mark.parametrize("line", ["inspect {}", "verify {}", "ingest {} --lake {}/../lake --engine here"])
+def test_a_log_of_random_bytes_is_damage_and_a_preallocated_one_is_not(
+    line: str, content: str, expected: ExitCode, tmp_path: Path, run: Run
+) -> None:
+    """Each of these commands ended with 0."""
+    segment = tmp_path / "store" / "commitlog" / ("0" * 20)
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(Random(1).randbytes(1 << 14) if content == "random" else bytes(1 << 14))
+
+    outcome = run(*line.format(tmp_path / "store", tmp_path / "store").split())
+
+    assert expected is outcome.code
+    assert ("neither a record nor zeros" in outcome.out) is (content == "random")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # for a busy machine
 @pytest.mark.parametrize("first", mark_campaign_except(range(1000, 1200, _ON_SPARK), 1000))
