@@ -154,7 +154,7 @@ def test_an_existing_session_is_not_stopped_by_a_command(
     closed = []
     started = iter([was_there, True])
     monkeypatch.setattr(session, "is_started", lambda: next(started))
-    monkeypatch.setattr(session, "close", lambda: closed.append(True))
+    monkeypatch.setattr(session, "close_cluster_session", lambda: closed.append(True))
     probe(lambda: None)
 
     assert ExitCode.CLEAN == cli.main(["probe"])
