@@ -84,9 +84,9 @@ _ENVIRONMENT = template_environment(__package__)
 _ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
 
 
-def render_page(name: str, words: Translator, shown: dict[str, object]) -> str:
+def render_page(name: str, translator: Translator, values: dict[str, object]) -> str:
     """Render a page."""
-    return _ENVIRONMENT.get_template(name).render(**shown, t=words)
+    return _ENVIRONMENT.get_template(name).render(**values, t=translator)
 
 
 class Histogram(NamedTuple):
@@ -209,8 +209,8 @@ def _class_of(severity: Severity) -> str:
     return str(severity).replace(" ", "-")
 
 
-def format_body(message: Message, asked: str | None) -> dict[str, object]:
-    """Return the body in the *asked* form, or in the one that fits best, and the forms that are available."""
+def format_body(message: Message, requested_form: str | None) -> dict[str, object]:
+    """Return the body in the *requested_form*, or in the one that fits best, and the forms that are available."""
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
@@ -219,7 +219,7 @@ def format_body(message: Message, asked: str | None) -> dict[str, object]:
     text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
-    kind = asked if asked in kinds else kinds[0]
+    kind = requested_form if requested_form in kinds else kinds[0]
     if kind == "json":
         content = Markup("").join(_tree(tree, iter(range(_NODES - 1)), 0))
     elif kind == "text":

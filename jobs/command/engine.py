@@ -65,7 +65,7 @@ class StoreCommand:
 
 
 def start_workers(
-    asked: str,
+    engine: str,
     *places: str,
     size: Callable[[], int | None] | None = None,
     half: bool = False,
@@ -78,10 +78,10 @@ def start_workers(
     """
     context = click.get_current_context()
     context.meta[_READ] = places
-    is_decided = asked != AUTO_ENGINE or is_spark_requested()
+    is_decided = engine != AUTO_ENGINE or is_spark_requested()
     to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places, is_deep=is_deep)
     is_remote = not all(map(is_local, places))
-    choice = choose_engine(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
+    choice = choose_engine(context.info_name or "", to_read, engine, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
     if choice.lacking:
         log_message(f"rmq-lake: {choice.spark_benefit_text()}")

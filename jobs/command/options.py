@@ -265,10 +265,10 @@ def until_option(names: str = "") -> Any:  # noqa: ANN401 - as above
     return option("TIME", "Only messages stored at or before TIME, in the same formats.", TIME, names=names)
 
 
-def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
-    """Return the option for the maximum number of *what* to print."""
+def limit_option(plural_noun: str) -> Any:  # noqa: ANN401 - as above
+    """Return the option for the maximum number of *plural_noun* to print."""
     return option(
-        "N", f"Print at most N {what}; --json prints all.", NOT_NEGATIVE_INTEGER, default=20, show_default=True
+        "N", f"Print at most N {plural_noun}; --json prints all.", NOT_NEGATIVE_INTEGER, default=20, show_default=True
     )
 
 

@@ -173,13 +173,13 @@ def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CO
     return StartFacts(store, release, lengths, checkpoint, walks_from, "")
 
 
-def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
-    """Predict the start after a repair that gives the files *mended* the right length."""
+def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Container[str] = ()) -> StartOutcome:
+    """Predict the start after a repair that gives *repaired_files* the right length."""
     release = facts.release
-    lengths = [one for one in facts.unloadable_files if one.file not in mended]
+    lengths = [one for one in facts.unloadable_files if one.file not in repaired_files]
     refused = find_refused_file(lengths, release)
     if refused is not None:
-        after_repair = predict_start(facts, log, mended=[one.file for one in facts.unloadable_files])
+        after_repair = predict_start(facts, log, repaired_files=[one.file for one in facts.unloadable_files])
         return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
     if facts.unknown_reason:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)

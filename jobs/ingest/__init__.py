@@ -77,10 +77,10 @@ class OpenDamage(NamedTuple):
     unreadable: int = 0  # queue databases
 
     @classmethod
-    def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
-        """Return the open damage of a manifest's state; *own* for manifests of earlier versions, which have none."""
+    def from_state(cls, state: Mapping[str, object], default: "OpenDamage") -> "OpenDamage":
+        """Return the open damage of a manifest's state; *default* if it has none, as in earlier versions."""
         found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
-        return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
+        return default if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
     def after_run(  # noqa: PLR0913, PLR0917 - the damage of a run, by kind
         self,

@@ -72,13 +72,17 @@ _FROM_LOG = {
 
 
 def catalog_statements(
-    lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()
+    lake: Lake, kind: CatalogKind, schema: str, typed_tables: Iterable[Table] = ()
 ) -> Iterator[tuple[str | None, str]]:
-    """Yield each table's name and statement, *typed* ones last; first the statement for the schema, without a name."""
+    """Yield each table's name and statement, *typed_tables* last; first that for the schema, without a name."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
         raise RequestError(reason)
-    there = [(table, snapshot) for table in (*TABLES, *typed) if (snapshot := open_table(lake, table.name)) is not None]
+    there = [
+        (table, snapshot)
+        for table in (*TABLES, *typed_tables)
+        if (snapshot := open_table(lake, table.name)) is not None
+    ]
     name = ".".join(_quote(part, kind) for part in schema.split("."))
     if there:
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
@@ -188,12 +192,12 @@ class Registrar:
         self._catalog: Catalog | None = None
         self._shown: dict[str, _Shown] = {}  # the state that the catalog showed last, by table
 
-    def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
-        """Register the newest version of each table, including *typed* ones; raise `OSError` if one failed."""
+    def register(self, lake: Lake, typed_tables: Iterable[Table] = ()) -> list[Registration]:
+        """Register the newest version of each table, including *typed_tables*; raise `OSError` if one failed."""
         done, refused = [], []
         try:
             catalog = self._connect(lake)
-            for table in (*TABLES, *typed):
+            for table in (*TABLES, *typed_tables):
                 try:
                     registration = self._register(catalog, lake, table)
                 except UnsupportedTableError as error:  # the other tables are still registered

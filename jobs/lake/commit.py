@@ -157,10 +157,14 @@ def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
     return kept == ONE_DAY_INTERVAL or _MINUTES.fullmatch(kept) is not None
 
 
-def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None:
-    """Return the newest snapshot of a table, a caller's *own* to change; None if the table does not exist."""
+def open_table(lake: Lake, name: str, *, is_private: bool = False) -> DeltaTable | None:
+    """Return the newest snapshot of a table; *is_private*: for the caller alone. None if the table does not exist."""
     try:
-        return _load_table(lake, name) if own else newest_snapshot(lake.locate(name), lambda: _load_table(lake, name))
+        return (
+            _load_table(lake, name)
+            if is_private
+            else newest_snapshot(lake.locate(name), lambda: _load_table(lake, name))
+        )
     except TableNotFoundError:
         return None
 

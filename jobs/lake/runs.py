@@ -464,9 +464,9 @@ def storing_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[st
         raise
 
 
-def discard_files(lake: Lake, written: Mapping[str, Iterable[AddedFile]]) -> None:
+def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
     """Delete the files, by table, of a run that lost against another one, or that will not be prepared."""
-    for table, actions in written.items():
+    for table, actions in files.items():
         for action in actions:
             lake.delete(f"{table}/{action.path}")
 
@@ -581,11 +581,11 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
             lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
-def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming, kept: Collection[str] = ()) -> None:
-    """Delete files of a run that no version of a table has, except those that are *kept* and will be committed."""
+def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming, kept_names: Collection[str] = ()) -> None:
+    """Delete files of a run that no version of a table has, except *kept_names*, which will be committed."""
     names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
     snapshot = open_table(lake, table)
-    for name in sorted(names.difference(kept, file_paths(snapshot) if snapshot is not None else ())):
+    for name in sorted(names.difference(kept_names, file_paths(snapshot) if snapshot is not None else ())):
         lake.delete(f"{table}/{name}")
 
 

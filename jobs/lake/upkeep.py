@@ -377,7 +377,7 @@ def vacuum(lake: Lake, table: Table, store_id: str = "", *, dry_run: bool = Fals
     After a run of a store, only this store's files are deleted, as soon as a table allows that is followed. The others
     wait for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
-    snapshot = open_table(lake, table.name, own=True)
+    snapshot = open_table(lake, table.name, is_private=True)
     is_brief = snapshot is not None and keeps_replaced_files_briefly(snapshot)
     if snapshot is None or (store_id and not is_brief):
         return 0
@@ -514,7 +514,7 @@ def shorten_file_retention(lake: Lake, step_interval_s: float) -> None:
     """
     hours = min(max(ceil(step_interval_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:
-        snapshot = open_table(lake, table.name, own=True)
+        snapshot = open_table(lake, table.name, is_private=True)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration

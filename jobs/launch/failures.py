@@ -33,12 +33,12 @@ def expected_error_types() -> tuple[type[BaseException], ...]:
 
 
 @contextmanager
-def raise_as_usage_errors(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+def raise_as_usage_errors(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
     """Turn errors of these types into usage errors, because the request must be changed."""
     try:
         yield
     except kinds as error:
-        raise click.UsageError(f"{before}{error}") from error
+        raise click.UsageError(f"{prefix}{error}") from error
 
 
 def is_caused_by_interrupt(error: BaseException) -> bool:

@@ -383,15 +383,15 @@ def _plain(value: object) -> object:
             return str(value)
 
 
-def write_parquet(found: ResultBatches, out: Path, limit: int) -> bool:
+def write_parquet(batches: ResultBatches, out: Path, limit: int) -> bool:
     """Write rows to a new file atomically; return whether there are more than *limit* (0: no limit)."""
     import pyarrow.parquet as pq
 
     left = limit or MAX_LONG
-    with closing(found), explaining_full_disk(str(out)), temporary_directory_for(out) as folder:
+    with closing(batches), explaining_full_disk(str(out)), temporary_directory_for(out) as folder:
         attempt = folder / out.name
-        with pq.ParquetWriter(attempt, found.schema, compression="zstd") as writer:
-            for batch in found:
+        with pq.ParquetWriter(attempt, batches.schema, compression="zstd") as writer:
+            for batch in batches:
                 writer.write_batch(batch.slice(0, left))
                 left -= batch.num_rows
                 if left < 0:

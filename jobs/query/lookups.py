@@ -183,14 +183,19 @@ class Page(NamedTuple):
 
 
 def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
-    source: Source, wanted: ListConditions, before: int | None, limit: int, seconds: float, max_bytes: float = math.inf
+    source: Source,
+    wanted: ListConditions,
+    end_offset: int | None,
+    limit: int,
+    seconds: float,
+    max_bytes: float = math.inf,
 ) -> Page:
     """
     Return at most *limit* messages stored before an offset of the log, newest first.
 
     The search stops after *seconds*. The last message begins within the first *max_bytes* bytes of the records.
     """
-    end = MAX_TIME if before is None else before
+    end = MAX_TIME if end_offset is None else end_offset
     last_moment = time.monotonic() + seconds
     found: list[Message] = []
     page = Page(found, None)

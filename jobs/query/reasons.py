@@ -243,16 +243,16 @@ def explain_other_broker_name(broker: str, named: str) -> Reason:
 
 
 def explain_empty_page(
-    source: Source, wanted: ListConditions, following: int | None, before: int | None, seconds: float
+    source: Source, wanted: ListConditions, next_end_offset: int | None, end_offset: int | None, seconds: float
 ) -> Reason:
-    """Explain why a page of the messages *before* a position has no *wanted* ones."""
+    """Explain why a page of the messages before *end_offset* has no *wanted* ones."""
     if wanted.topic is not None and not source.has_topic(wanted.topic):
         return explain_unknown_topic(source, wanted.topic)
-    if following is not None:
+    if next_end_offset is not None:
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
-        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
-    if before is not None:
-        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {before}{_with(wanted)}")
+        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {next_end_offset}")
+    if end_offset is not None:
+        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {end_offset}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.body_text) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)

@@ -190,12 +190,12 @@ def _new_file(path: Path, sha256: str | None = None) -> BuiltFile:
 
 
 def plan_queue_installation(
-    store: str, out: Path | None, changed: Mapping[str, Path] | None = None
+    store: str, out: Path | None, changed_files: Mapping[str, Path] | None = None
 ) -> list[Installation]:
     """
     Check all conditions and plan the installations, one per folder; raise `NotInstalledError` if they must not be done.
 
-    *out* has the queues of a rebuild, if there was one; *changed* are single queue files by their path below the store.
+    *out* has the queues of a rebuild, if there was one; *changed_files* are single queue files by path below the store.
     """
     root = Path(local_path(store))
     manifest: dict[str, Any] = (
@@ -208,7 +208,7 @@ def plan_queue_installation(
         new.setdefault(folder, {})[path] = BuiltFile(
             f"{out}/{file['path']}", file["size"], file["written"], file["sha256"]
         )
-    for name, source in (changed or {}).items():
+    for name, source in (changed_files or {}).items():
         folder, _, path = name.partition("/")
         new.setdefault(folder, {}).setdefault(path, _new_file(source))
     plans = []

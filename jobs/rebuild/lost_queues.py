@@ -60,12 +60,12 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     settings: QueueSettings,
     joined: JoinResult,
     check: LogCheck,
-    built: Sequence[BuiltQueue],
+    built_queues: Sequence[BuiltQueue],
     request: "RebuildQueuesRequest",
     summary: "QueueRebuildSummary",
 ) -> list[BuiltQueue]:
     """
-    Return which of the *built* files the store needs or the user accepted; delete the others.
+    Return which files of *built_queues* the store needs or the user accepted; delete the others.
 
     The *summary* gets the paths, relative to the output, of files that stay or are replaced.
     """
@@ -75,13 +75,13 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     real = {path_in_output(file.facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
-    comparison = _Comparison(store, settings, joined, out, built)
+    comparison = _Comparison(store, settings, joined, out, built_queues)
     verdicts = comparison.verdicts
     comparison.compare_all(real, {start for start, _ in check.doubtful_ranges})
-    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built)
+    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built_queues)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
-    for queue in built:
+    for queue in built_queues:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         fate = topics.fate(queue.name.topic, newest[queue.name.topic])
         if fate is TopicFate.DELETED or not is_file:

@@ -257,11 +257,11 @@ def _written_blocks(one: Reader, other: Reader, ranges: Sequence[Interval]) -> I
             position += size
 
 
-def link_planned_log(store: Store, mended: RepairedSegments, folder: Path) -> None:
+def link_planned_log(store: Store, repaired_segments: RepairedSegments, folder: Path) -> None:
     """Create a folder with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},
-        **{base: path for base, (path, _) in mended.items()},
+        **{base: path for base, (path, _) in repaired_segments.items()},
     }.items():
         (folder / file_name_of_offset(base)).symlink_to(path)

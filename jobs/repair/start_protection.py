@@ -35,18 +35,18 @@ def predict_start_after_repair(verdict: Verdict) -> StartOutcome | None:
     return None if verdict.start is None else verdict.start.after_repair or verdict.start
 
 
-def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
-    """Return why a plan must not be carried out; None if a start after it (*planned*) deletes no more than one now."""
-    after = predict_start_after_repair(planned)
+def why_plan_is_withheld(verdict_before: Verdict, planned_verdict: Verdict) -> str | None:
+    """Return why a plan must not be carried out; None if a start deletes no more after it than before it."""
+    after = predict_start_after_repair(planned_verdict)
     if after is None:
         return None
     deleted = after.deletes_messages or 0
-    if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
+    if deleted > ((verdict_before.start.deletes_messages or 0) if verdict_before.start is not None else 0):
         return (
             f"after this repair, RocketMQ {after.release} would start, truncate the log at offset "
             f"{after.cuts_at:,} and delete {count_text(deleted, 'intact message')}"
         )
-    cut = _find_possible_cut(found, after)
+    cut = _find_possible_cut(verdict_before, after)
     return cut and (
         f"RocketMQ {after.release} now refuses to start, so nothing is lost; after this repair, it may start, "
         f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
@@ -69,15 +69,15 @@ class Hole(NamedTuple):
     skipped: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
 
 
-def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
+def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict: Verdict) -> list[Hole]:
     """Return the holes at which a start would truncate the planned log; none if it deletes no complete message."""
-    after = predict_start_after_repair(verdict)
-    if after is None or verdict.walked_log is None:
+    after = predict_start_after_repair(planned_verdict)
+    if after is None or planned_verdict.walked_log is None:
         return []
-    if not after.deletes_messages and _find_possible_cut(found, after) is None:
+    if not after.deletes_messages and _find_possible_cut(verdict_before, after) is None:
         return []
     facts = gather_start_facts(store, Release.from_version(after.release))
-    places = [place for place, _ in find_truncation_places(facts, verdict.walked_log)]
+    places = [place for place, _ in find_truncation_places(facts, planned_verdict.walked_log)]
     newest_first = store.segments[::-1]
     segments = [next(one for one in newest_first if one.base_offset <= place.offset) for place in places]
     holes = [Hole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]

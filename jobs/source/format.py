@@ -95,7 +95,7 @@ class RocketmqReader(DataSourceReader):
             (*find_missing_files(store), *find_lost_ends(store)),
             first,
             wanted.to_offset,
-            fails=wanted.fails_on_any_loss,
+            raises=wanted.fails_on_any_loss,
         )
         with StoreReader(store) as reader:
             return [InputPartition((part, writer)) for part in _parts(reader, store, place, wanted)]
@@ -186,7 +186,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails_on_any_loss)
+        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, raises=self._wanted.fails_on_any_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -62,11 +62,11 @@ def find_missing_files(store: Store) -> Iterator[LostPart]:
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 
-def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
+def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, raises: bool) -> None:
     """Raise `DataLossError` for lost *parts* between two offsets, or warn about them."""
     for first, next_one, reason, _ in parts:
         if first < end and next_one >= start:
-            if fails:
+            if raises:
                 hint = "with options failOnDataLoss=false and mode=PERMISSIVE, they are skipped"
                 raise DataLossError(f"{reason}; {hint}", first)
             log_message(f"rmq-lake: {reason}; its messages are skipped", "warning")
@@ -138,7 +138,7 @@ def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Log
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
     """Return the position up to which a version of the table reaches; None if it has no rows of this store."""
-    snapshot = open_table(lake, MESSAGES.name, own=True)
+    snapshot = open_table(lake, MESSAGES.name, is_private=True)
     if snapshot is None:
         return None
     if version is not None:

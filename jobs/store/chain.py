@@ -128,11 +128,11 @@ def keep_contiguous_outcomes(
     return accepted
 
 
-def watermark(accepted: Sequence[RangeOutcome[T]], from_offset: int) -> int:
+def watermark(outcomes: Sequence[RangeOutcome[T]], from_offset: int) -> int:
     """Return the offset after the last complete record; the bytes after it may be incomplete."""
-    if not accepted:
+    if not outcomes:
         return from_offset
-    seen = accepted[-1].facts
+    seen = outcomes[-1].facts
     return seen.next_offset if seen.unfinished_from is None else seen.unfinished_from
 
 

@@ -41,12 +41,12 @@ class LostPart(NamedTuple):
     file_count: int = 0  # the number of files that prove a lost beginning
 
 
-def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
+def find_lost_ends(store: Store, newest_offset: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
     """
     Yield the lost parts of a closed store's log: before its first segment, and after its last record.
 
-    *newest* is the newest offset in queues and index files, *log_end* the end of the last record, if the caller has
-    read them. Otherwise they come from the last index file and some queues, and from the newest segment.
+    *newest_offset* is the newest one in queues and index files, *log_end* the end of the last record, if the caller
+    has read them. Otherwise they come from the last index file and some queues, and from the newest segment.
     """
     if not store.has_clean_shutdown or not store.segments:
         return
@@ -54,14 +54,14 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
         yield started._replace(text=f"the beginning of the log is missing: {started.text}")
-    newest = newest_known_offset(store, queues) if newest is None else newest
-    log_end = _end_of_records(store, newest) if log_end is None else log_end
-    if log_end is not None and has_lost_end(store, newest, log_end):
+    newest_offset = newest_known_offset(store, queues) if newest_offset is None else newest_offset
+    log_end = _end_of_records(store, newest_offset) if log_end is None else log_end
+    if log_end is not None and has_lost_end(store, newest_offset, log_end):
         text = (
             f"the end of the log is missing: the log ends at offset {log_end:,}, but queues or index files point to a "
-            f"record at {newest:,}"
+            f"record at {newest_offset:,}"
         )
-        yield LostPart(log_end, newest, text)
+        yield LostPart(log_end, newest_offset, text)
 
 
 def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
@@ -139,12 +139,12 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
             yield f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset
 
 
-def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
-    """Return whether *newest*, in queues or index files of a closed store, is a lost record after the log's end."""
-    if not log_end <= newest < log_end + MAX_BYTES_PAST_LOG_END or _is_whole_at(newest, store):
+def has_lost_end(store: Store, newest_offset: int, log_end: int) -> bool:
+    """Return whether *newest_offset*, from queues or index files of a closed store, is lost, after the log's end."""
+    if not log_end <= newest_offset < log_end + MAX_BYTES_PAST_LOG_END or _is_whole_at(newest_offset, store):
         return False
     promotion = find_last_promotion(store, log_end)
-    return promotion is None or not promotion.explains(newest)
+    return promotion is None or not promotion.explains(newest_offset)
 
 
 def _is_whole_at(offset: int, store: Store) -> bool:

@@ -111,7 +111,7 @@ def export(  # noqa: PLR0913 - one argument an option
     if where is not None:
         from jobs.export.condition import parse_condition
 
-        with raise_as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
+        with raise_as_usage_errors(UnsupportedFormat, prefix="Invalid value for --where: "):
             condition = parse_condition(where)
     workers = start_workers(engine, *(place.commitlog or [place.location]), is_deep=not place.commitlog)
 

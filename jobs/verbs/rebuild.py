@@ -217,7 +217,7 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
         yield None
         return
     with (
-        raise_as_usage_errors(NotInstalledError, before="not installed: "),
+        raise_as_usage_errors(NotInstalledError, prefix="not installed: "),
         lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.read_conf())) as held,
         held.checking_changes_on_error(),
     ):
@@ -230,7 +230,7 @@ def _put_in_place(
     """Print the planned changes; apply them if the store is locked (*held*); return whether they were applied."""
     from jobs.rebuild.install import install
 
-    with raise_as_usage_errors(NotInstalledError, before="not installed: "):
+    with raise_as_usage_errors(NotInstalledError, prefix="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
         answer.print_lines(

@@ -82,25 +82,26 @@ _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
 def findings_on_log(
-    store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None, conf: BrokerConf
+    store: Store, checks: Sequence[RangeCheck], log_end: int, lost_record_offset: int | None, conf: BrokerConf
 ) -> tuple[PartReport, LostRanges]:
     """
     Return the report on the log, and the ranges that findings of other parts may follow from.
 
-    *ahead* is the offset of the last record after *log_end* to which queues or index files of a closed store point.
+    *lost_record_offset* is that of the last record after *log_end* to which queues or index files of a closed store
+    point.
     """
     findings, lost = findings_on_records(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful_records)
     findings += map(LostRanges(lost).mark_consequence, _lost_start(store))
     findings += _overlapping(store)
-    if ahead is None:
+    if lost_record_offset is None:
         for segment, usual in find_truncated_segments(store.segments):
             if segment is store.segments[-1]:  # for any other segment, the gap after it is a finding
                 place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
                 end = segment.base_offset + segment.size
                 findings.append(Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, _CUT_SHORT, log_offset=end))
     else:
-        finding = lost_end_finding(log_end, ahead, store)
+        finding = lost_end_finding(log_end, lost_record_offset, store)
         findings.append(finding)
         lost.append((log_end, log_end + _AHEAD if store.segments else MAX_LONG, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
@@ -337,7 +338,7 @@ def undecided_lost_end(store: Store, log_end: int) -> int | None:
     return None
 
 
-def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
+def lost_end_finding(log_end: int, lost_record_offset: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record to which queues or index files point."""
     cause = (
         "the broker was shut down cleanly, but its queues or index files point to records past the end of the log: "
@@ -345,11 +346,11 @@ def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     )
     if not store.segments:
         cause = NO_SEGMENTS_ERROR
-    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or higher"), cause)
+    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{lost_record_offset} or higher"), cause)
 
 
-def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
-    """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
+def findings_on_checkpoint(store: Store, newest_ms: int) -> tuple[list[Finding], list[str]]:
+    """Return findings on the times of log and queues (*newest_ms*: the log's latest), and notes on unknown times."""
     stored = find_checkpoint_file(store)
     if stored is None:
         return [], [_NO_CHECKPOINT]
@@ -362,16 +363,16 @@ def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], li
         findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = read_checkpoint(store)
     # A running broker's may be newer than the log's copy.
-    for name in _FLUSHED if checkpoint is not None and newest and store.has_clean_shutdown else ():
+    for name in _FLUSHED if checkpoint is not None and newest_ms and store.has_clean_shutdown else ():
         time = getattr(checkpoint, name)
-        if time > newest:
+        if time > newest_ms:
             cause = (
-                f"{_moment(time)} is later than the log's latest store time, {_moment(newest)}: the checkpoint was "
+                f"{_moment(time)} is later than the log's latest store time, {_moment(newest_ms)}: the checkpoint was "
                 "overwritten or belongs to another store, or the end of the log was lost; after a crash, the broker "
                 "would start its recovery at too high an offset"
             )
-            place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
-            findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest))
+            place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest_ms))
+            findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest_ms))
     return findings, []
 
 

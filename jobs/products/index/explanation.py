@@ -159,17 +159,17 @@ class Explanation:
 def explain_index_files(  # noqa: PLR0913, PLR0917 - the files, the log, and how to read them
     workers: Workers,
     store: Store,
-    collected: LogKeyCollector,
+    key_collector: LogKeyCollector,
     scratch: Scratch,
-    doubtful: Sequence[tuple[int, int]],
+    doubtful_ranges: Sequence[tuple[int, int]],
     files: Sequence[BrokerIndexFile],
     settings: IndexSettings,
 ) -> Explanation:
-    """Recompute and classify every file that retention has left; *doubtful* are ranges of the log's changed records."""
+    """Recompute and classify every file that retention has left; *doubtful_ranges* are those of changed records."""
     geometry, rules = settings.geometry.value, settings.rules.value.rules
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     start = relist_store(store).start_offset  # listed last: segments are deleted before the files that point to them
-    keys = replace(join_keys(store, collected.outcomes, scratch, start), doubtful_ranges=tuple(doubtful))
+    keys = replace(join_keys(store, key_collector.outcomes, scratch, start), doubtful_ranges=tuple(doubtful_ranges))
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     keys = replace(

@@ -326,28 +326,30 @@ class RecordedNames(NamedTuple):
 NO_RECORDED_NAMES = RecordedNames()
 
 
-def file_names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
+def file_names_between(
+    timestamps: Sequence[int], zone: tzinfo, name_before: str = "", name_after: str = ""
+) -> list[str]:
     """
-    Return names for files with these first store times that sort between *before* and *following*, in order.
+    Return names for files with these first store times that sort between *name_before* and *name_after*, in order.
 
     If milliseconds are not enough, digits are appended: the broker sorts names as text and parses any number.
     """
     names: list[str] = []
-    low = before
+    low = name_before
     for number, timestamp in enumerate(timestamps):
         name = file_name_for_time(timestamp, zone)
         left = len(timestamps) - number
         if name <= low:
             name = _next(low)
-        if following and not _leaves_room(name, following, left):
+        if name_after and not _leaves_room(name, name_after, left):
             name = _next(low)
-            if not _leaves_room(name, following, left):
+            if not _leaves_room(name, name_after, left):
                 # Names that extend *low* by digits sort after it and before any other number.
                 stem, digits = low or "0" * TIME_DIGITS, len(str(left))
                 last = f"{stem}{left}"
-                if last >= following or len(last) >= OFFSET_DIGITS:
+                if last >= name_after or len(last) >= OFFSET_DIGITS:
                     raise OSError(
-                        f"cannot choose {left} file names that sort between {low} and {following}. Rebuild all files"
+                        f"cannot choose {left} file names that sort between {low} and {name_after}. Rebuild all files"
                     )
                 return names + [f"{stem}{extension:0{digits}d}" for extension in range(1, left + 1)]
         names.append(name)

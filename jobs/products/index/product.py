@@ -143,14 +143,14 @@ def _collector(output: RunOutput, opening: ContinuationPoint, range_: Range, fil
     return RangeKeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
 
-def plan_index_files_work(opening: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
+def plan_index_files_work(continuation: ContinuationPoint, run: Run, keys: KeySequence) -> list[EntryWork]:
     """Return the plan of each file to write."""
-    index = IndexPlan(run.store.storage, keys, opening.geometry.value, opening.writers.rules)
+    index = IndexPlan(run.store.storage, keys, continuation.geometry.value, continuation.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
-    earlier_runs_end = run.from_offset if opening.from_offset < run.from_offset else 0
-    if not opening.first_run_files:
-        return list(_continued(opening, run, index, earlier_runs_end))
-    found = FilePlacer(keys, index.geometry, run.store).place_all(opening.first_run_files)
+    earlier_runs_end = run.from_offset if continuation.from_offset < run.from_offset else 0
+    if not continuation.first_run_files:
+        return list(_continued(continuation, run, index, earlier_runs_end))
+    found = FilePlacer(keys, index.geometry, run.store).place_all(continuation.first_run_files)
     # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, keys)])
     return [

@@ -131,38 +131,40 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     workers: Workers,
     store: Store,
     rules: UnitRules,
-    probed: QueueEnds,
+    queue_ends: QueueEnds,
     log: CollectedLog,
     topics: TopicEvidence,
     write: Write | None = None,
 ) -> JoinResult:
     """
-    Compare queues, as *probed* before the log was read, with the log's units, group by group.
+    Compare queues, up to *queue_ends*, found before the log was read, with the log's units, group by group.
 
     *write* writes the rows, in the tasks.
     """
     ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
-    dispatched = min(probed.dispatched_offset, log.end)
+    dispatched = min(queue_ends.dispatched_offset, log.end)
     log = replace(
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
         # A run leaves out units that are newer than its log; `verify` compares every unit.
-        dispatched_offset=probed.dispatched_offset if write is None else dispatched,
-        light_dispatched_offset=probed.light_dispatched_offset,
+        dispatched_offset=queue_ends.dispatched_offset if write is None else dispatched,
+        light_dispatched_offset=queue_ends.light_dispatched_offset,
         has_clean_shutdown=store.is_closed,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
         write=write,
     )
     joined = JoinResult(
-        queues=probed.queues,
+        queues=queue_ends.queues,
         topics=topics,
         damaged_ranges=[*log.damaged],
         log_end=log.end,
         dispatched_offset=dispatched,
         records_end=ends[-1] if ends else None,
     )
-    compared = workers.map(list(_groups(probed, log)), partial(compare_queue_group, log=log), "matching queue units")
+    compared = workers.map(
+        list(_groups(queue_ends, log)), partial(compare_queue_group, log=log), "matching queue units"
+    )
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = np.concatenate([np.empty(0, np.int64), *(find_offsets_to_resolve(one, log) for one in rest)])
@@ -174,7 +176,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     joined.finish()
     joined.behind = log.end - joined.dispatched_offset
     if joined.waiting_light_units:
-        joined.behind = max(joined.behind, log.end - probed.light_dispatched_offset)
+        joined.behind = max(joined.behind, log.end - queue_ends.light_dispatched_offset)
     return joined
 
 

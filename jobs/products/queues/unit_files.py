@@ -147,7 +147,7 @@ def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
 def write_units(  # noqa: PLR0913 - the units, and their place
     scratch: Scratch | None,
     file: str,
-    packed: PackedUnits,
+    units: PackedUnits,
     queues: Sequence[tuple[QueueName, slice]],
     groups: int,
     *,
@@ -155,7 +155,7 @@ def write_units(  # noqa: PLR0913 - the units, and their place
 ) -> UnitFile:
     """Write the units of some queues in a range."""
     sections = np.zeros((groups, 3), np.uint32)
-    parts = _parts(packed, queues, sections, with_tags=with_tags)
+    parts = _parts(units, queues, sections, with_tags=with_tags)
     if scratch is None:
         return UnitFile("", b"".join(parts), sections)
     with scratch.create(file) as sink:

@@ -53,7 +53,7 @@ def test_an_unchanged_table_is_opened_once_and_shared_by_nested_blocks(lake: Lak
         with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
-        assert open_table(lake, NAME, own=True) is not inner
+        assert open_table(lake, NAME, is_private=True) is not inner
         assert open_table(lake, NAME) is inner
 
     assert open_table(lake, NAME) is not open_table(lake, NAME)
@@ -78,7 +78,7 @@ def test_a_snapshot_does_not_change_and_the_next_one_is_current(lake: Lake, tmp_
         add(tmp_path, 2)
         after = open_table(lake, NAME)
         assert (numbers(before), numbers(after)) == ([1], [1, 2])
-        assert numbers(open_table(lake, NAME, own=True)) == [1, 2]
+        assert numbers(open_table(lake, NAME, is_private=True)) == [1, 2]
         assert open_table(lake, NAME) is after
 
 
@@ -89,7 +89,7 @@ def test_a_recreated_table_is_recognised_as_a_different_one(lake: Lake, tmp_path
         assert numbers(open_table(lake, NAME)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
         assert open_table(lake, NAME) is None
-        assert open_table(lake, NAME, own=True) is None
+        assert open_table(lake, NAME, is_private=True) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
@@ -101,7 +101,7 @@ def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake:
     with cache_snapshots():
         assert numbers(open_table(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
-        for opened in (open_table, partial(open_table, own=True)):
+        for opened in (open_table, partial(open_table, is_private=True)):
             with pytest.raises(OSError, match="the Delta log cannot be read"):
                 opened(lake, NAME)
 
@@ -141,7 +141,7 @@ def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, 
         other = DeltaTable(tmp_path / NAME)
         other.alter.set_table_properties({"delta.appendOnly": "true"})
         other.alter.add_columns([Field("more", PrimitiveType("string"))])
-        for seen in (open_table(lake, NAME), open_table(lake, NAME, own=True)):
+        for seen in (open_table(lake, NAME), open_table(lake, NAME, is_private=True)):
             assert seen is not None
             assert seen.metadata().configuration["delta.appendOnly"] == "true"
             assert [field.name for field in seen.schema().fields] == ["number", "more"]
