@@ -1,9 +1,9 @@
 """
 Real RocketMQ for tests.
 
-Tests take a `release` and perhaps a `scenario`. Each test runs once with every change, on one of the two newest lines;
-on the other releases it is also marked `campaign`, and `make test-matrix` runs it, which puts what became of each into
-the tables of docs/internals/compatibility.md: text, rows and columns are written by hand.
+Tests take a `release` and perhaps a `scenario`. For every change, each test runs on one release of the two newest
+lines; on other releases it is marked `campaign`, and runs in `make test-matrix`, which writes the results into the
+tables of docs/internals/compatibility.md, whose text, rows and columns are written by hand.
 """
 
 import fcntl
@@ -15,20 +15,20 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.oracle.plays import Played
+from tests.oracle.plays import PlayedScenario
 from tests.oracle.releases import MATRIX, in_every_run, marks, version_of
 from tests.oracle.scenarios import SCENARIOS, Scenario
 
-Plays: TypeAlias = Callable[[Scenario, str], Played]
+Plays: TypeAlias = Callable[[Scenario, str], PlayedScenario]
 Verdict: TypeAlias = Callable[[str, str, str], None]
 _IN_TWO_MINUTES = ("everyday", "edges", "killed")
 """Scenarios that every run of brokers plays: a test has the first one that it names."""
 _PAGE = Path(__file__).parents[2] / "docs" / "internals" / "compatibility.md"
-_WORDS_OF_A_KIND = 4  # cells that name a row of the table of store kinds
+_WORDS_OF_A_KIND = 4  # leading cells that identify a row of the table of store kinds
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a release on each; one that has scenarios, on each release with each that it knows."""
+    """Run tests with the fixture `release` on each release, and those with `scenario` on each supported scenario."""
     if "release" not in metafunc.fixturenames:
         return
     node = metafunc.definition
@@ -57,20 +57,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    """Play each scenario on each release at most once."""
+    """Return a function that plays each scenario on each release at most once."""
     folder = tmp_path_factory.mktemp("plays")
 
     @cache
-    def of(scenario: Scenario, release: str) -> Played:
+    def of(scenario: Scenario, release: str) -> PlayedScenario:
         place = folder / release / scenario.name
-        return Played(scenario, scenario.on(release, place / "store", place / "scratch"))
+        return PlayedScenario(scenario, scenario.on(release, place / "store", place / "scratch"))
 
     return of
 
 
 @pytest.fixture(scope="session")
 def verdict() -> Verdict:
-    """Write down what became of a scenario on a release, where `make test-matrix` asks for it."""
+    """Return a function that records the result of a scenario on a release, if `make test-matrix` requests it."""
 
     def write(release: str, way: str, words: str) -> None:
         if "ORACLE_VERDICTS" in os.environ:

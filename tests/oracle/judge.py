@@ -1,8 +1,8 @@
 """
-Compares the files that we derive from a store's log with those that the broker left.
+Compare files that are derived from a store's log with those of its broker.
 
-Everything is made twice, by the scalar modules and by the commands that rebuild, from the log alone; the broker's files
-are read as they are. Where a rebuild from the log cannot be equal, `verify` must explain every file (`unexplained`).
+Queues and index files are rebuilt twice from the log alone, by the scalar modules and by the commands. Where a rebuild
+from the log cannot equal the broker's files, `verify` must explain every file (`find_unexplained`).
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who wrote a store, and what decided about its queues and index files."""
+    """The releases that wrote a store, and the settings that affect its queues and index files."""
 
     releases: tuple[tuple[int, str], ...]
     geometry: Geometry = SMALL_GEOMETRY
@@ -71,7 +71,7 @@ class Writer:
         )
 
 
-class Derived(NamedTuple):
+class DerivedFiles(NamedTuple):
     """Queue files by path below the store, index files in the order of their names."""
 
     queues: dict[str, bytes]
@@ -87,7 +87,7 @@ class Difference(NamedTuple):
     actual: bytes
 
 
-def on_disk(store: Path) -> Derived:
+def read_derived_files(store: Path) -> DerivedFiles:
     folders = [store / kind for kind in QueueKind]
     queues = {
         path.relative_to(store).as_posix(): path.read_bytes()
@@ -95,14 +95,14 @@ def on_disk(store: Path) -> Derived:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    return Derived(queues, [path.read_bytes() for path in list_index_files(store)])
+    return DerivedFiles(queues, [path.read_bytes() for path in list_index_files(store)])
 
 
 def list_index_files(store: Path) -> list[Path]:
     return sorted(path for path in (store / "index").glob("*") if is_loadable_index_name(path.name))
 
 
-def differences(expected: Derived, actual: Derived) -> list[Difference]:
+def find_differences(expected: DerivedFiles, actual: DerivedFiles) -> list[Difference]:
     named = {f"index {number}": data for number, data in enumerate(expected.index_files)} | expected.queues
     found = {f"index {number}": data for number, data in enumerate(actual.index_files)} | actual.queues
     return [
@@ -124,11 +124,11 @@ def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 
-def records(store: Path) -> list[MessageRecord]:
+def read_log(store: Path) -> list[MessageRecord]:
     return [stored.record for stored in read_store_records(store)]
 
 
-def unfaithful(store: Path) -> list[int]:
+def find_unfaithful_pieces(store: Path) -> list[int]:
     """List the offsets of pieces of the log that are damaged, or that do not encode to their own bytes."""
     damaged = [piece.offset for _, pieces in walk_store(store) for piece in pieces if piece.kind is PieceKind.DAMAGE]
     return damaged + [
@@ -139,7 +139,7 @@ def unfaithful(store: Path) -> list[int]:
 # --- rebuilt ---------------------------------------------------------------------------------------------------------
 
 
-def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
+def build_with_scalar_modules(log: list[MessageRecord], writer: Writer) -> DerivedFiles:
     unit_rules = writer.unit_rules
     queues: dict[QueueName, ConsumeQueue | BatchConsumeQueue] = {}
     for record in log:
@@ -149,7 +149,7 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
             queue.append(unit, unit_rules.release_at(record.physical_offset))
     index = IndexWriter(writer.index_geometry, make_rules(*writer.rules))
     index.dispatch_all(log)
-    return Derived(
+    return DerivedFiles(
         {
             f"{name.path}/{file_name_of_offset(base)}": data
             for name, queue in queues.items()
@@ -159,7 +159,7 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
     )
 
 
-def rebuild_queue_folder(  # noqa: PLR0913 - what tests choose
+def rebuild_queue_folder(  # noqa: PLR0913 - options of tests
     store: Path,
     out: Path,
     release: str | None,
@@ -175,47 +175,47 @@ def rebuild_queue_folder(  # noqa: PLR0913 - what tests choose
     return out / summary.folder
 
 
-def by_commands(store: Path, writer: Writer) -> Derived:
-    """Return what `rebuild-consumequeue` and `rebuild-index` make of a store; of several, they detect the releases."""
+def build_with_commands(store: Path, writer: Writer) -> DerivedFiles:
+    """Rebuild queues and index files with the commands; they detect the releases if there are several."""
     release = writer.releases[0][1] if len(writer.releases) == 1 else None
     delays = writer.settings.get("messageDelayLevel")
     with TemporaryDirectory() as folder:
         queues, index = Path(folder, QueueKind.PLAIN), Path(folder, "index")
         rebuild_queue_folder(store, queues, release, geometry=writer.geometry, delay_level=delays)
         rebuild_index(RebuildIndexRequest(str(store), str(index), writer.geometry.wanted(release)), SerialWorkers())
-        for kind in QueueKind:  # a store has the folders of the other kinds next to that of plain queues
+        for kind in QueueKind:  # in a store, the folders of other kinds are next to that of plain queues
             if (queues / kind).exists():
                 (queues / kind).rename(Path(folder, kind))
-        return on_disk(Path(folder))
+        return read_derived_files(Path(folder))
 
 
-# --- not from the log alone ------------------------------------------------------------------------------------------
+# --- explained by `verify` ------------------------------------------------------------------------------------------
 
 
-def unexplained(store: Path, release: str, *, is_killed: bool = False) -> list[Finding]:
+def find_unexplained(store: Path, release: str, *, is_killed: bool = False) -> list[Finding]:
     """
-    List the findings of `verify`, which recomputes every file in each way in which brokers continue after a stop.
+    List the findings of `verify`, which recomputes every file for each way in which brokers continue after a stop.
 
-    A broker that *is_killed* may leave files without a size, and an index file that ends within an entry; the thread
-    that flushes a full index file may not have told the checkpoint yet.
+    A killed broker may leave empty files, an index file that ends within an entry, and a checkpoint that lacks the
+    time of a full index file.
     """
     wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))
-    half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
+    empty = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
     newest = [("damaged", f"index/{path.name}") for path in list_index_files(store)[-1:]]
     return [
         finding
         for finding in verify(VerifyRequest(str(store), wanted), SerialWorkers()).findings
         if not is_killed
         or (
-            finding.file not in half_made
+            finding.file not in empty
             and (finding.kind, finding.file) not in newest
             and finding.kind != "checkpoint_index_time"
         )
     ]
 
 
-def units_into_log(files: Mapping[str, bytes], log_start: int = 0) -> set[tuple[str, int, bytes]]:
-    """Return the written units of plain queues that point at *log_start* or after it, with their places."""
+def list_units_into_log(files: Mapping[str, bytes], log_start: int = 0) -> set[tuple[str, int, bytes]]:
+    """Return the written units of plain queues that point to *log_start* or a later offset, with their positions."""
     return {
         (path, at, data[at : at + UNIT.size])
         for path, data in files.items()

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.commitlog.record import MessageRecord
-from tests.oracle.judge import Derived, Writer, by_scalar, differences, on_disk, records
+from tests.oracle.judge import (
+    DerivedFiles,
+    Writer,
+    build_with_scalar_modules,
+    find_differences,
+    read_derived_files,
+    read_log,
+)
 from tests.oracle.releases import MATRIX, class_path_of
 from tests.oracle.scenarios import ORDERS, SCENARIOS, UPGRADES, Scenario
 from tests.oracle.stage import Stage
@@ -27,8 +34,8 @@ from tests.support.stores import read_files
 
 
 @dataclass(frozen=True)
-class Played:
-    """The store of a played scenario, and its properties."""
+class PlayedScenario:
+    """The store of a played scenario."""
 
     scenario: Scenario
     stage: Stage
@@ -39,7 +46,7 @@ class Played:
 
     @cached_property
     def log(self) -> list[MessageRecord]:
-        return records(self.store)
+        return read_log(self.store)
 
     @cached_property
     def writer(self) -> Writer:
@@ -47,20 +54,20 @@ class Played:
         return Writer(tuple(stage.rules), stage.geometry, stage.settings, frozenset(stage.batch_topics))
 
     @cached_property
-    def disk(self) -> Derived:
-        return on_disk(self.store)
+    def disk(self) -> DerivedFiles:
+        return read_derived_files(self.store)
 
 
 _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")
 
 
-def keep(scenario: Scenario, release: str, out: Path) -> Path:
-    """Keep what a scenario leaves as a golden store: one archive, with its provenance, and every file's hash."""
+def store_as_golden(scenario: Scenario, release: str, out: Path) -> Path:
+    """Archive the store of a scenario as a golden store, with its provenance and the hash of every file."""
     digits = [part.replace("-incubating", "i").replace(".", "") for part in (release, *scenario.name.split("-")[1:3])]
     name = f"up{digits[1]}-{digits[2]}" if scenario in UPGRADES else f"b{digits[0]}-{scenario.name}"
     with tempfile.TemporaryDirectory(prefix="oracle-golden-") as scratch:
         store = Path(scratch) / name
-        played = Played(scenario, scenario.on(release, store, Path(scratch) / "scratch"))
+        played = PlayedScenario(scenario, scenario.on(release, store, Path(scratch) / "scratch"))
         for part in _NOT_KEPT:
             shutil.rmtree(store / part, ignore_errors=True)
             (store / part).unlink(missing_ok=True)
@@ -77,9 +84,9 @@ def keep(scenario: Scenario, release: str, out: Path) -> Path:
         return Path(shutil.make_archive(str(out / name), "xztar", scratch, name))
 
 
-def _provenance(played: Played) -> Iterator[str]:
+def _provenance(played: PlayedScenario) -> Iterator[str]:
     stage, size = played.stage, played.stage.geometry
-    found = differences(played.disk, by_scalar(played.log, played.writer))
+    found = find_differences(played.disk, build_with_scalar_modules(played.log, played.writer))
     yield f"# {played.store.name}"
     yield from (f"* Apache RocketMQ **{release}** wrote from offset {since} on" for since, release in stage.rules)
     yield f"* scenario `{played.scenario.name}`: {played.scenario.why}"
@@ -96,7 +103,7 @@ def _provenance(played: Played) -> Iterator[str]:
 
 def main() -> None:
     known = {**SCENARIOS, ORDERS.name: ORDERS}
-    parser = argparse.ArgumentParser(description=keep.__doc__)
+    parser = argparse.ArgumentParser(description=store_as_golden.__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--release", action="append", choices=MATRIX)
     parser.add_argument("--scenario", action="append", choices=known)
@@ -108,7 +115,7 @@ def main() -> None:
     if not (chosen.release or chosen.scenario):
         plays += [(upgrade, upgrade.since) for upgrade in UPGRADES]
     for scenario, release in plays:
-        print(keep(scenario, release, chosen.out), flush=True)
+        print(store_as_golden(scenario, release, chosen.out), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """
 A Java process that runs one RocketMQ release and executes commands line by line.
 
-The driver in `driver/` is compiled once against each release's own JARs. The process leads a process group of its own
-and ends with its standard input, so nothing survives the test: not when it fails, not when it is killed.
+The driver in `driver/` is compiled once against the JARs of each release. The process leads its own process group and
+ends with its standard input, so that it never survives a test, even if that is killed.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Answer: TypeAlias = dict[str, str]
 _SOURCES: Final = Path(__file__).parent / "driver" / "oracle"
 _MAIN_CLASS: Final = "oracle.Driver"
 _ANSWER_SECONDS: Final = 180
-# Answers to this many requests fit a pipe, so that neither side waits for the other while both write.
+# Answers to this many requests fit into a pipe, so that the two sides cannot block each other.
 _REQUESTS_AT_ONCE: Final = 200
 
 _SILENT_LOGGING: Final = '<configuration><root level="OFF"/></configuration>'
@@ -51,7 +51,7 @@ _JVM_FLAGS: Final = (
     "-Duser.timezone=UTC",
     "-Dio.netty.noUnsafe=false",
     "-Drocketmq.client.logUseSlf4j=true",
-    # Nobody encrypts here: the broker need not make a key pair when it starts.
+    # Without encryption, the broker does not create a key pair at its start.
     "-Dtls.server.mode=disabled",
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
@@ -94,7 +94,7 @@ class DriverProcess:
     def ask_each(
         self, verb: str, requests: Iterable[Mapping[str, Value]], patience: float = _ANSWER_SECONDS
     ) -> Iterator[Answer]:
-        """Have *verb* done for each of many requests, without waiting for one answer before the next request."""
+        """Send many requests without waiting for each answer, and yield the answers."""
         waiting = iter(requests)
         while chunk := list(islice(waiting, _REQUESTS_AT_ONCE)):
             self._send("".join(f"{verb} {_encode(values)}\n" for values in chunk))
@@ -102,14 +102,14 @@ class DriverProcess:
                 yield self._receive(verb, values, patience)
 
     def kill(self) -> None:
-        """Kill the process at any point of its work, as a power cut would."""
+        """Kill the process immediately, like a power failure."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # the other end may be deleted with bytes still unsent
+                with suppress(BrokenPipeError):  # the other end may be closed before all bytes are sent
                     pipe.close()
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class DriverProcess:
 
 
 @contextmanager
-def running(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[DriverProcess]:
+def run_driver(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[DriverProcess]:
     with (
         tempfile.TemporaryDirectory(prefix="oracle-", ignore_cleanup_errors=True) as scratch,
         DriverProcess(release, Path(scratch), speed) as driver,
@@ -157,7 +157,7 @@ def running(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[Dri
 
 
 def _encode(values: Mapping[str, Value]) -> str:
-    """Write a request; None is left out, and UTF-8 cannot carry lone surrogates, so such a text goes as UTF-16."""
+    """Encode a request; None is omitted, and texts with lone surrogates are sent as UTF-16."""
     encoded: dict[str, str | bytes | int] = {}
     for name, value in values.items():
         if isinstance(value, bool):
@@ -201,7 +201,7 @@ def _compiled_driver(release: str) -> Path:
 
 
 def _publish(attempt: Path, classes: Path) -> None:
-    """Give *attempt* its name, unless another run was first."""
+    """Rename *attempt* to its final name, unless another run was faster."""
     try:
         attempt.rename(classes)
     except OSError:

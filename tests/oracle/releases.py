@@ -40,7 +40,7 @@ _STAND_INS: Final[dict[str, dict[str, str]]] = {
 """For each release the modules that were never published under its number, and the nearest version that was."""
 
 _PINNED: Final[dict[str, dict[str, str]]] = {
-    # Broker 5.5.1 asks for siblings of its own number, which were not published either.
+    # Broker 5.5.1 depends on modules of the same version, which were not published either.
     "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"}
 }
 """Modules that a release needs named, because what its own modules ask for does not exist."""
@@ -48,13 +48,13 @@ _PINNED: Final[dict[str, dict[str, str]]] = {
 
 def artifacts_of(release: str) -> tuple[Module, ...]:
     versions = dict.fromkeys(_MODULES, release) | _STAND_INS.get(release, {}) | _PINNED.get(release, {})
-    if (4, 4, 0) <= version_of(release) < (5, 3, 0):  # mqadmin needs it, and its descriptor does not always name it
+    if (4, 4, 0) <= version_of(release) < (5, 3, 0):  # mqadmin needs it, but does not always declare it
         versions |= {"acl": release}
     return tuple(Module("org.apache.rocketmq", f"rocketmq-{name}", version) for name, version in versions.items())
 
 
 def class_path_of(release: str) -> list[Path]:
-    """Return the JARs that run *release*, fetched if this machine does not have them yet."""
+    """Return the JARs that run *release*; download them if they are not cached."""
     return class_path(release, artifacts_of(release), transitive=True)
 
 
@@ -64,20 +64,20 @@ def version_of(release: str) -> tuple[int, int, int]:
 
 
 def in_every_run(name: str, releases: Sequence[str]) -> str:
-    """Return the release that a test of all *releases* has in every run: one of the two newest, as its name decides."""
+    """Return the release on which a test runs in every run: one of the two newest, depending on the test's name."""
     known = [release for release in NEWEST_OF_TWO_LINES if release in releases]
     return known[crc32(name.encode()) % len(known)]
 
 
 def marks(*, in_every_run: bool) -> list[pytest.MarkDecorator]:
-    """Return the markers of a test of brokers, which `make test-matrix` runs if not every run does."""
+    """Return the markers of a test with brokers: if it is not in every run, only `make test-matrix` runs it."""
     return [pytest.mark.oracle, *([] if in_every_run else [pytest.mark.campaign])]
 
 
 _UNIT_SIZES: Final = {QueueKind.PLAIN: 20, QueueKind.BATCH: 46}
 
 PATIENCE: Final = {
-    f"waitTimeMillsIn{queue}Queue": "60000"  # milliseconds, not 200 to 5,000: this machine may be busy
+    f"waitTimeMillsIn{queue}Queue": "60000"  # milliseconds, instead of 200 to 5,000, for a busy machine
     for queue in ("Send", "Pull", "LitePull", "Transaction", "AdminBroker")
 }
 """How long a broker lets requests wait before it refuses them."""
@@ -91,7 +91,7 @@ OPTIONAL_SETTINGS: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of a store's files; small ones meet every boundary many times in a few kilobytes."""
+    """The sizes of a store's files; with small files, a few kilobytes cross every boundary many times."""
 
     commit_log_file_size: int = 16_384
     consume_queue_units: int = 10
@@ -102,11 +102,11 @@ class Geometry:
         return self.consume_queue_units * _UNIT_SIZES[kind]
 
     def wanted(self, release: str | None) -> GivenSettings:
-        """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
+        """Return the settings of commands for index files of these sizes and of *release*."""
         return GivenSettings(self.hash_slots, self.index_entries, release)
 
     def wanted_with_conf(self, release: str) -> GivenSettings:
-        """Return the same with a broker.conf that names the size of queue files."""
+        """Return these settings with a broker.conf that contains the size of queue files."""
         return self.wanted(release)._replace(conf=BrokerConf(consume_queue_size=self.queue_file_size()))
 
 
@@ -140,7 +140,7 @@ def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None 
     } | (more or {})
 
 
-def group_of_one() -> dict[str, str]:
-    """Return the settings of a broker that keeps a DLedger log and leads a group without others."""
+def group_of_one_settings() -> dict[str, str]:
+    """Return the settings of a broker with a DLedger log that is the only member of its group."""
     peers = f"n0-127.0.0.1:{free_port()}"
     return {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": peers, "dLegerSelfId": "n0"}

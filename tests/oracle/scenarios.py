@@ -1,8 +1,8 @@
 """
 The messages sent to a real RocketMQ: one function per scenario, with the reason in its docstring.
 
-A scenario plays on a `Stage` and runs on every release from `since` on. The stores it leaves are judged by
-`tests/oracle/test_*.py`, and kept as golden stores by `tests/oracle/plays.py`.
+A scenario uses a `Stage`, and runs on every release from `since` on. `tests/oracle/test_*.py` check its stores, and
+`tests/oracle/plays.py` archives them as golden stores.
 """
 
 import time
@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, TypeAlias
 
-from tests.oracle.releases import group_of_one, version_of
+from tests.oracle.releases import group_of_one_settings, version_of
 from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage, RealBroker, RealStore
 from tests.oracle.stage import Stage
 from tests.support.waiting import wait_until
@@ -33,7 +33,7 @@ SHORT_DELAYS: Final = "1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 2h"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story that a store has lived through."""
+    """A sequence of operations on a store."""
 
     name: str
     why: str
@@ -81,7 +81,7 @@ def everyday(stage: Stage) -> None:
         for decision in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"):
             message = ClientMessage("T1", decision.encode(), "TagTx", f"tx{decision} txshared")
             broker.send_in_transaction(message, decision, label=f"transaction-{decision}")
-        # The delay passes, and brokers from 5.1.0 on write one op message for several transactions 3 s later.
+        # Wait for the delay; brokers since 5.1.0 write one op message for several transactions after 3 s.
         time.sleep(4)
         for number in range(3):
             broker.send(ClientMessage("T1", b"last", "TagZ", f"last{number}"), label=f"last-{number}")
@@ -89,7 +89,7 @@ def everyday(stage: Stage) -> None:
 
 
 def _mqadmin_lines(stage: Stage, broker: RealBroker) -> Iterator[tuple[str, ...]]:
-    """Yield all kinds of queries for existing and for missing messages."""
+    """Yield mqadmin lines of all kinds, for existing and missing messages."""
     for topic, key in _ASKED_KEYS:
         yield "queryMsgByKey", "-t", topic, "-k", key
     topic_of_id = ("-t", "T1") if stage.runs(since="5.3.0") else ()
@@ -106,7 +106,7 @@ def _mqadmin_lines(stage: Stage, broker: RealBroker) -> Iterator[tuple[str, ...]
         yield "queryCq", "-t", "T1", "-q", "0", "-i", "0", "-c", "5", "-b", broker.address
     yield "topicStatus", "-t", "T1"
     if stage.runs(since="5.0.0"):
-        # An older broker would store a message about it.
+        # An older broker would store another message for it.
         yield "queryMsgByOffset", "-t", "T1", "-b", "b0", "-i", "0", "-o", "9999"
 
 
@@ -151,7 +151,7 @@ def _batched(topic: str, number: int) -> ClientMessage:
 
 @scenario()
 def edges(stage: Stage) -> None:
-    """Put what only a hand can send: every transaction bit, edge hashes, texts that parsers differ on, blanks of 8."""
+    """Put messages that no client sends: all transaction bits, edge cases of hashes, parsers, and blanks of 8 bytes."""
     with stage.store() as store:
         unique_keys = (f"{_UNIQUE_KEY_PREFIX}{number:016X}" for number in range(10**6))
         for label, message in _edge_messages(stage, unique_keys):
@@ -239,7 +239,7 @@ _PROPERTY_TEXTS: Final = {
 
 
 def _put_to_the_last_byte(store: RealStore, file_size: int) -> None:
-    """Fill one file to the last byte that a record may take, and miss that by one in the next."""
+    """Fill a file up to the last byte that a record may use, and the next file up to one byte less."""
     for number in range(6):
         store.put(DirectMessage("D1", body=_noise(2500, number), properties=_text(KEYS="fill")), label=f"fill-{number}")
     for label, left in (("leaves-8", 8), ("would-leave-7", 7)):
@@ -254,7 +254,7 @@ def _put_to_the_last_byte(store: RealStore, file_size: int) -> None:
 
 @scenario()
 def clock(stage: Stage) -> None:
-    """Let store times stand, jump, go back, be zero or negative: an index entry keeps seconds, cut and clamped."""
+    """Let store times stand still, jump, go back, be zero or negative: index entries truncate and clamp seconds."""
     with stage.store() as store:
         for number, timestamp in enumerate(_jumping_times()):
             properties = _text(UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"c{number} all", TAGS="TagC")
@@ -274,7 +274,7 @@ def _jumping_times() -> list[int]:
 
 @scenario()
 def restarted(stage: Stage) -> None:
-    """Stop and start a store again and again: each run goes on in the last file of every kind."""
+    """Stop and start a store repeatedly: each run continues in the last file of every kind."""
     for run in range(4):
         with stage.store() as store:
             store.put_all((_numbered("R", run * 17 + number) for number in range(17)), label=f"run{run}")
@@ -284,7 +284,7 @@ def restarted(stage: Stage) -> None:
 
 @scenario()
 def killed(stage: Stage) -> None:
-    """Kill a process while it writes, start it again, use it: what a broker makes of a half written store."""
+    """Kill a process while it writes, restart it and use it: the result of a broker's recovery."""
     with stage.store(stage.thorough_recovery) as store:
         store.put_all((_numbered("W", number) for number in range(300)), label="before")
     with stage.store(stage.thorough_recovery) as store:
@@ -297,13 +297,13 @@ def killed(stage: Stage) -> None:
 
 @scenario()
 def expired(stage: Stage) -> None:
-    """Delete the oldest files of the log, send more: what is left, and what a new queue begins with."""
+    """Delete the oldest files of the log, and send more: the remaining files, and the start of a new queue."""
     with stage.store({"fileReservedTime": "72"}) as store:
         store.put_all((_numbered("E", number, body_size=1200) for number in range(64)), label="old")
         store.drain()
         old = stage.segments()[:3]
         stage.age(old)
-        # The cleaning service deletes a file once it is flushed, those of queues and index after that.
+        # The cleaning service deletes a file after it is flushed, and then those of queues and index.
         wait_until(lambda: _are_expired(store, old), lambda: "the oldest files are still there")
         store.expire()
         stage.note(f"left {[segment.name for segment in stage.segments()]}")
@@ -318,13 +318,13 @@ def _are_expired(store: RealStore, files: list[Path]) -> bool:
 
 @scenario(since="4.9.3")
 def typed(stage: Stage) -> None:
-    """Use what 4.9 and 5.x added: compressors, light queues, inner batches, IPv6 beside IPv4."""
+    """Use features of 4.9 and 5.x: compressors, light queues, inner batches, IPv6 and IPv4."""
     _play_typed(stage, {})
 
 
 @scenario(since="5.2.0")
 def property_crc(stage: Stage) -> None:
-    """Use the same with a CRC at the end of every record's properties."""
+    """Use the same features with a CRC at the end of each record's properties."""
     _play_typed(stage, {"enabledAppendPropCRC": "true"})
 
 
@@ -358,7 +358,7 @@ def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
 
 @scenario()
 def retried(stage: Stage) -> None:
-    """Let a consumer fail: one message becomes up to five records of one unique key, in four topics."""
+    """Let a consumer fail: a message becomes up to five records with the same unique key, in four topics."""
     with stage.broker({"messageDelayLevel": SHORT_DELAYS}) as broker:
         broker.make_topic("T1", queues=2)
         for number in range(12):
@@ -371,7 +371,7 @@ def retried(stage: Stage) -> None:
 
 @scenario(since="5.0.0")
 def timed(stage: Stage) -> None:
-    """Send messages for a point in time: they wait in the wheel's topic and are written again."""
+    """Send messages with a delivery time: they wait in the timer's topic and are then rewritten."""
     with stage.broker({"timerWheelEnable": "true"}) as broker:
         broker.make_topic("T1", queues=2)
         for number in range(6):
@@ -388,9 +388,9 @@ def timed(stage: Stage) -> None:
 
 @scenario(since="4.5.2")
 def dledger(stage: Stage) -> None:
-    """Run a group of one: every record in an entry of a DLedger log, offsets counted after its header."""
+    """Run a DLedger group with one member: each record is in an entry of the log, after the entry's header."""
     stage.note("group of one")
-    with stage.broker(group_of_one()) as broker:
+    with stage.broker(group_of_one_settings()) as broker:
         for topic in ("T1", "T2"):
             broker.make_topic(topic, queues=2)
         _send_keys_and_tags(broker)
@@ -404,7 +404,7 @@ def dledger(stage: Stage) -> None:
 
 
 def upgraded(*releases: str) -> Scenario:
-    """Make the scenario of a store that several releases wrote one after another."""
+    """Return the scenario of a store that several releases wrote one after another."""
 
     def play(stage: Stage) -> None:
         next_offset = 0
@@ -451,7 +451,7 @@ def _key_with_hash(topic: str, java_hash: int) -> str:
     prefix = 0
     for character in f"{topic}#":
         prefix = prefix * 31 + ord(character)
-    # Seven digits of base 31 on top of '0' reach every 32-bit number.
+    # Seven digits of base 31, added to '0', reach every 32-bit number.
     zeros = sum(ord("0") * 31**place for place in range(_TEXT_KEY_LENGTH))
     rest = (java_hash - prefix * 31**_TEXT_KEY_LENGTH - zeros) % _JAVA_INT
     digits = []
@@ -462,7 +462,7 @@ def _key_with_hash(topic: str, java_hash: int) -> str:
 
 
 def _orders(stage: Stage) -> None:
-    """Send the orders that the demo types: texts of JSON, one of them cut off."""
+    """Send the orders of the demo as JSON texts, one of which is truncated."""
     bodies = (
         b'{"id": 1, "customer": "Ada", "total": 12.50}',
         b'{"id": 2, "customer": "Grace", "total": 7.25}',

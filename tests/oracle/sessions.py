@@ -14,17 +14,17 @@ from typing import Literal, NamedTuple
 
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from tests.oracle.process import AT_FULL_SPEED, Answer, DriverError, DriverProcess, Value, running
+from tests.oracle.process import AT_FULL_SPEED, Answer, DriverError, DriverProcess, Value, run_driver
 from tests.oracle.releases import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
 from tests.support.waiting import free_port
 
 
 class StoreRefusedError(Exception):
-    """A release would not start with a store."""
+    """A release refuses to start with a store."""
 
 
 class Stored(NamedTuple):
-    """Where the store put a message; nowhere, if its status says that it was refused."""
+    """The location of a stored message; with another status than PUT_OK, it was refused."""
 
     status: str
     physical_offset: int = -1
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """One message as a consumer saw it."""
+    """A message, as received by a consumer."""
 
     queue_id: int
     queue_offset: int
@@ -42,8 +42,8 @@ class Consumed(NamedTuple):
     keys: str
 
 
-class Printed(NamedTuple):
-    """What mqadmin said."""
+class MqadminOutput(NamedTuple):
+    """The output of mqadmin."""
 
     stdout: str
     stderr: str
@@ -51,7 +51,7 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectMessage:
-    """A message for the store's own door: every field as it shall be stored, properties as text."""
+    """A message for the store's internal interface: each field as it is stored, with properties as text."""
 
     topic: str
     queue_id: int = 0
@@ -64,11 +64,11 @@ class DirectMessage:
     born_host: str = "10.1.2.3"
     store_host: str = "127.0.0.1"
     store_timestamp: int | None = None
-    """None: the store's clock runs."""
+    """None: the current time."""
 
 
-def some_messages(life: str) -> Iterator[DirectMessage]:
-    """Make messages without end for three topics of two queues, each with a key of its own and one that all have."""
+def endless_messages(life: str) -> Iterator[DirectMessage]:
+    """Yield endless messages for three topics with two queues, each with a unique key and a common one."""
     for number in count():
         properties = f"UNIQ_KEY\1{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
         yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
@@ -76,7 +76,7 @@ def some_messages(life: str) -> Iterator[DirectMessage]:
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Who consumes what, how long after *at_least* messages have come; it fails for keys that begin so."""
+    """A consumer group's task: it ends some time after *at_least* messages, and fails for keys with a prefix."""
 
     topic: str
     group: str
@@ -90,7 +90,7 @@ class Consumption:
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """A message as an application makes it."""
+    """A message of an application."""
 
     topic: str
     body: bytes = b"body"
@@ -103,8 +103,8 @@ class ClientMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Crafted:
-    """A message as the dispatch thread hands it on, made up by a test: index and queue files know no more of it."""
+class CraftedMessage:
+    """A dispatch request that a test crafts, with the only fields that affect index and queue files."""
 
     topic: str
     physical_offset: int
@@ -119,21 +119,21 @@ class Crafted:
     sys_flag: int = 0
 
 
-def fields_of(made: DirectMessage | ClientMessage | Crafted | Consumption) -> dict[str, Value]:
-    """Return the fields as a request names them; those of a mapping have its own name before theirs."""
+def request_fields(message: DirectMessage | ClientMessage | CraftedMessage | Consumption) -> dict[str, Value]:
+    """Return the fields as a request names them; the name of a mapping is the prefix of its keys."""
     found: dict[str, Value] = {}
-    for name, value in asdict(made).items():
+    for name, value in asdict(message).items():
         key = name.replace("_", "-")
         found |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
     return found
 
 
 def fields_of_each(messages: Iterable[ClientMessage]) -> dict[str, Value]:
-    return {f"{at}.{name}": value for at, one in enumerate(messages) for name, value in fields_of(one).items()}
+    return {f"{at}.{name}": value for at, one in enumerate(messages) for name, value in request_fields(one).items()}
 
 
-class Sent(NamedTuple):
-    """What a producer learnt of a message, as texts for mqadmin."""
+class SendResult(NamedTuple):
+    """The result of a send, as texts for mqadmin."""
 
     topic: str
     queue: str
@@ -143,7 +143,7 @@ class Sent(NamedTuple):
 
 
 class RealStore:
-    """A running DefaultMessageStore; messages with a label are noted."""
+    """A running DefaultMessageStore."""
 
     def __init__(self, driver: DriverProcess) -> None:
         self.driver = driver
@@ -151,23 +151,23 @@ class RealStore:
         self.next_offset = 0
 
     def put(self, message: DirectMessage, label: str = "") -> Stored:
-        return self._noted(label, self.driver.ask("put", fields_of(message)))
+        return self._note_stored(label, self.driver.ask("put", request_fields(message)))
 
     def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
-        return map(_stored, self.driver.ask_each("put", map(fields_of, messages)))
+        return map(_stored, self.driver.ask_each("put", map(request_fields, messages)))
 
     def put_all(self, messages: Iterable[DirectMessage], label: str = "") -> list[Stored]:
-        """Put messages of which the store must refuse none."""
-        answers = self.driver.ask_each("put", map(fields_of, messages))
-        stored = [self._noted(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
+        """Put messages, which the store must accept."""
+        answers = self.driver.ask_each("put", map(request_fields, messages))
+        stored = [self._note_stored(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
         assert {one.status for one in stored} <= {"PUT_OK"}
         return stored
 
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
-        values = fields_of(envelope) | {"body": None}
+        values = request_fields(envelope) | {"body": None}
         return _stored(self.driver.ask("put-batch", values | fields_of_each(messages)))
 
-    def _noted(self, label: str, answer: Answer) -> Stored:
+    def _note_stored(self, label: str, answer: Answer) -> Stored:
         stored = _stored(answer)
         self.note(
             f"PUT {label} {stored.status} offset={stored.physical_offset} bytes={stored.size}"
@@ -177,8 +177,8 @@ class RealStore:
             self.next_offset = stored.physical_offset + stored.size
         return stored
 
-    def dispatch_each(self, door: Literal["index", "queue"], messages: Iterable[Crafted]) -> None:
-        for _ in self.driver.ask_each(door, map(fields_of, messages)):
+    def dispatch_each(self, service: Literal["index", "queue"], messages: Iterable[CraftedMessage]) -> None:
+        for _ in self.driver.ask_each(service, map(request_fields, messages)):
             pass
 
     def find_offsets(
@@ -189,8 +189,8 @@ class RealStore:
         )
         return [int(offset) for offset in answer["offsets"].split()]
 
-    def not_found(self, log: Iterable[MessageRecord]) -> list[int]:
-        """Return the offsets of records that their unique key, their first property, does not find."""
+    def list_not_found(self, log: Iterable[MessageRecord]) -> list[int]:
+        """Return the offsets of records that a lookup of their unique key, their first property, does not find."""
         missing = []
         for record in log:
             name, _, key = record.properties_raw.partition(b"\2")[0].partition(b"\1")
@@ -204,7 +204,7 @@ class RealStore:
         return [(int(queue_offset), int(offset)) for queue_offset, offset in map(str.split, rows)]
 
     def queue_edges(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Ask for a queue's first offset and the one that its next message gets."""
+        """Return the first queue offset of a queue, and that of its next message."""
         answer = self.driver.ask("edges", {"topic": topic, "queue": queue_id})
         return int(answer["min"]), int(answer["max"])
 
@@ -225,35 +225,37 @@ class RealBroker(RealStore):
         super().__init__(driver)
         self.name_server = name_server
         self.address = f"127.0.0.1:{port}"
-        self.sent: dict[str, Sent] = {}  # by label
+        self.sent: dict[str, SendResult] = {}  # by label
         self.batch_topics = set[str]()
 
     def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
-        """Make a topic, as mqadmin updateTopic does; `queue_type="BatchCQ"` sets attribute queue.type."""
-        named = {f"attribute.{attribute.replace('_', '.')}": value for attribute, value in attributes.items()}
-        self.driver.ask("topic", {"name": name, "queues": queues, **named})
+        """Create a topic like mqadmin updateTopic; `queue_type="BatchCQ"` sets the attribute queue.type."""
+        attribute_fields = {
+            f"attribute.{attribute.replace('_', '.')}": value for attribute, value in attributes.items()
+        }
+        self.driver.ask("topic", {"name": name, "queues": queues, **attribute_fields})
         if attributes.get("queue_type") == "BatchCQ":
             self.batch_topics.add(name)
 
     def send(
         self, message: ClientMessage, producer: str = "producers", compression: str | None = None, *, label: str = ""
     ) -> Answer:
-        fields = fields_of(message) | {"producer": producer, "compression": compression}
-        return self._learnt(label, message.topic, self.driver.ask("send", fields))
+        fields = request_fields(message) | {"producer": producer, "compression": compression}
+        return self._note_sent(label, message.topic, self.driver.ask("send", fields))
 
     def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
-        return list(self.driver.ask_each("send", map(fields_of, messages)))
+        return list(self.driver.ask_each("send", map(request_fields, messages)))
 
     def send_batch(self, messages: Sequence[ClientMessage], label: str = "") -> Answer:
         answer = self.driver.ask("send-batch", fields_of_each(messages))
-        return self._learnt(label, messages[0].topic, answer)
+        return self._note_sent(label, messages[0].topic, answer)
 
     def send_in_transaction(self, message: ClientMessage, decision: str, label: str = "") -> Answer:
-        answer = self.driver.ask("send-in-transaction", fields_of(message) | {"decision": decision})
-        return self._learnt(label, message.topic, answer)
+        answer = self.driver.ask("send-in-transaction", request_fields(message) | {"decision": decision})
+        return self._note_sent(label, message.topic, answer)
 
-    def _learnt(self, label: str, topic: str, answer: Answer) -> Answer:
-        self.sent[label] = Sent(
+    def _note_sent(self, label: str, topic: str, answer: Answer) -> Answer:
+        self.sent[label] = SendResult(
             topic, answer["queue"], answer["queue-offset"], answer["message-id"], answer.get("offset-message-id", "")
         )
         self.note(
@@ -267,20 +269,20 @@ class RealBroker(RealStore):
         """
         Read every message of a topic as a consumer.
 
-        After a message that it cannot read, a client drops the rest of what it has pulled *at_once*.
+        After a message that it cannot read, a client drops the rest of the pull, which has up to *at_once* messages.
         """
         return _consumed(self.driver.ask("pull", {"topic": topic, "at-once": at_once}))
 
     def send_traced(self, messages: Iterable[ClientMessage]) -> list[str]:
         return self.driver.ask("send-traced", fields_of_each(messages))["message-ids"].split()
 
-    def consume(self, asked: Consumption) -> list[Consumed]:
-        return _consumed(self.driver.ask("consume", fields_of(asked)))
+    def consume(self, consumption: Consumption) -> list[Consumed]:
+        return _consumed(self.driver.ask("consume", request_fields(consumption)))
 
-    def mqadmin(self, *arguments: str) -> Printed:
+    def mqadmin(self, *arguments: str) -> MqadminOutput:
         numbered = {f"argument.{number}": argument for number, argument in enumerate(arguments)}
         answer = self.driver.ask("mqadmin", numbered | {"argument.n": "-n", "argument.ns": self.name_server})
-        return Printed(answer["stdout"], answer["stderr"])
+        return MqadminOutput(answer["stdout"], answer["stderr"])
 
 
 @contextmanager
@@ -300,16 +302,16 @@ def open_store(
 
 @contextmanager
 def real_store(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
-    """Open a store with the store classes of a release; nothing outlives the block."""
-    with running(release) as driver, open_store(driver, store, settings=settings) as opened:
+    """Open a store with the store classes of a release, and close it after the block."""
+    with run_driver(release) as driver, open_store(driver, store, settings=settings) as opened:
         yield opened
 
 
 @contextmanager
 def real_broker(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealBroker]:
-    """Open a store with a broker of a release, a name server and clients; nothing outlives the block."""
+    """Open a store with a broker of a release, a name server and clients, and stop them after the block."""
     home = store.parent / "home"
-    with running(release) as driver, open_broker(driver, store, settings=settings, home=home) as broker:
+    with run_driver(release) as driver, open_broker(driver, store, settings=settings, home=home) as broker:
         yield broker
 
 
@@ -326,7 +328,7 @@ def rebuild_by_broker(
     They count from the store's loading to the last message's dispatch; the start of the JVM is not in them. Small index
     files are slowed down (a name is a millisecond): time stores of real geometry only.
     """
-    with running(release, AT_FULL_SPEED) as driver:
+    with run_driver(release, AT_FULL_SPEED) as driver:
         values = _store_values(store, geometry, settings) | {"patience": patience * 1000}
         answer = driver.ask("open-store-timed", values, patience)
         _check_known(driver, answer)
@@ -360,7 +362,7 @@ def open_broker(
     values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
         "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
     )
-    # Of a group of several, one leads, and not before a second one is there: such members have no name server.
+    # In a group of several members, none leads before a second one has started; such members have no name server.
     is_member = has_group and ";" in settings["dLegerPeers"]
     values |= own
     values |= {"home": str(home), "port": port, "name-server": name_server}
@@ -379,7 +381,7 @@ _BROKER = {
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
     "defaultTopicQueueNums": "2",
-    # A thread of brokers of 5.x spins until this time is over for the first time: three seconds, in 5.5.0 ten.
+    # A thread of brokers of 5.x spins for this time after the start: three seconds, in 5.5.0 ten.
     "transactionMetricFlushInterval": "500",
     **PATIENCE,
 }

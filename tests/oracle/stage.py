@@ -1,7 +1,7 @@
 """
 The environment of a scenario: one store directory, and the releases that use it one after another.
 
-The stage notes the messages and the answers, and the physical offset from which on each release wrote. The answers of
+The stage records the messages, the answers, and the physical offset from which each release wrote. The answers of
 mqadmin are compared with the output of `query mqadmin`.
 """
 
@@ -21,25 +21,25 @@ from jobs.command import cli
 from jobs.console.result import ExitCode
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry, version_of
-from tests.oracle.sessions import DirectMessage, Printed, RealBroker, RealStore, open_broker, open_store
+from tests.oracle.sessions import DirectMessage, MqadminOutput, RealBroker, RealStore, open_broker, open_store
 
 _OLD: Final = 100 * 3600
 _ATTEMPTS: Final = 5
 
 
 Line: TypeAlias = tuple[str, ...]
-"""What mqadmin is given."""
+"""The arguments of mqadmin."""
 
 
-class Asked(NamedTuple):
+class AnsweredLine(NamedTuple):
     """A command line of mqadmin, and its output."""
 
     arguments: Line
-    printed: Printed
+    printed: MqadminOutput
 
 
 class Stage:
-    """A store directory and the release at work on it."""
+    """A store directory, and the release that uses it."""
 
     def __init__(self, release: str, store: Path, scratch: Path, geometry: Geometry = SMALL_GEOMETRY) -> None:
         self.release = release
@@ -49,7 +49,7 @@ class Stage:
         self.sent: list[str] = []
         self.settings: dict[str, str] = {}
         self.batch_topics: set[str] = set()
-        self.asked: list[Asked] = []
+        self.asked: list[AnsweredLine] = []
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -87,11 +87,11 @@ class Stage:
         self.end()
 
     def remove_empty_files(self) -> None:
-        for path in removed_empty_files(self.store_directory):
+        for path in remove_empty_files(self.store_directory):
             self.note(f"removed {path.relative_to(self.store_directory)}, which was empty")
 
     def upgrade(self, release: str, next_offset: int) -> None:
-        """Let *release* go on with the store; its first message will are at *next_offset* or later."""
+        """Continue the store with *release*, whose first message will be at *next_offset* or later."""
         self.end()
         self.release = release
         self.rules.append((next_offset, release))
@@ -100,33 +100,33 @@ class Stage:
     @property
     def thorough_recovery(self) -> dict[str, str]:
         """
-        Give settings with which recovery goes back as far as it must.
+        The settings with which recovery reads enough of the log.
 
-        From 5.4.0 on it looks at the ten newest files only, which is little where a file has sixteen kilobytes: units
-        and index entries of older messages that were not dispatched are lost then, and later units shift.
+        Since 5.4.0, it reads only the ten newest files. With files of sixteen kilobytes, units and index entries of
+        older messages that were not dispatched would be lost, and later units displaced.
         """
         return {"commitLogRecoverMaxNum": "1000"} if self.runs(since="5.4.0") else {}
 
     @property
     def snapshot(self) -> Path:
-        """Name the copy of the store that was made when mqadmin was asked."""
+        """The copy of the store at the time of the mqadmin lines."""
         return self._scratch / "snapshot"
 
     def ask(self, broker: RealBroker, lines: Iterable[Line]) -> None:
-        """Copy the store as it stands, the broker running, and give mqadmin *lines* before anything more is stored."""
+        """Copy the store of the running broker, and run mqadmin *lines* before anything more is stored."""
         questions = list(lines)
         for _ in range(_ATTEMPTS):
             broker.drain()
             shutil.rmtree(self.snapshot, ignore_errors=True)
             try:
                 shutil.copytree(self.store_directory, self.snapshot)
-            except shutil.Error:  # a file of its configuration was just being replaced
+            except shutil.Error:  # a configuration file was replaced during the copy
                 continue
-            self.asked = [Asked(line, broker.mqadmin(*line)) for line in questions]
-            # A broker checks open transactions from time to time, and stores the result.
+            self.asked = [AnsweredLine(line, broker.mqadmin(*line)) for line in questions]
+            # A broker checks pending transactions periodically, and stores the result.
             if _log_bytes(self.snapshot) == _log_bytes(self.store_directory):
                 return
-        raise TimeoutError("the broker stores something whenever mqadmin is asked")
+        raise TimeoutError("the broker always stores something while mqadmin runs")
 
     def age(self, files: Iterable[Path]) -> None:
         for file in files:
@@ -147,8 +147,8 @@ class Stage:
         return self._driver
 
 
-def kill(release: str, store: Path, messages: Iterable[DirectMessage], after: int) -> None:
-    """Kill a release in a store when it has answered for some of the messages, with more of them on the way."""
+def kill_store(release: str, store: Path, messages: Iterable[DirectMessage], after: int) -> None:
+    """Kill a release after it has stored *after* of the messages, while it stores more of them."""
     stage = Stage(release, store, store.parent)
     if store.exists():
         stage.remove_empty_files()
@@ -158,11 +158,11 @@ def kill(release: str, store: Path, messages: Iterable[DirectMessage], after: in
         stage.crash()
 
 
-def removed_empty_files(store: Path) -> list[Path]:
+def remove_empty_files(store: Path) -> list[Path]:
     """
-    Do what an operator must do whose broker was killed between making a file and giving it its size.
+    Delete the empty files of a broker that was killed before it set their size, as an operator must do.
 
-    Up to 5.1.2 a broker does not load a store with such a file ("please check it manually").
+    Up to 5.1.2, a broker refuses a store with such a file ("please check it manually").
     """
     paths = [path for folder in ("commitlog", "consumequeue") for path in (store / folder).rglob("0*")]
     empty = [path for path in paths if path.is_file() and not path.stat().st_size]
@@ -175,51 +175,51 @@ def _log_bytes(store: Path) -> list[bytes]:
     return [file.read_bytes().rstrip(b"\0") for file in sorted((store / "commitlog").glob("0*"))]
 
 
-# What it has found it prints, or counts, only where it is asked to.
+# It prints or counts the messages that it finds only on request.
 _SILENT = {"printMsgByQueue": (ExitCode.CLEAN,)}
 
 
 BODIES = "/tmp/rocketmq/msgbodys/"
-"""Where mqadmin writes bodies."""
+"""The directory into which mqadmin writes bodies."""
 
-# What only a broker knows: who took a message, messages a second.
+# Facts that only a broker knows: the consumers of a message, messages per second.
 _CONSUMERS = "WARN: No Consumer"
 _SPEED = re.compile(r"Topic Put TPS: [0-9.E-]+")
 
 
 def on_releases(*releases: str, in_every_run: str) -> pytest.MarkDecorator:
-    """Run a test on each `version`: on one in every run of brokers, on the others in the campaign."""
+    """Run a test on each `version`: on one in every run with brokers, on the others in campaigns."""
     often, rarely = [pytest.mark.oracle, pytest.mark.slow], [pytest.mark.campaign]
     marks = {release: often if release == in_every_run else rarely for release in releases}
     return pytest.mark.parametrize("version", [pytest.param(release, marks=marks[release]) for release in releases])
 
 
-def differing_answers(
+def find_different_answers(
     stage: Stage,
     captured: pytest.CaptureFixture[bytes],
     *,
     lake: Path | None = None,
     bodies: Path | None = None,
-) -> list[tuple[Asked, int, str]]:
+) -> list[tuple[AnsweredLine, int, str]]:
     """
-    Return the lines that are answered in other words than mqadmin's, or end with a code that belies the answer.
+    Return the lines with another output than mqadmin's, or an exit code that contradicts the output.
 
-    The store is asked, or a *lake* of it; *bodies* is where we write bodies.
+    Answers come from the store, or from its *lake*; *bodies* is the directory into which we write bodies.
     """
     captured.readouterr()
     source = ("--lake", str(lake)) if lake else ("--store", str(stage.snapshot))
     place = [*source, "--release", stage.release, "--time-zone", "UTC", "--broker", "b0", "--quiet"]
     place += ["--bodies", str(bodies)] if bodies else []
-    found: list[tuple[Asked, int, str]] = []
+    found: list[tuple[AnsweredLine, int, str]] = []
     for asked in stage.asked:
         code = cli.main(["query", "mqadmin", *place, *asked.arguments])
         sys.stdout.flush()
-        ours = captured.readouterr().out.decode()
-        theirs = asked.printed.stdout
-        codes = {ExitCode.CLEAN} if theirs else {ExitCode.NOT_FOUND, *_SILENT.get(asked.arguments[0], ())}
-        texts = {_comparable(text, asked.arguments, bodies) for text in (ours, theirs)}
+        own_output = captured.readouterr().out.decode()
+        mqadmin_output = asked.printed.stdout
+        codes = {ExitCode.CLEAN} if mqadmin_output else {ExitCode.NOT_FOUND, *_SILENT.get(asked.arguments[0], ())}
+        texts = {_comparable(text, asked.arguments, bodies) for text in (own_output, mqadmin_output)}
         if len(texts) > 1 or code not in codes:
-            found.append((asked, code, ours))
+            found.append((asked, code, own_output))
     return found
 
 

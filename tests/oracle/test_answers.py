@@ -1,4 +1,4 @@
-"""mqadmin's output about topics, groups, traces and messages: a live broker's and ours are equal."""
+"""The output of mqadmin about topics, groups, traces and messages equals ours."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
-from tests.oracle.stage import Asked, Line, Stage, differing_answers, on_releases
+from tests.oracle.stage import AnsweredLine, Line, Stage, find_different_answers, on_releases
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.waiting import wait_until
 
@@ -68,10 +68,10 @@ def _play(stage: Stage) -> None:
 def test_tables_of_a_store_are_printed_as_by_a_live_broker(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Columns, order and fields of the release; the output is empty where that of mqadmin is."""
+    """Columns, order and fields are those of the release; the output is empty if that of mqadmin is."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play(stage)
-    differing = differing_answers(stage, capfdbinary)
+    differing = find_different_answers(stage, capfdbinary)
 
     assert len(stage.asked) == len(_lines(stage))
     assert differing == []
@@ -110,7 +110,7 @@ def _play_compacted(stage: Stage, *, is_killed: bool) -> None:
 @on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1", in_every_run="5.5.0")
 @pytest.mark.parametrize("is_killed", [False, True], ids=["clean stop", "killed"])
 def test_compacted_messages_are_those_that_the_broker_serves(version: str, tmp_path: Path, *, is_killed: bool) -> None:
-    """Each has its unit, and is the record of the log; a broker that starts again serves as many."""
+    """Each message has a unit, and equals the record of the log; a restarted broker serves the same number."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play_compacted(stage, is_killed=is_killed)
         verdict = verify(VerifyRequest(str(stage.store_directory)), SerialWorkers())
@@ -132,7 +132,7 @@ _RECALLED = ("Recall", "1700000000002", "region", "group", "Orders", "{id}", "tr
 _ARABIC_DIGITS = "\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT SEVEN}" + "\N{ARABIC-INDIC DIGIT ZERO}" * 11
 _TRACED = ("traced-producers", "G1 ", "G2 ", "success", "failed")
 _KINDS = {"Pub": "Pub", "Sub": "SubAfter"}
-# Groups of one bucket of mqadmin's map, of one hash, and ones that fill it.
+# Groups in the same bucket of mqadmin's map, groups with the same hash, and groups that fill the map.
 _GROUPS = ("AaAa", "BBBB", "AaBB", "a", "q", "group-with-a-name-longer-than-its-column", *map(str, range(13)))
 
 
@@ -190,7 +190,7 @@ def _play_traced(stage: Stage) -> None:
                     ClientMessage(TRACE_TOPIC, body.encode(), None, f"{name} alias-{name}"), label=f"{name}-{number}"
                 )
 
-        def has_all_traces() -> bool:  # clients report them on their own time
+        def has_all_traces() -> bool:  # clients report traces asynchronously
             printed = "".join(broker.mqadmin("queryMsgTraceById", "-i", name).stdout for name in ids)
             return all(word in printed for word in _TRACED)
 
@@ -204,7 +204,7 @@ def _play_traced(stage: Stage) -> None:
         stage.ask(broker, lines)
 
 
-def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
+def _kinds_printed(asked: Iterable[AnsweredLine]) -> Counter[tuple[str, str]]:
     plain = [one for one in asked if len(one.arguments) == 3]
     words = ((one.arguments[2], line.partition(" ")[0]) for one in plain for line in one.printed.stdout.splitlines())
     return Counter((name, _KINDS[word]) for name, word in words if word in _KINDS)
@@ -214,20 +214,20 @@ def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
 def test_traces_are_printed_as_by_mqadmin(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Columns, order of groups, and nothing where its decoder fails; real clients' traces are among them."""
+    """Columns and order of groups are equal, and the output is empty if the decoder fails; some traces are real."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play_traced(stage)
     lake = tmp_path / "lake"
     ingest_store(stage.snapshot, lake, "b0", release=version)
 
-    assert differing_answers(stage, capfdbinary) == []
-    assert differing_answers(stage, capfdbinary, lake=lake) == []
+    assert find_different_answers(stage, capfdbinary) == []
+    assert find_different_answers(stage, capfdbinary, lake=lake) == []
     counted = _kinds_printed(stage.asked)
     rows = Counter((row["message_id"], row["kind"]) for row in rows_of(lake, "traces"))
     assert {key: rows[key] for key in counted} == counted
 
 
-# `AaAa`, `BBBB`, `AaBB` have one hash in Java, and so have the topics, and a topic with a key after it.
+# `AaAa`, `BBBB`, `AaBB` have the same hash in Java, and so have the topics, and each topic followed by a key.
 _TOPICS: Final = ("Orders", "OrdersAa", "OrdersBB")
 _KEYS: Final = ("AaAa", "BBBB", "AaBB", "k1", "k2", "键", "C#AaAa")
 _TAGS: Final = (None, "TagA", "TagB", "AaAa", "BBBB", "тег")
@@ -239,16 +239,16 @@ _MESSAGES: Final = 70
 
 
 @dataclass
-class Played:
-    """What was sent, and when."""
+class SentMessages:
+    """The sent messages, and the times of sending."""
 
     queues: dict[str, dict[int, int]] = field(default_factory=dict)  # topic: queue id: messages
     ids: list[tuple[str, str, str]] = field(default_factory=list)  # topic, unique key, offset id
     times: list[int] = field(default_factory=list)  # ms
 
 
-def play(stage: Stage, broker: RealBroker, random: Random) -> Played:
-    played = Played()
+def play(stage: Stage, broker: RealBroker, random: Random) -> SentMessages:
+    played = SentMessages()
     for topic in _TOPICS:
         broker.make_topic(topic, queues=2)
     topics = list(_TOPICS)
@@ -271,7 +271,7 @@ def play(stage: Stage, broker: RealBroker, random: Random) -> Played:
     return played
 
 
-def lines(stage: Stage, played: Played, random: Random, count: int) -> list[Line]:
+def lines(stage: Stage, played: SentMessages, random: Random, count: int) -> list[Line]:
     kinds = [_by_key, _by_unique_key, _by_id, _by_offset, _print_msg, _print_msg, _topic_status]
     kinds += [_print_by_queue, _print_by_queue]
     if stage.runs(since="4.3.2"):
@@ -281,7 +281,7 @@ def lines(stage: Stage, played: Played, random: Random, count: int) -> list[Line
     return [tuple(random.choice(kinds)(stage, played, random)) for _ in range(count)]
 
 
-def _by_key(stage: Stage, played: Played, random: Random) -> Iterator[str]:
+def _by_key(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     yield from ("queryMsgByKey", "-t", random.choice(_TOPICS), "-k", random.choice(_KEYS))
     if stage.runs(since="5.1.1") and random.random() < 0.4:
         begin, end = sorted(_times(played, random))
@@ -290,19 +290,19 @@ def _by_key(stage: Stage, played: Played, random: Random) -> Iterator[str]:
         yield from ("-m" if stage.runs(since="5.3.1") else "-c", str(random.choice((1, 3, 64))))
 
 
-def _by_unique_key(stage: Stage, played: Played, random: Random) -> Iterator[str]:
+def _by_unique_key(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, unique_key, _ = random.choice(played.ids)
     yield from ("queryMsgByUniqueKey", "-t", topic, "-i", unique_key)
     if stage.runs(since="4.9.0") and random.random() < 0.5:
         yield "-a"
 
 
-def _by_id(stage: Stage, played: Played, random: Random) -> Iterator[str]:
+def _by_id(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, _, offset_id = random.choice(played.ids)
     yield from ("queryMsgById", *(("-t", topic) if stage.runs(since="5.3.0") else ()), "-i", offset_id)
 
 
-def _by_offset(stage: Stage, played: Played, random: Random) -> Iterator[str]:
+def _by_offset(stage: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, queue_id = _queue(played, random)
     offset = random.randrange(played.queues[topic][queue_id])
     yield from ("queryMsgByOffset", "-t", topic, "-b", "b0", "-i", str(queue_id), "-o", str(offset))
@@ -310,7 +310,7 @@ def _by_offset(stage: Stage, played: Played, random: Random) -> Iterator[str]:
         yield from ("-f", random.choice(_CHARSETS))
 
 
-def _print_msg(_: Stage, played: Played, random: Random) -> Iterator[str]:
+def _print_msg(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     yield from ("printMsg", "-t", random.choice(_TOPICS), "-d", random.choice(("true", "false")))
     begin, end = sorted(_times(played, random))
     if random.random() < 0.7:
@@ -323,7 +323,7 @@ def _print_msg(_: Stage, played: Played, random: Random) -> Iterator[str]:
         yield from ("-c", random.choice(_CHARSETS))
 
 
-def _print_by_queue(_: Stage, played: Played, random: Random) -> Iterator[str]:
+def _print_by_queue(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, queue_id = _queue(played, random)
     yield from ("printMsgByQueue", "-t", topic, "-a", "b0", "-i", str(queue_id), "-f", "true")
     begin, end = sorted(_times(played, random))
@@ -340,7 +340,7 @@ def _print_by_queue(_: Stage, played: Played, random: Random) -> Iterator[str]:
             yield from option
 
 
-def _consume(_: Stage, played: Played, random: Random) -> Iterator[str]:
+def _consume(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, queue_id = _queue(played, random)
     yield from ("consumeMessage", "-t", topic)
     if random.random() < 0.6:
@@ -356,22 +356,22 @@ def _consume(_: Stage, played: Played, random: Random) -> Iterator[str]:
         yield from ("-e", _time(end, random))
 
 
-def _query_cq(_: Stage, played: Played, random: Random) -> Iterator[str]:
+def _query_cq(_: Stage, played: SentMessages, random: Random) -> Iterator[str]:
     topic, queue_id = _queue(played, random)
     first = random.randrange(played.queues[topic][queue_id])
     yield from ("queryCq", "-t", topic, "-q", str(queue_id), "-i", str(first), "-c", str(random.choice((1, 5, 30))))
 
 
-def _topic_status(stage: Stage, _: Played, random: Random) -> Iterator[str]:
+def _topic_status(stage: Stage, _: SentMessages, random: Random) -> Iterator[str]:
     yield from ("topicStatus", "-t", random.choice((*_TOPICS, _STATIC) if stage.runs(since="5.0.0") else _TOPICS))
 
 
-def _queue(played: Played, random: Random) -> tuple[str, int]:
+def _queue(played: SentMessages, random: Random) -> tuple[str, int]:
     topic = random.choice(sorted(played.queues))
     return topic, random.choice(sorted(played.queues[topic]))
 
 
-def _times(played: Played, random: Random) -> tuple[int, int]:
+def _times(played: SentMessages, random: Random) -> tuple[int, int]:
     near = (-1, 0, 1, 7, 60)
     chosen = [random.choice(played.times) + random.choice(near) for _ in range(2)]
     far = random.choice((-100_000, 0, 0, 0, 0, 0, 0, 100_000))
@@ -402,4 +402,4 @@ def test_random_queries_are_answered_as_by_a_live_broker(
         stage.ask(broker, lines(stage, played, random, count))
 
     assert len(stage.asked) == count
-    assert differing_answers(stage, capfdbinary, bodies=tmp_path / "bodies") == []
+    assert find_different_answers(stage, capfdbinary, bodies=tmp_path / "bodies") == []

@@ -27,8 +27,8 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
-from tests.oracle.judge import records
-from tests.oracle.process import DriverProcess, running
+from tests.oracle.judge import read_log
+from tests.oracle.process import DriverProcess, run_driver
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.oracle.sessions import (
     ClientMessage,
@@ -62,8 +62,8 @@ from tests.support.stores import flip, read_store_files
 
 RELEASES = ("4.9.8", "5.3.3", "5.5.0")
 _GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_slots=100, index_entries=60)
-_KEEP = {"fileReservedTime": "1000000"}  # hours: some stores are older than a broker keeps its files
-_DONOR = "b514-base"  # of foreign files
+_KEEP = {"fileReservedTime": "1000000"}  # hours: some stores are older than a broker's retention
+_DONOR = "b514-base"  # source of foreign files
 _SAMPLE = {
     "4.9.8": ("page of zeros in the third-to-last segment", "empty last segment", f"queue file cut + {STALE}"),
     "5.3.3": (
@@ -78,13 +78,13 @@ _SAMPLE = {
 
 
 def _bytes_at(store: Path, offset: int, size: int) -> bytes:
-    """Read bytes of the log; fewer, or none, if the file ends before or is missing."""
+    """Read bytes of the log; fewer or none if the file is too short or missing."""
     path = store / "commitlog" / f"{offset // SEGMENT * SEGMENT:020d}"
     return path.read_bytes()[offset % SEGMENT :][:size] if path.exists() else b""
 
 
-def _whole(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
-    """Return the offsets of the healthy store's messages that this one has whole, as a broker sees it."""
+def _list_intact_messages(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
+    """Return the offsets of the healthy store's messages that are intact in this store."""
     found = set()
     for record in healthy:
         with suppress(FormatError):
@@ -104,15 +104,15 @@ def _files_of(store: Path) -> frozenset[str]:
     )
 
 
-class _Served(NamedTuple):
-    """A started store: where its log ends, and its messages by queue and number."""
+class _ServedStore(NamedTuple):
+    """A started store: the end of its log, and its messages by queue and queue offset."""
 
     log_end: int
     messages: frozenset[tuple[str, int, int, int]]  # topic, queue id, queue offset, physical offset
 
 
-def _started(driver: DriverProcess, store: Path, geometry: Geometry = SMALL_GEOMETRY) -> _Served | None:
-    """Start the broker on a store and return what it serves; None if the broker refuses the store."""
+def _start_broker(driver: DriverProcess, store: Path, geometry: Geometry = SMALL_GEOMETRY) -> _ServedStore | None:
+    """Start the broker on a store, and return the messages that it serves; None if the broker refuses the store."""
     try:
         with open_store(driver, store, geometry, _KEEP) as opened:
             queues = [
@@ -120,17 +120,17 @@ def _started(driver: DriverProcess, store: Path, geometry: Geometry = SMALL_GEOM
                 for topic in (store / "consumequeue").glob("[A-Z]*") for queue in topic.iterdir() if queue.is_dir()
             ]  # fmt: skip
             found = {(*queue, *message) for queue in queues for message in opened.read_queue(*queue)}
-            return _Served(opened.log_end(), frozenset(found))
+            return _ServedStore(opened.log_end(), frozenset(found))
     except StoreRefusedError:
         return None
 
 
-def _lost(served: _Served | None, whole: set[int]) -> int:
+def _list_lost(served: _ServedStore | None, whole: set[int]) -> int:
     return 0 if served is None else sum(offset >= served.log_end for offset in whole)
 
 
 class _Broker:
-    """A release at work, and the healthy store that it wrote; tells of each start whether it went as was said."""
+    """A release, and the healthy store that it wrote; compares each start with the prediction."""
 
     def __init__(self, driver: DriverProcess, root: Path) -> None:
         self.driver, self.root = driver, root
@@ -144,7 +144,7 @@ class _Broker:
                 )
                 for number in range(MESSAGES)
             )  # fmt: skip
-        self.log = records(root)
+        self.log = read_log(root)
 
     def planted(self, case: str, store: Path) -> Path:
         return plant_start_faults(case, self.root, store, golden(_DONOR))
@@ -152,18 +152,18 @@ class _Broker:
     def said(self, store: Path) -> Verdict:
         return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
-    def surprises(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
-        """Yield the starts that went otherwise than was said."""
+    def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
+        """Yield the starts that contradict the prediction."""
         for number, case in enumerate(cases):
             store = self.planted(case, folder / str(number))
-            whole, said, before = _whole(store, self.log), self.said(store), _files_of(store)
-            served = _started(self.driver, store, _GEOMETRY)
+            whole, said, before = _list_intact_messages(store, self.log), self.said(store), _files_of(store)
+            served = _start_broker(self.driver, store, _GEOMETRY)
             left = _files_of(store)
-            lost = _lost(served, whole)
+            lost = _list_lost(served, whole)
             self.starts.append(Start(case, self.driver.release, served is not None, lost, len(before - left)))
             start = said.start
             assert start is not None
-            # What is dispatched again after a kill may make a queue file again.
+            # The dispatch after a kill may recreate a queue file.
             files = {one for one in start.deletes_files if not one.startswith("consumeq") or one not in left}
             end = None if served is None else served.log_end
             seen = (end is not None, lost, {*before - left})
@@ -173,7 +173,7 @@ class _Broker:
                 yield f"{self.driver.release}: {case}: verify is green, and the start was not"
 
     def record(self) -> None:
-        """Replace the recorded starts of the same kind and release by these."""
+        """Replace the recorded starts of the same kind and release."""
         replaced = {(one.release, one.is_drawn) for one in self.starts}
         kept = [one for one in recorded_starts() if (one.release, one.is_drawn) not in replaced]
         lines = [json.dumps(one._asdict()) for one in sorted({*kept, *self.starts})]
@@ -182,18 +182,18 @@ class _Broker:
 
 @pytest.fixture(scope="module", params=RELEASES)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Broker]:
-    with running(request.param) as driver:
+    with run_driver(request.param) as driver:
         yield _Broker(driver, tmp_path_factory.mktemp("start") / "store")
 
 
 @pytest.mark.oracle
 def test_a_broker_start_has_the_effects_that_verify_predicted(broker: _Broker, tmp_path: Path) -> None:
-    """Some kinds of damage; `make test-campaign` has all kinds, and combinations."""
-    assert [] == list(broker.surprises(_SAMPLE[broker.driver.release], tmp_path))
+    """Some kinds of damage; `make test-campaign` covers all kinds, and combinations."""
+    assert [] == list(broker.find_wrong_predictions(_SAMPLE[broker.driver.release], tmp_path))
 
 
 def _every_case() -> list[str]:
-    """Return each damage alone, in a store that was closed, and in one that was killed; and mixtures."""
+    """Return each kind of damage, in closed and killed stores, and combinations."""
     random = Random(int(os.environ.get("BROKER_STARTS_SEED", "20261123")))
     mixed = [
         " + ".join((*random.sample([*LOG_DAMAGE][:20], random.randrange(1, 3)), random.choice([*OTHER_DAMAGE]),
@@ -204,8 +204,8 @@ def _every_case() -> list[str]:
     return [NO_DAMAGE, KILLED, STALE, *alone, *(f"{one} + {STALE}" for one in alone), *mixed]
 
 
-def _drawn_cases() -> list[str]:
-    """Return one to four random faults of each part of a store, in stores that were closed or killed."""
+def _random_cases() -> list[str]:
+    """Return one to four random faults of each part of a store, in closed and killed stores."""
     return [
         " + ".join((*(f"{kind}:{own}" for kind, own in draw_case(seed).faults),
                     *Random(seed).choice(((), (KILLED,), (STALE,)))))
@@ -214,13 +214,13 @@ def _drawn_cases() -> list[str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("cases", [_every_case, _drawn_cases])
+@pytest.mark.parametrize("cases", [_every_case, _random_cases])
 def test_every_broker_start_has_the_effects_that_verify_predicted(
     broker: _Broker, tmp_path: Path, cases: Callable[[], list[str]]
 ) -> None:
     broker.starts.clear()
 
-    assert [] == list(broker.surprises(cases(), tmp_path))
+    assert [] == list(broker.find_wrong_predictions(cases(), tmp_path))
     broker.record()
 
 
@@ -239,21 +239,21 @@ _HISTORIES = (
     [pytest.param(one, marks=pytest.mark.campaign if at else pytest.mark.oracle) for at, one in enumerate(_HISTORIES)],
 )
 def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
-    """Without bridges the store stays refused, or is as it was; with them every whole message is kept."""
+    """Without bridges, a refused store stays refused; with bridges, every intact message is kept."""
     wanted = _GEOMETRY.wanted_with_conf(broker.driver.release)
     for bridges in (False, True):
         folder = tmp_path / str(bridges)
         store = broker.planted(name, folder / "store")
-        whole, before = _whole(store, broker.log), broker.said(store).start
+        whole, before = _list_intact_messages(store, broker.log), broker.said(store).start
         request = RepairRequest(
             str(store), folder / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
         summary = repair(request, SerialWorkers())
-        served = _started(broker.driver, store, _GEOMETRY)
+        served = _start_broker(broker.driver, store, _GEOMETRY)
         assert before is not None
-        assert _lost(served, whole) <= (0 if bridges else before.deletes_messages or 0)
+        assert _list_lost(served, whole) <= (0 if bridges else before.deletes_messages or 0)
         if bridges:
-            # A queue file that stays undecided may keep the broker from starting, which loses nothing.
+            # An undecided queue file may prevent a start, which loses nothing.
             assert served is not None or any(name.startswith("consumequeue/") for name in summary.undecided)
             assert summary.withheld is None
 
@@ -261,25 +261,25 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
 # --- repaired stores are served ---
 
 
-_RELEASE = "5.3.3"  # that wrote the store
+_RELEASE = "5.3.3"  # the release that wrote the store
 _FEW = frozenset({"middle segment missing", "last segment cut short", "record: body", "all folders missing", "slot"})
 
 
 @cache
-def _served_when_healthy(driver: DriverProcess, store: str) -> _Served:
+def _served_when_healthy(driver: DriverProcess, store: str) -> _ServedStore:
     with TemporaryDirectory() as folder:
-        served = _started(driver, Path(shutil.copytree(golden(store), Path(folder, "store"))))
+        served = _start_broker(driver, Path(shutil.copytree(golden(store), Path(folder, "store"))))
     assert served is not None
     return served
 
 
-def _surprises(
+def _find_wrong_predictions(
     driver: DriverProcess, name: str, store: Path, *, with_lake: bool, kinds: Collection[str] = ()
 ) -> Iterator[str]:
     """
-    Repair a copy of a golden store, and yield each difference between a start and what `verify` said after the repair.
+    Repair a copy of a golden store, and yield each difference between a start and the prediction after the repair.
 
-    Where no *kinds* of faults were drawn, every message is served whose bytes are there, even if damage remains.
+    Without *kinds* of random faults, every message whose bytes exist is served, even if damage remains.
     """
     wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
     lake = lake_of(name) if with_lake else None
@@ -288,19 +288,19 @@ def _surprises(
             RepairRequest(str(store), store.parent / "repair", lake, given_settings=wanted, apply=True), SerialWorkers()
         )
     said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
-    log = records(golden(name))
-    whole = _whole(store, log)
+    log = read_log(golden(name))
+    whole = _list_intact_messages(store, log)
     places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)
     equal = {offset for offset, there, one in places if there == encode_record(one)}
     healthy = _served_when_healthy(driver, name).messages
-    seen = _started(driver, store)
+    seen = _start_broker(driver, store)
     assert said.start is not None
     if said.start.starts not in {None, seen is not None}:
         yield f"said {said.start}, started: {seen is not None}"
     if seen is None or said.start.deletes_messages is None:
         return
-    lost = _lost(seen, whole)
-    others = "foreign-segment" in kinds  # whose intact messages are also counted
+    lost = _list_lost(seen, whole)
+    others = "foreign-segment" in kinds  # the intact messages of these are also counted
     if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
         yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
     if not kinds or not said.severity.is_alarm:
@@ -315,11 +315,11 @@ def _surprises(
 def test_a_broker_serves_a_repaired_store(tmp_path: Path, names: frozenset[str] | None) -> None:
     """With a lake, all messages; without one, all except those whose bytes are lost."""
     cases = [fault for fault in faults(golden(STORE)) if names is None or fault.name in names]
-    with running(_RELEASE) as driver:
+    with run_driver(_RELEASE) as driver:
         for number, (fault, with_lake) in enumerate(product(cases, (True, False))):
             store = Path(shutil.copytree(golden(STORE), tmp_path / str(number) / "store"))
             fault.plant(store)
-            found = list(_surprises(driver, STORE, store, with_lake=with_lake))
+            found = list(_find_wrong_predictions(driver, STORE, store, with_lake=with_lake))
             assert [] == found, (fault.part, fault.name, with_lake)
             shutil.rmtree(store.parent)
 
@@ -345,12 +345,12 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
     writer: str, count: int, tmp_path: Path
 ) -> None:
     surprises = []
-    with running(writer) as driver:
+    with run_driver(writer) as driver:
         for seed in range(_FIRST[writer], _FIRST[writer] + count):
             draw = draw_case(seed)._replace(store=Random(seed).choice(STORES[writer]))
             store = plant_faults(draw, tmp_path / f"{seed}").root
             kinds = [kind for kind, _ in draw.faults]
-            found = _surprises(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
+            found = _find_wrong_predictions(driver, draw.store, store, with_lake="lake" in draw.options, kinds=kinds)
             surprises += [f"{draw}: {text}" for text in found]
     assert surprises == []
 
@@ -358,8 +358,8 @@ def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
 _TOPIC, _MORE = "T1", 3
 
 
-def _plant(store: Path) -> None:
-    """Damage files of each part that a broker starts with, and writes on."""
+def _damage_all_parts(store: Path) -> None:
+    """Damage files of each part that a broker reads at its start and appends to."""
     sorted((store / "commitlog").iterdir())[1].unlink()
     queue, index = store / f"consumequeue/{_TOPIC}/0", sorted((store / "index").iterdir())
     (queue / f"{QUEUE_FILE:020d}").unlink()
@@ -370,45 +370,45 @@ def _plant(store: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden: StoreOf, tmp_path: Path) -> None:
-    scene = make_repair_scenario(golden(STORE), _plant, tmp_path)
-    healthy = {record.physical_offset for record in records(golden(STORE)) if record.topic == _TOPIC}
+    scene = make_repair_scenario(golden(STORE), _damage_all_parts, tmp_path)
+    healthy = {record.physical_offset for record in read_log(golden(STORE)) if record.topic == _TOPIC}
     known: list[dict[str, bytes]] = []
-    with running(_RELEASE) as driver:
+    with run_driver(_RELEASE) as driver:
         for number in scene.steps:
             scene.kill_before_step(number)
-            if read_store_files(scene.store) not in known:  # stores with the same bytes are started alike
+            if read_store_files(scene.store) not in known:  # stores with equal bytes have equal starts
                 known.append(read_store_files(scene.store))
-                expected = healthy | _written(driver, scene, number)
+                expected = healthy | _write_messages(driver, scene, number)
                 with suppress(NotRepairableError):  # the broker wrote into a new file
                     undo(str(scene.store), scene.request.out)
                 repair(scene.request, SerialWorkers())
-                served = _started(driver, scene.store)
+                served = _start_broker(driver, scene.store)
                 assert served is not None
                 assert sorted(expected) == sorted(one[3] for one in served.messages if one[0] == _TOPIC), number
     assert len(known) > 3  # each part
 
 
-def _written(driver: DriverProcess, scene: RepairScenario, number: int) -> set[int]:
-    """Let the broker start and take messages; return their offsets."""
+def _write_messages(driver: DriverProcess, scene: RepairScenario, number: int) -> set[int]:
+    """Start the broker, and send messages; return their offsets."""
     with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
         opened.put_all(messages)
-    return {record.physical_offset for record in records(scene.store) if record.body == b"more"}
+    return {record.physical_offset for record in read_log(scene.store) if record.body == b"more"}
 
 
 _BRIDGED_TOPIC = "T"
 _BRIDGED_MESSAGES = 60
 
 
-def _plant_zeros(store: Path, lost: MessageRecord) -> None:
-    """Zero a record, and let the next start walk the log from its beginning."""
+def _zero_record(store: Path, lost: MessageRecord) -> None:
+    """Zero a record, and let the next start read the log from its beginning."""
     base = lost.physical_offset // _GEOMETRY.commit_log_file_size * _GEOMETRY.commit_log_file_size
     overwrite(store / "commitlog" / f"{base:020d}", lost.physical_offset - base + 4, bytes(100))
     (store / "abort").touch()
     (store / "checkpoint").unlink()
 
 
-def _received(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
+def _receive(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
     """Return the offsets that each kind of consumer receives."""
     with open_broker(driver, store, _GEOMETRY, _KEEP, home=store.parent / "home") as broker:
         received = {f"pull {at_once}": broker.pull(_BRIDGED_TOPIC, at_once=at_once) for at_once in (1, 32)}
@@ -424,7 +424,7 @@ def _received(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("writer", RELEASES)
 def test_consumers_receive_nothing_for_a_bridge(writer: str, tmp_path: Path) -> None:
-    with running(writer) as driver:
+    with run_driver(writer) as driver:
         (tmp_path / "home").mkdir()
         healthy = tmp_path / "healthy"
         with open_broker(driver, healthy, _GEOMETRY, _KEEP, home=tmp_path / "home") as broker:
@@ -432,16 +432,16 @@ def test_consumers_receive_nothing_for_a_bridge(writer: str, tmp_path: Path) -> 
             broker.send_each(
                 ClientMessage(_BRIDGED_TOPIC, b"%05d" % number * 80) for number in range(_BRIDGED_MESSAGES)
             )
-        log = [record for record in records(healthy) if record.topic == _BRIDGED_TOPIC]
+        log = [record for record in read_log(healthy) if record.topic == _BRIDGED_TOPIC]
         lost = next(one for one in log if one.physical_offset > _GEOMETRY.commit_log_file_size * 3 // 2)
         store = Path(shutil.copytree(healthy, tmp_path / "store"))
-        _plant_zeros(store, lost)
+        _zero_record(store, lost)
         wanted = _GEOMETRY.wanted_with_conf(writer)
         repair(
             RepairRequest(str(store), tmp_path / "repair", given_settings=wanted, apply=True, bridge=True),
             SerialWorkers(),
         )
-        received = _received(driver, store)
+        received = _receive(driver, store)
 
     whole = [one.physical_offset for one in log if one is not lost]
     assert dict.fromkeys(received, whole) == received

@@ -16,18 +16,18 @@ from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
-    by_scalar,
-    differences,
+    build_with_scalar_modules,
+    find_differences,
+    find_unexplained,
+    find_unfaithful_pieces,
     list_index_files,
-    on_disk,
-    records,
-    unexplained,
-    unfaithful,
-    units_into_log,
+    list_units_into_log,
+    read_derived_files,
+    read_log,
 )
 from tests.oracle.releases import SMALL_GEOMETRY
-from tests.oracle.sessions import DirectMessage, real_store, some_messages
-from tests.oracle.stage import kill, removed_empty_files
+from tests.oracle.sessions import DirectMessage, endless_messages, real_store
+from tests.oracle.stage import kill_store, remove_empty_files
 from tests.support.lakes import read_index_entries
 
 _LIVES = 3
@@ -39,22 +39,24 @@ def test_files_of_brokers_killed_at_any_moment_are_explained(
     tmp_path: Path, verdict: Verdict, release: str, times: str
 ) -> None:
     """
-    The log has no damage; queues lack at most the newest units; index files follow one from another.
+    The log has no damage, queues lack at most the newest units, and index files are consistent.
 
-    Killed in the middle of hundreds of appends, three times in a row on one store. Where many messages have one store
-    time, unfinished index files survive recovery: their end is not after that of the last full one.
+    The broker is killed three times on one store, during hundreds of appends. If many messages have the same store
+    time, unfinished index files survive recovery, because their end is not later than that of the last full file.
     """
     random = Random(release)
     store = tmp_path / "store"
     writer = Writer(((0, release),))
     for life in range(_LIVES):
-        messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
-        kill(release, store, islice(messages, 400), random.randrange(20, 300))
-        log = records(store)
+        messages = endless_messages(f"life{life}") if times == "running" else _at_standing_times(life)
+        kill_store(release, store, islice(messages, 400), random.randrange(20, 300))
+        log = read_log(store)
 
-        assert unfaithful(store) == []
-        assert units_into_log(on_disk(store).queues) <= units_into_log(by_scalar(log, writer).queues)
-        assert unexplained(store, release, is_killed=True) == []
+        assert find_unfaithful_pieces(store) == []
+        assert list_units_into_log(read_derived_files(store).queues) <= list_units_into_log(
+            build_with_scalar_modules(log, writer).queues
+        )
+        assert find_unexplained(store, release, is_killed=True) == []
     if times == "running":
         verdict(release, "killed at random moments", f"all files of {_LIVES} kills explained")
 
@@ -64,41 +66,41 @@ def test_a_broker_killed_before_the_first_entry_of_a_file_repeats_the_index(tmp_
     store = tmp_path / "store"
     for life in range(2):
         with real_store(release, store) as opened:
-            opened.put_all(islice(some_messages(f"life{life}"), 120))
-        if life == 0:  # as if the broker had been killed when it came to the newest file
+            opened.put_all(islice(endless_messages(f"life{life}"), 120))
+        if life == 0:  # as if the broker had been killed when it created the newest file
             newest = list_index_files(store)[-1]
             newest.write_bytes(bytes(newest.stat().st_size))
             (store / "abort").touch()
     offsets = [offset for _, _, _, offset, *_ in read_index_entries(store)]
 
     assert offsets != sorted(offsets)
-    assert unexplained(store, release) == []
+    assert find_unexplained(store, release) == []
 
 
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:
-    for number, message in enumerate(some_messages(f"life{life}")):
+    for number, message in enumerate(endless_messages(f"life{life}")):
         yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
 
 
 def test_a_broker_does_not_dispatch_the_rest_of_a_file_after_an_invalid_delay(tmp_path: Path, release: str) -> None:
     """
-    No client gets such a record into a log; the store's own door takes it. How many depends on how far it had written.
+    No client can send such a record; the store's internal interface accepts it. The number of skipped messages varies.
 
-    We make the units of the messages after it: they are whole, and consumers of a broker never see them.
+    We rebuild the units of the messages after it, which are intact, although a broker's consumers never receive them.
     """
     store = tmp_path / "store"
     poison = DirectMessage(SCHEDULE_TOPIC, 0, b"poison", "DELAY\1soon\2KEYS\1poison\2")
     with real_store(release, store) as opened:
         stored = list(opened.put_each(poison if number == 5 else _message(number) for number in range(30)))
-    log = records(store)
-    made = by_scalar(log, Writer(((0, release),))).queues
+    log = read_log(store)
+    made = build_with_scalar_modules(log, Writer(((0, release),))).queues
     end_of_file = SMALL_GEOMETRY.commit_log_file_size
     behind = {one.physical_offset for one in stored[6:] if one.physical_offset < end_of_file}
 
     assert [record.physical_offset for record in log] == [one.physical_offset for one in stored]
     assert len(behind) > 1
-    assert _offsets(made) - _offsets(on_disk(store).queues) <= behind
-    assert _offsets(on_disk(store).queues) <= _offsets(made) - {stored[5].physical_offset}
+    assert _offsets(made) - _offsets(read_derived_files(store).queues) <= behind
+    assert _offsets(read_derived_files(store).queues) <= _offsets(made) - {stored[5].physical_offset}
 
 
 def _message(number: int) -> DirectMessage:
@@ -106,14 +108,14 @@ def _message(number: int) -> DirectMessage:
 
 
 def _offsets(queues: dict[str, bytes]) -> set[int]:
-    return {int.from_bytes(unit[:8]) for _, _, unit in units_into_log(queues)}
+    return {int.from_bytes(unit[:8]) for _, _, unit in list_units_into_log(queues)}
 
 
 def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: str) -> None:
-    """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
+    """After a clean stop and the loss of four files, including the newest, all files finally match the log."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        opened.put_all(islice(some_messages("first"), 120))
+        opened.put_all(islice(endless_messages("first"), 120))
     whole = [path.read_bytes() for path in list_index_files(store)]
     for number in (1, 2, 5, -1):
         list_index_files(store)[number].unlink()
@@ -122,34 +124,37 @@ def test_a_broker_continues_normally_on_rebuilt_files(tmp_path: Path, release: s
     assert made.exit_code == 0
     assert [path.read_bytes() for path in list_index_files(store)] == whole
     with real_store(release, store) as opened:
-        assert opened.not_found(records(store)) == []
-        opened.put_all(islice(some_messages("second"), 60))
-    assert differences(on_disk(store), by_scalar(records(store), Writer(((0, release),)))) == []
+        assert opened.list_not_found(read_log(store)) == []
+        opened.put_all(islice(endless_messages("second"), 60))
+    assert (
+        find_differences(read_derived_files(store), build_with_scalar_modules(read_log(store), Writer(((0, release),))))
+        == []
+    )
 
 
 def test_an_index_rebuilt_after_a_kill_is_kept_by_the_starting_broker(tmp_path: Path, release: str) -> None:
-    """The file `abort` exists: if the checkpoint is not advanced, the broker deletes the newest files again."""
+    """The file `abort` exists: unless the checkpoint is advanced, the broker deletes the newest files again."""
     store = tmp_path / "store"
-    kill(release, store, islice(some_messages("killed"), 400), 150)
+    kill_store(release, store, islice(endless_messages("killed"), 400), 150)
     for path in list_index_files(store)[2:]:
         path.unlink()
-    removed_empty_files(store)
+    remove_empty_files(store)
     _rebuild_and_install(store, tmp_path / "out", release, advance_checkpoint=True)
     installed = {path.name for path in list_index_files(store)}
-    log = records(store)
+    log = read_log(store)
     with real_store(release, store) as opened:
         assert installed <= {path.name for path in list_index_files(store)}
-        assert opened.not_found(log) == []
-        opened.put_all(islice(some_messages("later"), 30))
+        assert opened.list_not_found(log) == []
+        opened.put_all(islice(endless_messages("later"), 30))
         opened.drain()
-        assert opened.not_found(records(store)) == []
+        assert opened.list_not_found(read_log(store)) == []
 
 
 def test_brokers_load_a_supplement_and_find_its_keys(tmp_path: Path, release: str) -> None:
-    """The log begins in the middle of a lost file: its remaining entries are written to a file of their own."""
+    """The log begins in the middle of a lost file, whose remaining entries are written to a supplement."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        opened.put_all(islice(some_messages("first"), 150))
+        opened.put_all(islice(endless_messages("first"), 150))
     oldest = min((store / "commitlog").iterdir())
     oldest.unlink()
     for path in list_index_files(store)[:-2]:
@@ -158,7 +163,7 @@ def test_brokers_load_a_supplement_and_find_its_keys(tmp_path: Path, release: st
 
     assert made.files[0].kind == "supplement"
     with real_store(release, store) as opened:
-        assert opened.not_found(records(store)) == []
+        assert opened.list_not_found(read_log(store)) == []
 
 
 def _rebuild_and_install(

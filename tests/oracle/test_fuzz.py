@@ -1,4 +1,4 @@
-"""Random messages, real store classes and ours: the files are always equal, as are malformed texts."""
+"""Random messages in real store classes and in our modules: equal files, and equal decoding of malformed texts."""
 
 import os
 import struct
@@ -21,19 +21,19 @@ from rmq_formats.properties import decode_java_text, java_hash
 from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
 from tests.oracle.judge import (
-    Derived,
+    DerivedFiles,
     Difference,
     Writer,
-    by_commands,
-    by_scalar,
-    differences,
-    on_disk,
-    records,
-    unfaithful,
+    build_with_commands,
+    build_with_scalar_modules,
+    find_differences,
+    find_unfaithful_pieces,
+    read_derived_files,
+    read_log,
 )
-from tests.oracle.process import DriverProcess, running
+from tests.oracle.process import DriverProcess, run_driver
 from tests.oracle.releases import Geometry, version_of
-from tests.oracle.sessions import ClientMessage, Crafted, DirectMessage, RealStore, open_store
+from tests.oracle.sessions import ClientMessage, CraftedMessage, DirectMessage, RealStore, open_store
 from tests.rmq_formats.builders import reading
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter, select
 
@@ -50,7 +50,7 @@ _HASH_SLOTS: Final = (1, 2, 3, 7, 100, 5000)
 _UNITS: Final = (1, 2, 3, 10, 1000)
 _LOOKUPS: Final = 40
 
-# Hash 0, the lowest hash, one hash for several words; separators, blanks, all planes of Unicode, half of a pair.
+# Hash 0, the lowest hash, equal hashes; separators, blanks, all planes of Unicode, a lone surrogate.
 _WORDS: Final = (
     *("Aa", "BB", "AaAa", "BBBB", "polygenelubricants", "\0", "a", "b#c", "#", "T#TagA", "TagA", "dup"),
     *("\t", "\u00a0", "\u3000", "é", "e\u0301", "ключ", "键", "\U0001f511", "\ud83d", "\udd11x", "x" * 300),
@@ -59,17 +59,17 @@ _TOPICS: Final = ("A", "B", "топик", "t" * 127, SCHEDULE_TOPIC, "%RETRY%g",
 _FRAGMENTS: Final = ("KEYS", "TAGS", "UNIQ_KEY", "DELAY", "\1", "\2", "\1", "\2", " ", "a", "bb", "3", "Aa", "BB", "é")
 
 
-Found: TypeAlias = tuple[int, list[str]]  # messages that were driven in, and where files differed
+Found: TypeAlias = tuple[int, list[str]]  # the number of messages, and the differences of files
 
 
 # --- the whole store -------------------------------------------------------------------------------------------------
 
 
 def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
-    """Put random messages and batches, restart now and then, and make queues and index files again from the log."""
+    """Put random messages and batches with some restarts, and rebuild queues and index files from the log."""
     random = Random(seed)
     geometry = _geometry(random, random.choice(_FILE_SIZES))
-    messages = _few_enough(geometry)
+    messages = _max_messages(geometry)
     cuts = sorted(random.sample(range(1, messages), min(random.choice((0, 0, 0, 1)), messages - 1)))
     draw = _MessageStream(random, driver.release, geometry)
     stored = 0
@@ -79,19 +79,19 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
                 stored += answer.size > 0
             if version_of(driver.release) >= (4, 1, 0):
                 opened.put_batch(DirectMessage(draw.topic(), properties=""), draw.batch())
-    log = records(store)
+    log = read_log(store)
     writer = Writer(((0, driver.release),), geometry)
-    disk = on_disk(store)
-    found = [f"log: {offset}" for offset in unfaithful(store)]
-    found += _told("scalar", differences(disk, by_scalar(log, writer)))
-    found += _told("commands", differences(disk, by_commands(store, writer)))
+    disk = read_derived_files(store)
+    found = [f"log: {offset}" for offset in find_unfaithful_pieces(store)]
+    found += _told("scalar", find_differences(disk, build_with_scalar_modules(log, writer)))
+    found += _told("commands", find_differences(disk, build_with_commands(store, writer)))
     if len(log) < stored:
         found.append(f"log: {len(log)} records of {stored} messages")
     return len(log), found
 
 
 class _MessageStream:
-    """Draws messages that hurt."""
+    """Draws messages with edge cases."""
 
     def __init__(self, random: Random, release: str, geometry: Geometry) -> None:
         self._random = random
@@ -125,7 +125,7 @@ class _MessageStream:
 
     def _properties(self, *, may_be_junk: bool) -> str:
         random = self._random
-        # On the schedule topic, a delay that is not a number makes brokers skip the rest of the file: see test_crashes.
+        # In the schedule topic, a delay that is not a number makes brokers skip the rest of the file: see test_crashes.
         if may_be_junk and random.random() < 0.05:
             return "".join(random.choice(_FRAGMENTS) for _ in range(random.randrange(30)))
         self._number += 1
@@ -147,7 +147,7 @@ class _MessageStream:
 
 
 class _Clock:
-    """Store times that mostly run and sometimes jump."""
+    """Store times that mostly advance and sometimes jump."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -175,14 +175,14 @@ def _keys(random: Random) -> str:
 
 def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
     """
-    Hand crafted messages to the index service and to the queues, then look keys up.
+    Dispatch crafted messages to the index service and to the queues, then look up keys.
 
-    Offsets stand, leap or go back, places repeat, and a time may be anything.
+    Queue offsets repeat, jump or go back, physical offsets repeat, and store times are arbitrary.
     """
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
     release = Release.from_version(driver.release)
-    crafted = list(_crafted(random, _few_enough(geometry)))
+    crafted = list(_crafted(random, _max_messages(geometry)))
     writer = Writer(((0, driver.release),), geometry)
     index = IndexWriter(writer.index_geometry, make_rules((0, release)))
     queues: dict[QueueName, ConsumeQueue] = {}
@@ -200,10 +200,10 @@ def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
     made = {
         f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
     }
-    return len(crafted), found + _told("scalar", differences(on_disk(store), Derived(made, files)))
+    return len(crafted), found + _told("scalar", find_differences(read_derived_files(store), DerivedFiles(made, files)))
 
 
-def _crafted(random: Random, count: int) -> Iterator[Crafted]:
+def _crafted(random: Random, count: int) -> Iterator[CraftedMessage]:
     clock = _Clock(random)
     offset = random.choice((0, 0, 1 << 40))
     next_offsets = {(topic, queue): random.choice((0, 0, 3, 25)) for topic in _TOPICS[:3] for queue in (0, 5)}
@@ -215,7 +215,7 @@ def _crafted(random: Random, count: int) -> Iterator[Crafted]:
             queue_offset = random.choice((0, queue_offset + 1, queue_offset + 40, max(queue_offset - 2, 0)))
         next_offsets[queue] = queue_offset + 1
         time_of_day = clock.tick()
-        yield Crafted(
+        yield CraftedMessage(
             queue[0],
             offset if random.random() < 0.93 else max(offset - random.choice((1, 50, 150, 10_000)), 0),
             time_of_day if random.random() < 0.99 else random.randrange(-_LONG, _LONG),
@@ -223,15 +223,15 @@ def _crafted(random: Random, count: int) -> Iterator[Crafted]:
             queue_offset=queue_offset,
             size=size,
             tags_code=random.randrange(-(1 << 31), 1 << 31),
-            keys=_whole(_keys(random)) if random.random() < 0.8 else "",
+            keys=_remove_surrogates(_keys(random)) if random.random() < 0.8 else "",
             unique_key=f"{number:032X}" if random.random() < 0.9 else None,
-            tags=_whole(random.choice(_WORDS)) if random.random() < 0.3 else None,
+            tags=_remove_surrogates(random.choice(_WORDS)) if random.random() < 0.3 else None,
             sys_flag=random.choice((0, 0, 0, 4, 8, 12)),
         )
         offset += random.choice((0, 1, size, size, size, size, size, 10**6))
 
 
-def _as_record(message: Crafted) -> MessageRecord:
+def _as_record(message: CraftedMessage) -> MessageRecord:
     properties = {"UNIQ_KEY": message.unique_key, "KEYS": message.keys, "TAGS": message.tags}
     return new_record(
         topic=message.topic.encode(),
@@ -244,7 +244,7 @@ def _as_record(message: Crafted) -> MessageRecord:
 
 
 def _fuzz_lookups(
-    random: Random, opened: RealStore, crafted: list[Crafted], made: list[bytes], writer: Writer
+    random: Random, opened: RealStore, crafted: list[CraftedMessage], made: list[bytes], writer: Writer
 ) -> list[str]:
     found = []
     files = [IndexReader(reading(data), writer.index_geometry) for data in reversed(made)]
@@ -272,8 +272,8 @@ def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
     )
 
 
-def _few_enough(geometry: Geometry) -> int:
-    """Bound the messages of a round: each file is kept open and mapped, and a process has only so many."""
+def _max_messages(geometry: Geometry) -> int:
+    """Limit the messages of a round, because each file stays open and mapped, and a process may have few mappings."""
     by_index = _FILES * (geometry.index_entries - 1) // _KEYS_A_MESSAGE
     by_log = _FILES * geometry.commit_log_file_size // _BYTES_A_MESSAGE
     return max(min(_MESSAGES_A_ROUND, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
@@ -283,8 +283,8 @@ def _told(by: str, found: list[Difference]) -> list[str]:
     return [f"{by}: {difference}" for difference in found]
 
 
-def _whole(text: str) -> str:
-    """Leave out halves of surrogate pairs, which bytes cannot carry."""
+def _remove_surrogates(text: str) -> str:
+    """Remove lone surrogates, which UTF-8 cannot encode."""
     return "".join(character for character in text if not "\ud800" <= character <= "\udfff")
 
 
@@ -294,13 +294,13 @@ _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))
 
 @pytest.mark.timeout(_SECONDS * 3 + 300)
 def test_files_are_equal_for_random_messages(verdict: Callable[[str, str, str], None], release: str) -> None:
-    """At least one round through each door, then until ORACLE_FUZZ_SECONDS are over; ORACLE_FUZZ_SEED is the first."""
+    """At least one round per interface, until ORACLE_FUZZ_SECONDS have passed; ORACLE_FUZZ_SEED is the first seed."""
     deadline = time.monotonic() + _SECONDS
     messages = 0
     rounds = ((seed, door) for seed in count(_SEED) for door in DOORS)
     for number, (seed, door) in enumerate(rounds, 1):
-        # A process keeps a round's files open to its end.
-        with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, running(release) as driver:
+        # A process keeps the files of a round open until its end.
+        with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, run_driver(release) as driver:
             some, found = DOORS[door](driver, Path(store) / "store", seed)
         assert found == [], f"seed {seed}, door {door}"
         messages += some
@@ -309,7 +309,7 @@ def test_files_are_equal_for_random_messages(verdict: Callable[[str, str, str], 
     verdict(release, "random messages", f"{messages} messages, all files equal")
 
 
-# One byte of each kind that UTF-8 distinguishes, and the edges between them.
+# Bytes of each class of UTF-8, and the limits of the classes.
 _KINDS = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
 
 

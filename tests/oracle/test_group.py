@@ -1,8 +1,8 @@
 """
-A DLedger group of three whose leader is killed: the files of each member, and that we read them as they do.
+A DLedger group of three whose leader is killed: the files of each member, and our reading of them.
 
-The old leader has entries that no other member received. The new one writes others in their place, and the rest of
-them stays in the old leader's file, after its last entry, where it would be a message like any other.
+The old leader has entries that no other member received. The new leader writes other entries at their offsets. The rest
+of the old entries remains in the old leader's file, after its last entry, where it looks like a normal message.
 """
 
 import shutil
@@ -21,13 +21,13 @@ from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
-    by_commands,
-    by_scalar,
-    on_disk,
-    records,
-    unexplained,
-    unfaithful,
-    units_into_log,
+    build_with_commands,
+    build_with_scalar_modules,
+    find_unexplained,
+    find_unfaithful_pieces,
+    list_units_into_log,
+    read_derived_files,
+    read_log,
 )
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import MATRIX, marks, version_of
@@ -41,7 +41,7 @@ MEMBERS: Final = ("n0", "n1", "n2")
 
 
 class Role(NamedTuple):
-    """What a member is in its group, and the numbers of the last entry that it has and that a majority has."""
+    """The role of a member, and the numbers of its last entry and of the last committed entry."""
 
     leads: bool
     term: int
@@ -50,7 +50,7 @@ class Role(NamedTuple):
 
 
 class Group:
-    """Members by name; `store_of` says where each has its store."""
+    """A group of three members."""
 
     def __init__(self, release: str, directory: Path) -> None:
         self._release = release
@@ -72,7 +72,7 @@ class Group:
             self._running[name] = driver, stack.enter_context(opened), stack
 
     def kill(self, *names: str) -> None:
-        """Kill members as a power cut would."""
+        """Kill members immediately, like a power failure."""
         for name in names:
             driver, _, stack = self._running.pop(name)
             driver.kill()
@@ -94,7 +94,7 @@ class Group:
         return leaders[0]
 
     def await_agreement(self) -> None:
-        """Wait until all running members have the same entries, and know that a majority has them."""
+        """Wait until all running members have committed the same entries."""
         wait_until(
             lambda: len({number for name in self._running for number in self.role(name)[2:]}) == 1,
             lambda: {name: self.role(name) for name in self._running},
@@ -109,105 +109,105 @@ class Group:
 
 _AGREED = 40
 _LOST = 2
-# What members that come back have forgotten by then, and what `verify` calls it: units of records that are in the log.
+# Units that rejoining members lose although their records are in the log, and the findings of `verify` about them.
 _FORGETFUL = {
     "5.2.0": ("the queues of a member that rejoins have units at other positions", {"missing_file", "blank_inside"}),
     "5.4.0": ("the last units of a killed member may be missing", {"missing_unit"}),
 }
 _SENT = "sent; no consumer group has an offset in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())
-# Elections take their time, and what a member has dispatched by then differs from run to run: not for every change.
+# Not in every run: elections are slow, and the dispatched part of a member's log varies.
 _GROUPS = [pytest.param(one, marks=marks(in_every_run=False)) for one in MATRIX if version_of(one) >= (4, 5, 2)]
 
 
 @pytest.mark.parametrize("writer", _GROUPS)
 def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verdict: Verdict, writer: str) -> None:
     """
-    Every member's log, queues and index are what we make of its log, and the logs of all are the same.
+    Every member's queues and index match its log, and the logs of all members are equal.
 
-    Looked at three times: the dead leader's store, which has what nobody agreed on; after it came back; at the end. A
-    leader of 5.3.3 or 5.5.0 that comes back gives what is taken back units and index entries first, and keeps them. A
-    leader of 5.4.0 may do the same, or give no units to what was written over it, any member of 5.4.0 none to the last
-    record that it had: units after then stand one place too low, also in a log whose next leader that is. A member of
-    5.2.0 that comes back has forgotten its queues: they begin again where they ended.
+    Checked three times: the killed leader's store with its uncommitted entries, after it rejoined, and at the end. A
+    rejoining leader of 5.3.3 or 5.5.0 dispatches the truncated entries first, and keeps their units and index entries.
+    A leader of 5.4.0 may do the same, or dispatch no units for the overwriting entries, and no member of 5.4.0 does so
+    for its last record: later units are one position too low. A rejoining member of 5.2.0 has lost its queues, which
+    start again at their former end.
     """
     with Group(writer, tmp_path) as group:
         group.start(*MEMBERS)
         old = group.leader()
-        others = [name for name in MEMBERS if name != old]
+        followers = [name for name in MEMBERS if name != old]
         agreed = [_put(group.member(old), f"agreed-{number}") for number in range(_AGREED)]
         group.await_agreement()
-        group.kill(*others)
+        group.kill(*followers)
         answers = [_put(group.member(old), f"lost-{number}") for number in range(_LOST)]
         group.kill(old)
-        dead = Path(shutil.copytree(group.store_of(old), tmp_path / "dead"))
+        killed = Path(shutil.copytree(group.store_of(old), tmp_path / "dead"))
 
-        group.start(*others)
+        group.start(*followers)
         group.leader()
-        written_over = [_put(group.member(group.leader()), f"over-{number}") for number in range(_LOST - 1)]
+        overwritten = [_put(group.member(group.leader()), f"over-{number}") for number in range(_LOST - 1)]
         group.start(old)
         group.await_agreement()
         _drain(group)
-        back = Path(shutil.copytree(group.store_of(old), tmp_path / "back"))
-        last = _put(group.member(group.leader()), "last")
+        rejoined = Path(shutil.copytree(group.store_of(old), tmp_path / "back"))
+        newest = _put(group.member(group.leader()), "last")
         group.await_agreement()
         _drain(group)
         group.kill(*MEMBERS)
     stores = [group.store_of(name) for name in MEMBERS]
 
-    lost = [record.physical_offset for record in records(dead)[_AGREED:]]
-    assert [record.physical_offset for record in records(dead)[:_AGREED]] == agreed
+    lost = [record.physical_offset for record in read_log(killed)[_AGREED:]]
+    assert [record.physical_offset for record in read_log(killed)[:_AGREED]] == agreed
     assert len(lost) == _LOST
-    assert all(answer in {offset, -1} for answer, offset in zip(answers, lost, strict=True))  # -1: nobody agreed
-    assert written_over == lost[:-1]
-    assert lost[-1] in _offsets_of_entries(back)
-    assert [record.physical_offset for record in records(back)] == [*agreed, *written_over]
-    assert last == lost[-1]
-    taken_back = records(dead)[_AGREED:]
-    for store in (back, *stores):
-        _judge(store, writer, taken_back, led=store in {back, group.store_of(old)})
-    assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
+    assert all(answer in {offset, -1} for answer, offset in zip(answers, lost, strict=True))  # -1: not committed
+    assert overwritten == lost[:-1]
+    assert lost[-1] in _offsets_of_entries(rejoined)
+    assert [record.physical_offset for record in read_log(rejoined)] == [*agreed, *overwritten]
+    assert newest == lost[-1]
+    truncated = read_log(killed)[_AGREED:]
+    for store in (rejoined, *stores):
+        _check_member(store, writer, truncated, led=store in {rejoined, group.store_of(old)})
+    assert [record.physical_offset for record in read_log(stores[0])] == [*agreed, *overwritten, newest]
     assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
-    _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
-    assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["truncated by its broker"] * _LOST
-    kept = [*records(stores[0])[:1], *records(stores[0])[-_LOST:]]
+    _ingest_all(tmp_path / "lake", [killed, rejoined, *stores])
+    assert [_state(tmp_path / "lake", writer, record) for record in truncated] == ["truncated by its broker"] * _LOST
+    kept = [*read_log(stores[0])[:1], *read_log(stores[0])[-_LOST:]]
     assert {_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
-    told, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
+    text, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
-    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{told}")
+    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{text}")
 
 
-def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led: bool) -> None:
-    """Compare a member's files with its log; one that *led* may have files with what was taken back from it."""
+def _check_member(store: Path, writer: str, truncated: Sequence[MessageRecord], *, led: bool) -> None:
+    """Compare a member's files with its log; those of the former leader may contain truncated entries."""
     rules = Writer(((0, writer),))
-    log = records(store)
-    made = by_scalar(log, rules).queues
+    log = read_log(store)
+    made = build_with_scalar_modules(log, rules).queues
     _, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
-    assert unfaithful(store) == []
-    assert by_commands(store, rules).queues == made
+    assert find_unfaithful_pieces(store) == []
+    assert build_with_commands(store, rules).queues == made
     if led:
-        had = by_scalar([*log[:_AGREED], *taken_back], rules).queues
-        has = by_scalar([*log, *taken_back[1:]], rules).queues
-        agreed = by_scalar(log[:_AGREED], rules).queues
-        assert units_into_log(agreed) <= units_into_log(on_disk(store).queues) or forgotten
-        assert _are_among(on_disk(store).queues, has, had, in_place=not forgotten)
+        with_truncated = build_with_scalar_modules([*log[:_AGREED], *truncated], rules).queues
+        with_both = build_with_scalar_modules([*log, *truncated[1:]], rules).queues
+        agreed = build_with_scalar_modules(log[:_AGREED], rules).queues
+        assert list_units_into_log(agreed) <= list_units_into_log(read_derived_files(store).queues) or forgotten
+        assert _are_units_known(read_derived_files(store).queues, with_both, with_truncated, in_place=not forgotten)
         assert {offset for _, _, _, offset, *_ in read_index_entries(store)} <= {
-            record.physical_offset for record in (*log, *taken_back)
+            record.physical_offset for record in (*log, *truncated)
         }
         return
-    findings = {finding.kind for finding in unexplained(store, writer)}
-    assert on_disk(store).queues == made or findings & forgotten
-    assert _are_among(on_disk(store).queues, made, in_place=not forgotten)
+    findings = {finding.kind for finding in find_unexplained(store, writer)}
+    assert read_derived_files(store).queues == made or findings & forgotten
+    assert _are_units_known(read_derived_files(store).queues, made, in_place=not forgotten)
     assert findings <= {"missing_index_entries"} | forgotten
 
 
-def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
-    """Ingest what the leader left, then what the group agreed on: one log, of which the lake has what is true now."""
+def _ingest_all(lake: Path, stores: Sequence[Path]) -> None:
+    """Ingest the old leader's store, then the others: the lake contains the committed log, and supersedes the rest."""
     superseded: list[tuple[int, bytes]] = []
     for store in stores:
         before = raw_rows(lake)
         ingest_store(store, lake, "group")
-        log = [(record.physical_offset, encode_record(record)) for record in records(store)]
+        log = [(record.physical_offset, encode_record(record)) for record in read_log(store)]
         superseded += [row for row in before if row not in log]
 
         assert raw_rows(lake) == log
@@ -217,7 +217,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
 
 
 def _state(lake: Path, writer: str, record: MessageRecord) -> str:
-    """Return the state of a message by its story, which is asked for by the id that its producer gave."""
+    """Return the state in the history of a message, which is found by its unique key."""
     release = Release.from_version(writer)
     source = open_lake(lake, release)
     found = timeline.find_copies_by_id(source, Message(record, release).unique_key or "", None).messages
@@ -234,11 +234,13 @@ def _drain(group: Group) -> None:
         group.member(name).drain()
 
 
-def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place: bool) -> bool:
-    known = set[tuple[str, int, bytes]]().union(*map(units_into_log, others))
+def _are_units_known(some: Mapping[str, bytes], *followers: Mapping[str, bytes], in_place: bool) -> bool:
+    known = set[tuple[str, int, bytes]]().union(*map(list_units_into_log, followers))
     if in_place:
-        return units_into_log(some) <= known
-    moved, places = ({(Path(name).parent, unit) for name, _, unit in units} for units in (units_into_log(some), known))
+        return list_units_into_log(some) <= known
+    moved, places = (
+        {(Path(name).parent, unit) for name, _, unit in units} for units in (list_units_into_log(some), known)
+    )
     return moved <= places
 
 

@@ -1,4 +1,4 @@
-"""A lake that is filled repeatedly while a real broker appends, rolls, flushes and deletes."""
+"""Ingest, inspect and verify a store repeatedly while a real broker appends, rolls, flushes and deletes."""
 
 import os
 import threading
@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from jobs.ingest import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from tests.oracle.conftest import Verdict
-from tests.oracle.judge import records
-from tests.oracle.process import running
+from tests.oracle.judge import read_log
+from tests.oracle.process import run_driver
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, Geometry, marks
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.stage import Stage
@@ -37,20 +37,20 @@ _COLUMNS = ["physical_offset", "total_size", "topic", "queue_id", "queue_offset"
 def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_messages(
     spark: SparkSession, tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:
-    """Every message once, although files grew, were added and deleted while they were read."""
+    """Every message is in the lake once, although files grew, were added and deleted during reads."""
     assert spark.version
     store, lake = tmp_path / "store", tmp_path / "lake"
     request = IngestRequest(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
     runs: list[Summary] = []
     stage = Stage(writer, store, tmp_path, _GEOMETRY)
-    with running(writer) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
+    with run_driver(writer) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
         producer = threading.Thread(target=_produce, args=(opened, sent, runs))
         producer.start()
         while producer.is_alive():
             summary = ingest(request)
             assert _lost_bytes(summary) == 0, summary
-            # Retention is days after a scheduler's runs; here it is one run after.
+            # Usually, retention follows days after a run; here, it follows after one run.
             stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
             runs.append(summary)
         producer.join()
@@ -60,7 +60,7 @@ def test_a_lake_ingested_next_to_a_working_broker_has_all_sent_and_consumed_mess
         consumed = {queue: opened.read_queue(*queue) for queue in _QUEUES}
     table = table_of(lake / "messages", _COLUMNS)
     rows = sorted(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
-    log = records(store)
+    log = read_log(store)
 
     assert len(runs) >= _RUNS
     assert log[0].physical_offset > 0, "nothing was deleted"
@@ -91,7 +91,7 @@ def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
     looks = [["inspect", "--json"], ["verify", "--json", "--engine", "here", "--release", writer, *geometry]]
     outcomes: list[tuple[str, int, list[dict[str, object]]]] = []
     stop = threading.Event()
-    with running(writer) as driver, open_store(driver, store, _GEOMETRY) as opened:
+    with run_driver(writer) as driver, open_store(driver, store, _GEOMETRY) as opened:
         producer = threading.Thread(target=_produce_until, args=(opened, stop))
         producer.start()
         try:

@@ -1,4 +1,4 @@
-"""Stores restored from a lake: a real broker starts on them and serves them, and groups continue."""
+"""Stores restored from a lake: a real broker starts on them and serves their messages, and groups continue."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from jobs.lake.lake import Lake
 from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from tests.oracle.judge import records
-from tests.oracle.releases import SMALL_GEOMETRY, group_of_one
+from tests.oracle.judge import read_log
+from tests.oracle.releases import SMALL_GEOMETRY, group_of_one_settings
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker, real_broker
 from tests.support.lakes import ingest_store
 
@@ -22,48 +22,48 @@ _FEW = 4
 
 
 def test_a_broker_serves_a_restored_store_and_continues_writing(tmp_path: Path, release: str) -> None:
-    """Every message for a consumer and for mqadmin, a group's own place, and new messages after the old ones."""
+    """Consumers and mqadmin get every message, a group continues at its offset, and new messages follow."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:
         _fill(broker)
         pulled = sorted(broker.pull(_TOPIC))
         printed = _printed(broker)
-    summary = _restored(store, out, release)
-    log = records(store)
+    summary = _restore(store, out, release)
+    log = read_log(store)
     with real_broker(release, out) as broker:
-        life = _life(broker)
+        life = _read_as_clients(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
-    assert _Life(pulled, printed, *_going_on()) == life
-    kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
+    assert _ClientView(pulled, printed, *_going_on()) == life
+    kept = [record for record in read_log(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
     assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
 
 
-@pytest.mark.since("4.5.2")  # the first one that can run with DLedger
+@pytest.mark.since("4.5.2")  # the first release with DLedger
 def test_a_dledger_group_of_one_continues_a_restored_log(tmp_path: Path, release: str) -> None:
-    """DLedger makes its own index of entries again from their headers, which come back with the log."""
+    """DLedger rebuilds its own index of entries from their headers, which are restored with the log."""
     store, out = tmp_path / "store", tmp_path / "restored"
-    with real_broker(release, store, settings=group_of_one()) as broker:
+    with real_broker(release, store, settings=group_of_one_settings()) as broker:
         _fill(broker)
         pulled = sorted(broker.pull(_TOPIC))
-    summary = _restored(store, out, release)
-    with real_broker(release, out, settings=group_of_one()) as broker:
-        life = _life(broker)
+    summary = _restore(store, out, release)
+    with real_broker(release, out, settings=group_of_one_settings()) as broker:
+        life = _read_as_clients(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
-    # Not what mqadmin prints: the start may index the newest messages once more, as after any start of such a broker.
+    # Without the output of mqadmin: the start may index the newest messages again, like any start of such a broker.
     assert (pulled, *_going_on()) == (life.served, life.left, life.more)
 
 
 def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Path, release: str) -> None:
-    """A rehearsal of last Tuesday: the group goes on where it was then, new messages follow the last one of then."""
+    """A restore of an earlier state: the group continues at its former offset, and new messages follow the last one."""
     store, out = tmp_path / "store", tmp_path / "restored"
     lake = tmp_path / "lake"
     with real_broker(release, store) as broker:
         _fill(broker)
     until = ingest_store(store, lake, release=release).to_offset
-    log = records(store)
+    log = read_log(store)
     with real_broker(release, store) as broker:
         broker.send_each(_messages("later", _MORE))
         assert len(_consumed(broker, _LEFT + _MORE)) == _LEFT + _MORE
@@ -73,7 +73,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Pa
     expected = [record for record in log if record.physical_offset >= summary.from_offset]
     assert 0 < len(expected) < len(log)
     with real_broker(release, out) as broker:
-        life = _life(broker)
+        life = _read_as_clients(broker)
 
     orders = [record.physical_offset for record in expected if record.topic == _TOPIC]
     assert orders == sorted(message.physical_offset for message in life.served)
@@ -81,7 +81,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Pa
 
 
 def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path: Path, release: str) -> None:
-    """A message in the newest file is missing: those after it are lost once a broker has started."""
+    """A message in the newest file is missing, so a broker's start deletes later messages."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:
         _fill(broker)
@@ -96,14 +96,14 @@ def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path
     with real_broker(release, out) as broker:
         served = {message.physical_offset for message in broker.pull(_TOPIC)}
 
-    there = {record.physical_offset for record in records(store) if record.topic == _TOPIC}
+    there = {record.physical_offset for record in read_log(store) if record.topic == _TOPIC}
     assert (3, [(first, after)]) == (summary.exit_code, summary.missing)
     assert f"truncates this log at offset {first:,}" in summary.notes[0]
     assert {at for at in there if at < first} == served
 
 
 def _newest_file(store: Path) -> list[int]:
-    offsets = [record.physical_offset for record in records(store)]
+    offsets = [record.physical_offset for record in read_log(store)]
     size = SMALL_GEOMETRY.commit_log_file_size
     return [offset for offset in offsets if offset // size == offsets[-1] // size]
 
@@ -116,20 +116,20 @@ def _fill(broker: RealBroker) -> None:
     broker.drain()
 
 
-class _Life(NamedTuple):
-    """What clients of a broker see."""
+class _ClientView(NamedTuple):
+    """The messages that clients of a broker receive."""
 
     served: list[Consumed]  # every message
     printed: list[str]  # by mqadmin
-    left: list[str]  # keys that the group had not confirmed
-    more: list[str]  # keys that it gets of new messages
+    left: list[str]  # keys of messages that the group had not consumed
+    more: list[str]  # keys of new messages that the group receives
 
 
-def _life(broker: RealBroker) -> _Life:
+def _read_as_clients(broker: RealBroker) -> _ClientView:
     served, printed = sorted(broker.pull(_TOPIC)), _printed(broker)
     left = _consumed(broker, _LEFT)
     broker.send_each(_messages("third", _MORE))
-    return _Life(served, printed, _keys(left), _keys(_consumed(broker, _MORE)))
+    return _ClientView(served, printed, _keys(left), _keys(_consumed(broker, _MORE)))
 
 
 def _going_on() -> tuple[list[str], list[str]]:
@@ -140,7 +140,7 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
     return broker.consume(Consumption(_TOPIC, _GROUP, count))
 
 
-def _restored(store: Path, out: Path, release: str) -> RestoreSummary:
+def _restore(store: Path, out: Path, release: str) -> RestoreSummary:
     lake = out.with_name(f"{out.name}-lake")
     ingest_store(store, lake, release=release)
     return restore(_request(lake, out, release), SerialWorkers())

@@ -1,4 +1,4 @@
-"""Queues in RocksDB: converted from files and back, across gaps, and left to the broker; real brokers open them."""
+"""Queues that are converted to RocksDB and back, also across gaps: real brokers open them and continue."""
 
 import shutil
 import subprocess
@@ -22,8 +22,8 @@ from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, m
 from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 
 _ROCKSDB_SINCE = (5, 2, 0)
-_LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
-_TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
+_LIGHT_SINCE = (5, 3, 3)  # 5.2.0 does not write rows of light queues
+_TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not do this, and no release converts back
 _LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 _ROCKSDB = {"storeType": "defaultRocksDB"}
 _TOPICS = ("Orders", "Bills")
@@ -33,30 +33,30 @@ _COUNT = 120
 
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
 
-pytestmark = pytest.mark.since("5.2.0")  # before, the setting moves the topics alone
+pytestmark = pytest.mark.since("5.2.0")  # earlier releases move only the topics
 
 
 @pytest.mark.parametrize("target", ["files", "rocksdb"])
 def test_brokers_serve_converted_queues_and_continue_them(
     tmp_path: Path, verdict: Verdict, release: str, target: str
 ) -> None:
-    """Every message of every queue under its own offset; the next ones come after them, as we predict."""
+    """Each message of each queue has its queue offset, and the next messages get the predicted ones."""
     store = tmp_path / "store"
     light = _LIGHT if version_of(release) >= _LIGHT_SINCE else {}
     before, after = (light, light | _ROCKSDB) if target == ROCKSDB else (light | _ROCKSDB, light)
     with real_broker(release, store, settings=before) as broker:
         _make_topics(broker)
         _send(broker, "first", light)
-        expected = _served(broker)
+        expected = _read_messages(broker)
     _convert(store, tmp_path / "out", release, target)
     with real_broker(release, store, settings=after) as broker:
         broker.drain()
-        served = _served(broker)
+        served = _read_messages(broker)
         if target == FILES or version_of(release) < _TAKES_TOPICS_SINCE:
             _make_topics(broker)
         pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
         _send(broker, "more", light)
-        more = _served(broker)
+        more = _read_messages(broker)
 
     assert served == expected
     for queue, rows in expected.items():
@@ -93,18 +93,18 @@ def test_consumers_skip_the_queue_offsets_of_lost_messages(
     with real_broker(writer, store) as broker:
         _make_topics(broker)
         _send(broker, "first")
-        healthy = _served(broker)
+        healthy = _read_messages(broker)
     segment = SMALL_GEOMETRY.commit_log_file_size
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     _convert(store, tmp_path / "out", writer, target)
     with real_broker(writer, store, settings=_ROCKSDB if target == ROCKSDB else {}) as broker:
         broker.drain()
-        served = _served(broker)
+        served = _read_messages(broker)
         edges = {queue: broker.queue_edges(*queue) for queue in healthy}
         _make_topics(broker)
         _send(broker, "more")
-        more = _served(broker)
+        more = _read_messages(broker)
 
     left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
     assert served == left
@@ -122,7 +122,7 @@ def test_consumers_skip_the_queue_offsets_of_lost_messages(
 
 
 def test_a_queue_of_expired_messages_continues_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
-    """The log says nothing of it any more; its consumers are at its end."""
+    """The log does not contain the queue any more; its consumers are at its end."""
     store, count = tmp_path / "store", 7
     with real_broker(release, store) as broker:
         for topic in ("Quiet", *_TOPICS):
@@ -160,7 +160,7 @@ def _send(broker: RealBroker, name: str, light: Mapping[str, str] = MappingProxy
     broker.drain()
 
 
-def _served(broker: RealBroker) -> Rows:
+def _read_messages(broker: RealBroker) -> Rows:
     queues = [(topic, queue) for topic in _TOPICS for queue in range(2)] + [(name, 0) for name in _LIGHT_QUEUES]
     return {queue: broker.read_queue(*queue) for queue in queues}
 
@@ -185,7 +185,7 @@ _LIMIT = "commitLogRecoverMaxNum"
 
 
 def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Path, release: str) -> None:
-    """The database is damaged and an index file lost: the file comes back, then the command is run as it is printed."""
+    """The database is damaged and an index file lost: the repair restores the file and prints the command to run."""
     store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPICS[0], 2)
@@ -212,5 +212,5 @@ def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Pa
     assert summary.left is not None
     assert ["unreadable_database"] == [finding.kind for finding in summary.left.findings]
     assert f"{_LIMIT}={segments}" in note
-    # Of the log's very first message such a broker may say that it has expired: its offset is 0.
+    # Such a broker may report that the first message of the log, at offset 0, has expired.
     assert [one for one in pulled if one.physical_offset] == [one for one in served if one.physical_offset]

@@ -50,7 +50,7 @@ _ALONE: Final[Settings] = (*_IN_CHARGE, ("combineCQLoadingCQTypes", "defaultRock
 
 
 class Kind(NamedTuple):
-    """A store kind: the settings that make it, since when there are such, and since when a broker refuses them."""
+    """A kind of store: its settings, the first release that supports it, and the first one that refuses it."""
 
     name: str
     settings: Settings
@@ -64,13 +64,13 @@ class Kind(NamedTuple):
 
     @property
     def storage(self) -> QueueStorage:
-        """Where the queues are then: with `storeType=defaultRocksDB` double write makes no files."""
+        """Where the queues are stored: with `storeType=defaultRocksDB`, double write creates no files."""
         if _ROCKSDB[0] in self.settings or _ALONE[-1] in self.settings:
             return QueueStorage.ROCKSDB
         return QueueStorage.BOTH if self.is_double else QueueStorage.FILES
 
     def needs_light_in_rocksdb(self, release: str) -> bool:
-        """Whether a broker of *release* wants light queues in RocksDB alone, or does not start."""
+        """Whether a broker of *release* starts only with light queues in RocksDB."""
         return self.is_double and _ROCKSDB[0] not in self.settings and version_of(release) >= _FOR_LIGHT_SINCE
 
     def settings_on(self, release: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing that is tried on one release."""
+    """A kind of store on a release, with or without light queues, stopped or killed."""
 
     release: str
     kind: Kind
@@ -114,12 +114,12 @@ class Cell:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the broker stores messages and makes no unit of any."""
+        """Whether the broker stores messages without dispatching any units."""
         return self.is_light and version_of(self.release) < version_of(self.kind.takes_light_since)
 
     @property
     def leaves_out_plain(self) -> bool:
-        """Whether light queues that no LITE topic has made are in no queue at all."""
+        """Whether light queues that are not of a LITE topic have no units."""
         return _SELECTIVE[0] in self.kind.settings
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ Row: TypeAlias = tuple[str, int, int, int, str]
 
 _TOPICS: Final = ("Orders", "Bills")
 _SCHEDULED: Final = ("SCHEDULE_TOPIC_XXXX", 17)
-_LONGEST_DELAY: Final = 18  # two hours: nothing is delivered while the test runs
+_LONGEST_DELAY: Final = 18  # two hours: no delivery during the test
 _LIGHT_QUEUES: Final = ("%LMQ%one", "%LMQ%two")
 _PARENT: Final = "Lite"
 _CHILDREN: Final = ("a", "b")
@@ -163,7 +163,7 @@ _REFUSED: Final = [
 
 
 class Queue(NamedTuple):
-    """A queue: its first number, that of its next message, and where its messages are in the log."""
+    """The first queue offset of a queue, that of its next message, and the physical offsets of its messages."""
 
     first: int
     end: int
@@ -171,7 +171,7 @@ class Queue(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a broker answers."""
+    """The answers of a broker."""
 
     rows: list[Row]
     queues: dict[QueueId, Queue]
@@ -220,12 +220,12 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict
     for name, queue in answers.queues.items():
         if not (cell.leaves_out_plain and _is_plain(name)):
             assert _as_far_as(queue, rebuilt[name], name, cell) == queue
-    verdict(cell.release, cell.way, _words(answers, units, found))
+    verdict(cell.release, cell.way, _describe(answers, units, found))
 
 
 @pytest.mark.parametrize(("writer", "kind"), _REFUSED)
 def test_brokers_refuse_queue_offsets_from_rocksdb(tmp_path: Path, verdict: Note, writer: str, kind: Kind) -> None:
-    """Double write wants light queues in RocksDB; where RocksDB is in charge, these want files to number them."""
+    """Double write needs light queues in RocksDB; if RocksDB is the main storage, their queue offsets need files."""
     is_refused = kind.is_refused_by(writer)
     for settings in [kind.settings_on(writer)] * is_refused + [dict(kind.settings)] * kind.needs_light_in_rocksdb(
         writer
@@ -244,7 +244,7 @@ def test_brokers_refuse_queue_offsets_from_rocksdb(tmp_path: Path, verdict: Note
 def test_a_broker_with_light_queues_in_rocksdb_and_files_dispatches_nothing(
     tmp_path: Path, verdict: Note, cell: Cell
 ) -> None:
-    """5.4.0, with double write: all messages are in the log, and we see that it was dispatched nowhere."""
+    """5.4.0 with double write: all messages are in the log, and our commands report that none were dispatched."""
     store = tmp_path / "store"
     with real_broker(cell.release, store, settings=cell.settings) as broker:
         _make_topics(broker, cell)
@@ -351,7 +351,7 @@ def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     return _read(store, cell)
 
 
-def _words(answers: Answers, units: dict[QueueId, list[tuple[int, int]]], found: Verdict) -> str:
+def _describe(answers: Answers, units: dict[QueueId, list[tuple[int, int]]], found: Verdict) -> str:
     kept, all_units = sum(map(len, units.values())), sum(len(queue.places) for queue in answers.queues.values())
     if kept == all_units:
         return f"equal; {found.severity}"

@@ -22,7 +22,7 @@ from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.properties import KEYS, parse_properties
 from rmq_formats.release import Release
-from tests.oracle.judge import records
+from tests.oracle.judge import read_log
 from tests.oracle.process import Answer
 from tests.oracle.scenarios import SHORT_DELAYS
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
@@ -32,53 +32,53 @@ from tests.support.query_stores import open_lake
 from tests.support.waiting import wait_until
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_LAST_LEVEL = 18  # two hours, while the others wait for a second
+_LAST_LEVEL = 18  # two hours; other messages wait for a second
 _TRACED = 4
 _BATCH = 3
 
 
-class Readers(NamedTuple):
-    """A consumer group, how often it tries a message again, and whether it pops."""
+class ConsumerGroup(NamedTuple):
+    """A consumer group, its number of retries, and whether it uses pop."""
 
     group: str
     attempts: int
     pops: bool = False
 
 
-GROUPS = {"T1": Readers("g1", 1), "T2": Readers("g2", 2), "TP": Readers("poppers", 1, pops=True)}
-_TOPICS = (*GROUPS, "T3")  # no group reads the last one
+GROUPS = {"T1": ConsumerGroup("g1", 1), "T2": ConsumerGroup("g2", 2), "TP": ConsumerGroup("poppers", 1, pops=True)}
+_TOPICS = (*GROUPS, "T3")  # no group consumes the last one
 
 
 @dataclass(slots=True)
 class Note:
-    """What is written down of a message: how it was sent, what its producer was told, where consumers saw it."""
+    """The record of a message: how it was sent, the producer's result, and its deliveries to consumers."""
 
     key: str
     way: str
     topic: str
     unique_key: str = ""
     offset_id: str | None = None
-    place: tuple[int, int] | None = None  # queue and number in it
+    place: tuple[int, int] | None = None  # queue id and queue offset
     fails: bool = False
-    is_late: bool = False  # sent after consumers have left
+    is_late: bool = False  # sent after consumers have stopped
     pulled: list[int] = field(default_factory=list)  # physical offsets, under its topic
-    consumed: list[int] = field(default_factory=list)  # physical offsets that its group was given
+    consumed: list[int] = field(default_factory=list)  # physical offsets of deliveries to its group
 
     @property
     def is_seen(self) -> bool:
-        """Whether consumers see the message before the broker ends."""
+        """Whether consumers receive the message before the broker stops."""
         return self.way not in {"far", "timed far", "rolled back", "open"}
 
 
-class Lives:
-    """The messages of one play: sent, half of them before the broker is killed, and consumed after it."""
+class MessageDriver:
+    """Sends messages, half of them before the broker is killed, and consumes them afterwards."""
 
     def __init__(self, stage: Stage, seed: int, count: int) -> None:
         self.notes: list[Note] = []
         self._stage = stage
         self._random = Random(seed)
         self._count = count
-        self._asks_again = bool(seed % 2)  # the broker asks producers what became of open transactions
+        self._asks_again = bool(seed % 2)  # the broker checks pending transactions
         self._has_timers = stage.runs(since="5.0.0")
         self._parser = Release.from_version(stage.release).property_parser
         self._topics = [topic for topic in _TOPICS if self._has_timers or topic != "TP"]
@@ -188,8 +188,8 @@ class Lives:
     # waiting
 
     def _are_ended(self) -> bool:
-        """Return whether an op message is stored of the newest half message of each transaction that shall end."""
-        log = records(self._stage.store_directory)
+        """Return whether the newest half message of each transaction that must end has an op message."""
+        log = read_log(self._stage.store_directory)
         ended = {
             (record.queue_id, number)
             for record in log if record.topic == OP_TOPIC for number in record.body.decode().split(",")
@@ -205,8 +205,8 @@ class Lives:
         return parse_properties(record.properties_raw, self._parser).get(KEYS, "").split()
 
     def _missing(self) -> set[str]:
-        """Return the keys of messages that are due and not under their topic, and the traces that have not come."""
-        log = records(self._stage.store_directory)
+        """Return the keys of due messages that are not in their topic yet, and of missing traces."""
+        log = read_log(self._stage.store_directory)
         found = {(record.topic, key) for record in log for key in self._keys(record)[:1]}
         traced = {key for record in log if record.topic == TRACE_TOPIC for key in self._keys(record)}
         missing = {note.key for note in self.notes if note.is_seen and (note.topic, note.key) not in found}
@@ -221,7 +221,7 @@ class Lives:
             if keys is None or key in keys:
                 getattr(notes[key], name).append(row.physical_offset)
 
-    def _consume(self, broker: RealBroker, topic: str, readers: Readers) -> None:
+    def _consume(self, broker: RealBroker, topic: str, readers: ConsumerGroup) -> None:
         if readers.pops:
             whose = ("-b", broker.address, "-t", topic, "-g", readers.group)
             printed = broker.mqadmin("setConsumeMode", *whose, "-m", "POP", "-q", "0")
@@ -232,7 +232,7 @@ class Lives:
         self._note_rows(broker.consume(asked), "consumed")
         dead = 0 if readers.pops else sum(len(note.pulled) for note in notes if note.fails)
         wait_until(
-            lambda: sum(one.topic == f"%DLQ%{readers.group}" for one in records(self._stage.store_directory)) >= dead,
+            lambda: sum(one.topic == f"%DLQ%{readers.group}" for one in read_log(self._stage.store_directory)) >= dead,
             lambda: f"no dead letters of {readers}",
         )
 
@@ -245,7 +245,7 @@ _FIRST = {
 _RELEASES = ("4.7.1", "4.9.8", "5.1.4", "5.3.3", "5.5.0")
 
 
-def _surprises(note: Note, story: Story) -> Iterator[str]:
+def _find_differences(note: Note, story: Story) -> Iterator[str]:
     copies = [copy for copy in story.copies if copy.role is not Role.RETRY_WAITING]
     first, expected = story.copies[0], _roles(note)
     record = first.message.record
@@ -254,7 +254,7 @@ def _surprises(note: Note, story: Story) -> Iterator[str]:
     if first.role is Role.SENT and note.place not in {None, (record.queue_id, record.queue_offset)}:
         yield f"first is in queue {record.queue_id}, {record.queue_offset}"
     roles = Counter(copy.role for copy in copies)
-    roles[Role.HALF] = min(roles[Role.HALF], 1)  # it is put back for each check with its producer
+    roles[Role.HALF] = min(roles[Role.HALF], 1)  # the half message is rewritten for each check
     if roles != expected:
         yield f"{roles}, not {expected}"
     seen = [copy.message.record.physical_offset for copy in copies if copy.message.topic == note.topic]
@@ -272,8 +272,8 @@ def _surprises(note: Note, story: Story) -> Iterator[str]:
         yield f"traces {traces}"
 
 
-def _surprises_beside(note: Note, story: Story) -> Iterator[str]:
-    """Yield each unit, key and group of its copies that differs from the note."""
+def _find_other_differences(note: Note, story: Story) -> Iterator[str]:
+    """Yield each unit, key and consumer group of the copies that differs from the note."""
     for copy in story.copies:
         yield from (f"{fact}" for fact in copy.queues if fact.check is not PointerCheck.LEADS_THERE)
         yield from (f"{fact}" for fact in copy.keys if fact.check is not PointerCheck.LEADS_THERE)
@@ -286,7 +286,7 @@ def _surprises_beside(note: Note, story: Story) -> Iterator[str]:
 
 
 def _roles(note: Note) -> Counter[Role]:
-    """Return the count of copies by role; copies that wait for another try are left out."""
+    """Return the number of copies by role, without copies that wait for a retry."""
     begun, moved = _FIRST.get(note.way, (Role.SENT, Role.SENT_AGAIN))
     dead = len(note.pulled) if _is_dead(note) else 0
     retried, seen = len(set(note.consumed) - set(note.pulled)), len(note.pulled) - (begun is Role.SENT)
@@ -311,8 +311,8 @@ def _state(note: Note) -> str:
     return f"{role}, {'not yet' if note.is_late else 'consumed'} by {GROUPS[note.topic].group}"
 
 
-def _told(source: Source, note: Note) -> Story:
-    """Tell a story by the id that the producer was told; a batch's message may have another in lakes."""
+def _read_story(source: Source, note: Note) -> Story:
+    """Read a story by the id of the producer's result; in lakes, messages of a batch may have another id."""
     for named in (note.unique_key, note.offset_id):
         for story in timeline.find_stories(
             source, timeline.find_copies_by_id(source, named or "", note.topic).messages
@@ -328,9 +328,9 @@ def _told(source: Source, note: Note) -> Story:
     + [pytest.param(release, 2 + number, 200, marks=pytest.mark.campaign) for number, release in enumerate(_RELEASES)],
 )
 def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, count: int, tmp_path: Path) -> None:
-    """Sent, in batches, delayed, timed, in transactions, retried, popped, dead, traced; half of them before a kill."""
+    """Normal, batched, delayed, timed, transactional, retried, popped, dead and traced messages, half before a kill."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
-        notes = Lives(stage, seed, count).play()
+        notes = MessageDriver(stage, seed, count).play()
     release, lake = Release.from_version(version), str(tmp_path / "lake")
     ingest_store(tmp_path / "store", lake)
     surprises = []
@@ -338,7 +338,7 @@ def test_each_story_equals_the_notes_of_its_driver(version: str, seed: int, coun
         places: dict[str, Source] = {"store": StoreSource(reader, release), "lake": open_lake(lake, release)}
         for note in notes:
             for place, source in places.items():
-                story = _told(source, note)
-                found = (*_surprises(note, story), *_surprises_beside(note, story))
+                story = _read_story(source, note)
+                found = (*_find_differences(note, story), *_find_other_differences(note, story))
                 surprises += [f"{place}: {note}: {text}" for text in found]
     assert surprises == []
