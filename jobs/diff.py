@@ -159,7 +159,7 @@ class SegmentDiff:
     lake_end: int  # the lake's rows end here
     choices: TopicChoices  # the topics selected by the runs that wrote the lake's rows
     runs: list[LogDifference] = field(default_factory=list)
-    equal: int = 0  # records that are the same on both sides
+    equal_records: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
     incomplete: int = 0  # rows without a body, from which no record can be assembled
     unreadable: list[str] = field(default_factory=list)  # files of the lake
@@ -199,7 +199,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         known.store_id,
         min((work.base_offset for work in works), default=0),
         max((until, *(run.end for result in results for run in result.runs))),
-        sum(result.equal for result in results),
+        sum(result.equal_records for result in results),
         sum(result.incomplete for result in results),
         [interval for result in results for interval in result.unchecked],
         list(_differences(store, plan, results, until)),
@@ -298,7 +298,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
         work.runs.append(run._replace(cause=why))
     work.runs += _find_different_records(work.store, lake, is_there & ~equal & ~changed)
     work.runs += _find_runs(_TWICE, starts[is_again], ends[is_again], is_again[is_again])
-    work.equal = int(np.count_nonzero(equal & ~is_again & ~changed))
+    work.equal_records = int(np.count_nonzero(equal & ~is_again & ~changed))
     work.last_equal = int(starts[equal].max(initial=-1))
     return work
 

@@ -108,7 +108,7 @@ class LakeLists:
     @property
     def message_count(self) -> int:
         """The number of messages in the lake, from the statistics of its files."""
-        return sum(file.rows or 0 for file in self._tables.list_files(MESSAGES_NAME, "store_timestamp"))
+        return sum(file.row_count or 0 for file in self._tables.list_files(MESSAGES_NAME, "store_timestamp"))
 
     def stores(self) -> PageTable:
         """Return each store of the lake, with the number of messages and the offsets that runs have read."""
@@ -275,15 +275,15 @@ class LakeLists:
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return a lower bound of the newest *wanted* rows' values, and the number of rows above it; None: no bound."""
         files = self._tables.list_files(name, column)
-        every = sum(file.rows or 0 for file in files)
-        if wanted is None or any(file.low is None or file.high is None for file in files):
+        every = sum(file.row_count or 0 for file in files)
+        if wanted is None or any(file.lowest is None or file.highest is None for file in files):
             return None, every
         have = 0
-        for file in sorted(files, key=lambda file: file.low or 0, reverse=True):
-            have += file.rows or 0
+        for file in sorted(files, key=lambda file: file.lowest or 0, reverse=True):
+            have += file.row_count or 0
             if have >= wanted:
-                low = file.low or 0
-                return low, sum(one.rows or 0 for one in files if (one.high or 0) >= low)
+                low = file.lowest or 0
+                return low, sum(one.row_count or 0 for one in files if (one.highest or 0) >= low)
         return None, every
 
 

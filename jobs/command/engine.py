@@ -83,7 +83,7 @@ def start_workers(
     is_remote = not all(map(is_local, places))
     choice = choose_engine(context.info_name or "", to_read, engine, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
-    if choice.lacking:
+    if choice.missing_part:
         log_message(f"rmq-lake: {choice.spark_benefit_text()}")
     return make_workers(choice.engine, half=half)
 

@@ -237,7 +237,7 @@ class PartTask:
     """Writes the rows of an item into one part."""
 
     folder: Path
-    asked: ExportRequest
+    request: ExportRequest
 
     def __call__(self, numbered: tuple[int, ExportItem]) -> ExportSummary:
         """Write the part of an item."""
@@ -256,12 +256,12 @@ class PartTask:
 
         path = self.folder / part.file
         with explaining_full_disk(str(path)):
-            if self.asked.form is RowFormat.PARQUET:
+            if self.request.form is RowFormat.PARQUET:
                 _write_parquet(path, counted())
             else:
-                _write_lines(path, counted(), self.asked)
+                _write_lines(path, counted(), self.request)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.asked.condition is not None or item.time_range != ANY_TIME:
+        if self.request.condition is not None or item.time_range != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
         part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
@@ -269,7 +269,7 @@ class PartTask:
 
     def _may_match(self, item: ExportItem) -> bool:
         """Return False for a file of a lake without a match, of which only the condition's columns are read."""
-        condition = self.asked.condition
+        condition = self.request.condition
         if condition is None or condition.uses_bodies or not condition.is_repeatable:
             return True
         if not isinstance(item, LakeItem) or item.dropped_columns is not None:
@@ -279,10 +279,10 @@ class PartTask:
 
     def _wanted(self, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
         """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
-        condition = self.asked.condition
+        condition = self.request.condition
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
-        for batch, bodies in iterate_decoded_slices(rows, self.asked.max_body_size):
+        for batch, bodies in iterate_decoded_slices(rows, self.request.max_body_size):
             failed = [row for row, body in enumerate(bodies) if body.error is not None]
             part.undecoded_bodies += len(failed)
             for row in failed[: _NAMED - len(part.undecoded)]:

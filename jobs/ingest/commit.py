@@ -131,7 +131,7 @@ class NextRun:
         *stored_ms* is the time of its last record; *has_moved*: the next run begins at another offset.
         """
         newest, summary = self.known_store.newest, self.summary
-        counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
+        counts = {name: sum(action.row_count for action in actions) for name, actions in files.items()}
         summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)

@@ -104,12 +104,12 @@ def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -
 
 def _select_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:
     """Return the queues of the named broker, as several may copy to one tier."""
-    places = {queue.place: queue.broker for queue in queues}
+    places = {queue.broker_folder: queue.broker for queue in queues}
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
     if len(chosen) != 1:
         named = ", ".join(sorted(places.values()))
         raise AmbiguousBrokerError(f"several brokers use this tier ({named}): choose one with --broker NAME")
-    return [queue for queue in queues if queue.place == chosen[0]]
+    return [queue for queue in queues if queue.broker_folder == chosen[0]]
 
 
 def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:

@@ -266,7 +266,7 @@ def _find_doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Ad
     lows, highs = ([one.get(name, {}).get(_OFFSET) for one in stats] for name in ("minValues", "maxValues"))
     has_limits = brought and None not in {*lows, *highs} and _OFFSET in table.schema.names
     limits = {_OFFSET: (min(lows), max(highs))} if has_limits else NO_LIMITS
-    expected = sum(action.rows for action in brought)
+    expected = sum(action.row_count for action in brought)
     found = sum(_row_counts(lake, table, snapshot, newest.store_id, limits)) if expected else 0
     if found >= expected:
         return ""

@@ -47,7 +47,7 @@ class AddedFile(NamedTuple):
     size: int
     modification_time: int
     stats: str
-    rows: int
+    row_count: int
 
 
 MERGED_MARK = "merged"

@@ -69,14 +69,14 @@ class EngineChoice(NamedTuple):
     size: int | None  # bytes to read; None: not known before the run
     limit: int  # bytes from which on Spark is done first
     cores: int
-    lacking: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
+    missing_part: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
 
     def spark_benefit_text(self) -> str:
         """Return one line on the effect that Spark would have, if it cannot start."""
         amount = "an unknown amount" if self.size is None else size_text(self.size)
         return (
             f"reading {amount} in one process; Spark would use {count_text(self.cores, 'core')}, and is faster above "
-            f"{size_text(self.limit)}. {self.lacking}"
+            f"{size_text(self.limit)}. {self.missing_part}"
         )
 
     def to_dict(self) -> dict[str, str | int | None]:

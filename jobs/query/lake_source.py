@@ -346,14 +346,14 @@ class LakeSource(Source):
         files = [
             file
             for file in self.tables.list_files(MESSAGES_NAME, "physical_offset")
-            if file.low is None or file.low < high
+            if file.lowest is None or file.lowest < high
         ]
         wanted, rows = _FIRST_ROWS, 0
         for file, following in pairwise(files):
-            rows += file.rows or 0
+            rows += file.row_count or 0
             # Messages after the following file's last offset can only be in the files that are passed.
-            low = None if following.high is None else following.high + 1
-            if low is not None and rows >= wanted and low < high and file.high is not None:
+            low = None if following.highest is None else following.highest + 1
+            if low is not None and rows >= wanted and low < high and file.highest is not None:
                 yield low
                 high, wanted, rows = low, wanted * 4, 0
         yield 0

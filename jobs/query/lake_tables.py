@@ -76,9 +76,9 @@ class LakeStore(NamedTuple):
 class FileStatistics(NamedTuple):
     """A file of a table, with the limits of an integer column and its number of rows, if known."""
 
-    low: int | None
-    high: int | None
-    rows: int | None
+    lowest: int | None
+    highest: int | None
+    row_count: int | None
     store_id: str | None  # None if it has rows of several stores
 
 
@@ -162,7 +162,7 @@ class LakeTables:
                 low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
                 store_id = row.get("min.store_id") if row.get("min.store_id") == row.get("max.store_id") else None
                 known.append(FileStatistics(low, high, row.get("num_records"), store_id))
-            known.sort(key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
+            known.sort(key=lambda file: _ALWAYS if file.highest is None else file.highest, reverse=True)
             self._files[name, column] = known
         return known
 

@@ -75,7 +75,7 @@ class RebuildIndexRequest(StoreRequest):
     lost_only: bool = False
     broker_runs: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
-    accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
+    accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
     recorded_names: RecordedNames = NO_RECORDED_NAMES  # names of the broker's files that runs have recorded
 
@@ -96,7 +96,7 @@ class IndexRebuildSummary(RatedOutcome):
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
-    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
+    undecided_files: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # bytes of the log that were read
     options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
     installed: bool = False  # the files are in the store
@@ -192,7 +192,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         built = rebuild.keep_proven(built, directory)
         result.replaced = sorted(name for build, _ in built for name in build.replaces)
         names = [one.name for one in explained if one.verdict.role in {"lost", "contradicts"}]
-        result.undecided = [f"index/{name}" for name in names if name not in result.replaced]
+        result.undecided_files = [f"index/{name}" for name in names if name not in result.replaced]
     check_file = partial(check_built_file, directory=directory, options=options)
     with ThreadPoolExecutor(_CHECKERS) as checkers:
         list(checkers.map(check_file, (file for _, file in built)))
@@ -244,7 +244,7 @@ class IndexRebuildPlanner:
         """
         request, store, settings = self.request, self.explanation.store, self.explanation.settings
         keys, found = self.explanation.key_sequence, self.explanation.files
-        held = {one.name for one in found if request.proven_only and self._may_be_right(one)} - request.accepted
+        held = {one.name for one in found if request.proven_only and self._may_be_right(one)} - request.accepted_files
         misnamed = [_rename(one.survivor, one.right_name) for one in found if one.survivor and one.right_name]
         kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.name in held)]
         kept = sorted([*kept, *misnamed], key=lambda survivor: survivor.broker_file.name)
@@ -319,7 +319,7 @@ class IndexRebuildPlanner:
         name, verdict = explained.name, explained.verdict
         is_proven = verdict is FileVerdict.FOREIGN and name not in held
         is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
-        is_accepted = not verdict.is_explained and name in self.request.accepted
+        is_accepted = not verdict.is_explained and name in self.request.accepted_files
         return self.request.proven_only and (is_proven or is_accepted)
 
     def _may_be_right(self, explained: ExplainedFile) -> bool:
@@ -359,7 +359,7 @@ class IndexRebuildPlanner:
             old = wrong.get(build.name)
             path = Path(local_path(join_location(directory, file.name)))
             is_proven = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved
-            is_proven |= build.name in self.request.accepted
+            is_proven |= build.name in self.request.accepted_files
             if old is not None and not is_proven:
                 with self.explanation.store.open(old.broker_file) as stored, LocalStorage().open(str(path)) as right:
                     found = Content(old.broker_file.size, stored.read)

@@ -93,7 +93,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             open_files = (file.path for file in queue.files if verdicts[file.path] in _OPEN)
-            decided = [path for path in open_files if path_in_store(path) in request.accepted]
+            decided = [path for path in open_files if path_in_store(path) in request.accepted_files]
             decided += comparison.recorded_files(queue, real, request.recorded_units)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
@@ -159,7 +159,7 @@ class _Comparison:
             if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}:
                 self._displaced[one.queue].append(one)
             is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of a segment whose length shows it
-            is_last = one.position + one.times >= joined.ends[one.queue]
+            is_last = one.position + one.unit_count >= joined.ends[one.queue]
             if (
                 is_of_none
                 or one.kind in KINDS_WITHOUT_QUEUE_FAULT
@@ -167,13 +167,15 @@ class _Comparison:
             ):
                 continue  # the log has lost the record of the last unit
             for path in self._paths_of(one):
-                self._wrong[path].append(range(one.position, one.position + one.times))
+                self._wrong[path].append(range(one.position, one.position + one.unit_count))
 
     def _paths_of(self, difference: QueueDifference) -> Iterator[str]:
         """Yield the files with a difference, by their paths in the output."""
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
-        first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
+        first, last = (
+            at * unit // size for at in (difference.position, difference.position + difference.unit_count - 1)
+        )
         yield from (f"{path_in_output(name.path)}/{file_name_of_offset(n * size)}" for n in range(first, last + 1))
 
     def compare_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
@@ -301,7 +303,7 @@ class _Comparison:
 
     def _lacks_records(self, queue: BuiltQueue) -> bool:
         """Return whether the log places units where neither their queue offsets nor the store's file place them."""
-        return queue.misplaced > sum(one.times for one in self._displaced_units(queue))
+        return queue.misplaced > sum(one.unit_count for one in self._displaced_units(queue))
 
     def _displaced_units(self, queue: BuiltQueue) -> Iterator[QueueDifference]:
         """Yield the units of other queue offsets in the store's files, except files that the log does not have."""
@@ -312,7 +314,7 @@ class _Comparison:
         last = list(_unit_files(queue))[-1]
         start = _first_of(last, queue)
         return self.verdicts[last.path] == _EQUAL and any(
-            one.position + one.times > start for one in self._displaced_units(queue)
+            one.position + one.unit_count > start for one in self._displaced_units(queue)
         )
 
     def is_proven(self, queue: BuiltQueue) -> bool:

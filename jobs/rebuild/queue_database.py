@@ -145,7 +145,7 @@ class BuiltDatabase(NamedTuple):
 
     files: list[BuiltFile]
     queues: list[QueueRowBuilder]
-    carried: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
+    carried_ends: dict[QueueName, UnitPlace]  # ends of queues, as in the store, of which the log has no unit
 
     def to_dict(self) -> dict[str, object]:
         """Return the manifest's entry."""
@@ -165,7 +165,7 @@ class BuiltDatabase(NamedTuple):
             ],
             "carried": [
                 {"topic": name.topic, "queue_id": name.queue_id, "max": last.queue_offset}
-                for name, last in self.carried.items()
+                for name, last in self.carried_ends.items()
             ],
         }
 
@@ -190,7 +190,7 @@ class BuiltDatabase(NamedTuple):
             ),
             (
                 "queues without messages in the log",
-                dict.fromkeys(sorted(self.carried), 1),
+                dict.fromkeys(sorted(self.carried_ends), 1),
                 "They continue after their last unit in the store",
             ),
             (

@@ -57,7 +57,7 @@ class RebuildQueuesRequest(StoreRequest):
     groups: int = _GROUPS
     lost_only: bool = False
     proven_only: bool = False  # write no file whose size is only assumed
-    accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
+    accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     recorded_units: RecordedUnits | None = None  # the units recorded in the lake, which are evidence as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES

@@ -133,8 +133,8 @@ class RepairRequest(StoreRequest):
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
-    older: bool = False  # restore the lake's segments before the store's first one
-    accepted: frozenset[str] = frozenset()  # undecided files for which the user trusts the log
+    restores_older: bool = False  # restore the lake's segments before the store's first one
+    accepted_files: frozenset[str] = frozenset()  # undecided files for which the user trusts the log
 
 
 @dataclass(slots=True)
@@ -142,31 +142,33 @@ class RepairSummary(RatedOutcome):
     """The findings before a repair, its plan, whether it was carried out, and the findings after it."""
 
     store: str
-    found: Verdict
+    verdict_before: Verdict
     plan: list[str] = field(default_factory=list)
     files: int = 0  # the number of new and replaced files in the plan
     notes: list[str] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
+    undecided_files: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     # Undecided files that differ from the log only in blanks for some records.
     blanks: list[str] = field(default_factory=list)
     asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
     asks_for_release: bool = False  # several releases may have written the store, and their files differ
-    defaults: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
-    delivered: str = ""  # the messages that consumers would receive for bridges that were not written
+    default_options: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
+    delivery_text: str = ""  # the messages that consumers would receive for bridges that were not written
     at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
-    withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
-    kept: list[str] = field(default_factory=list)  # folders of the replaced files
-    left: Verdict | None = None  # the verdict after the repair
+    withheld_reason: str | None = (
+        None  # why nothing is put in place: the broker would load the store, and delete messages
+    )
+    kept_folders: list[str] = field(default_factory=list)  # folders of the replaced files
+    verdict_after: Verdict | None = None  # the verdict after the repair
 
     @property
     def severity(self) -> Severity:
         """The severity of the remaining findings, or of all findings before anything was done."""
-        return (self.left or self.found).severity
+        return (self.verdict_after or self.verdict_before).severity
 
     @property
     def start(self) -> StartOutcome | None:
         """The effects of starting the broker on the store in its current state."""
-        return (self.left or self.found).start
+        return (self.verdict_after or self.verdict_before).start
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -176,41 +178,41 @@ class RepairSummary(RatedOutcome):
             "broker": None if self.start is None else self.start.to_dict(),
             "plan": self.plan,
             "notes": self.notes,
-            "undecided": self.undecided,
-            "withheld": self.withheld,
-            "applied": self.left is not None,
-            "kept": self.kept,
-            "found": [finding.to_dict() for finding in self.found.findings],
-            "left": [finding.to_dict() for finding in self.left.findings] if self.left else None,
+            "undecided": self.undecided_files,
+            "withheld": self.withheld_reason,
+            "applied": self.verdict_after is not None,
+            "kept": self.kept_folders,
+            "found": [finding.to_dict() for finding in self.verdict_before.findings],
+            "left": [finding.to_dict() for finding in self.verdict_after.findings] if self.verdict_after else None,
         }
 
     def result(self, seconds: float) -> Result:
         """Return the last line: severity, files and time."""
-        done = "installed" if self.left is not None else "to install"
+        done = "installed" if self.verdict_after is not None else "to install"
         return Result(self.severity, f"{count_text(self.files, 'file')} {done}", seconds)
 
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
-        yield from _describe_verdict("found", self.found, limit)
+        yield from _describe_verdict("found", self.verdict_before, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
-        if self.withheld is not None:
-            yield f"  NOTHING WAS INSTALLED: {self.withheld}"
+        if self.withheld_reason is not None:
+            yield f"  NOTHING WAS INSTALLED: {self.withheld_reason}"
         elif self.plan:
-            yield from abridged_lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
-        elif self.found.severity.is_alarm:
+            yield from abridged_lines_under_heading(PLAN_HEADING if self.verdict_after is None else "DONE", self.plan)
+        elif self.verdict_before.severity.is_alarm:
             yield "  nothing can be repaired with the given options"
         else:
-            unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
+            unverified = [name for name, part in self.verdict_before.parts.items() if part.unverified or part.doubts]
             verified = (
                 f"found nothing to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
             )
             yield f"  {verified}"
-        if self.kept:
-            yield f"  the replaced files are in {', '.join(self.kept)}; only --undo needs them"
+        if self.kept_folders:
+            yield f"  the replaced files are in {', '.join(self.kept_folders)}; only --undo needs them"
             yield "  delete them when you are sure that you will not undo the repair"
-        if self.left is not None:
-            yield from _describe_verdict("remaining", self.left, limit)
+        if self.verdict_after is not None:
+            yield from _describe_verdict("remaining", self.verdict_after, limit)
 
 
 def _describe_verdict(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
@@ -327,7 +329,7 @@ class _Repair:
 
     def run(self, held: LockedStore | None) -> None:
         """Plan the repair, and carry it out if the store is *held*."""
-        request, verdict = self.request, self.summary.found
+        request, verdict = self.request, self.summary.verdict_before
         if request.lake is not None and self.known is not None:
             self._make_segments(request.lake, self.known)
         store = self.store
@@ -339,8 +341,8 @@ class _Repair:
         self._make_files(verdict)
         plans = self._plan_installations()
         if plans:
-            self.summary.withheld = why_plan_is_withheld(self.summary.found, verdict)
-        self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
+            self.summary.withheld_reason = why_plan_is_withheld(self.summary.verdict_before, verdict)
+        self._carry_out([] if self.summary.withheld_reason is not None else plans, verdict, held)
 
     def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
         """Install the new files if the store is *held*, and report the remaining problems."""
@@ -355,11 +357,13 @@ class _Repair:
                 )
             reasons = dict.fromkeys(reason for plan in plans for reason in plan.obstacles)
             self.summary.notes += [f"cannot be installed now: {reason}" for reason in reasons]
-        elif self.summary.withheld is None:
+        elif self.summary.withheld_reason is None:
             if plans:
                 _apply(request, plans, held)
-                self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
-            self.summary.left = verdict = verify(self.asked, self.workers)
+                self.summary.kept_folders = list(
+                    dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists())
+                )
+            self.summary.verdict_after = verdict = verify(self.asked, self.workers)
         after = predict_start_after_repair(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
@@ -379,7 +383,7 @@ class _Repair:
         """Write bridges over places at which the broker would truncate its log, and return the verdict on that log."""
         notes = self.summary.notes
         log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
-        holes = find_truncating_holes(log, self.summary.found, verdict)
+        holes = find_truncating_holes(log, self.summary.verdict_before, verdict)
         if not holes:
             notes.append(
                 "no bridge records are needed: this broker is not expected to truncate the log and delete intact "
@@ -388,7 +392,7 @@ class _Repair:
             return verdict
         delivered = describe_bridge_messages(log, holes)
         if delivered and not self.request.deliver_empty:
-            self.summary.delivered = delivered
+            self.summary.delivery_text = delivered
             notes.append(
                 f"no bridge records were written, because consumers would receive {delivered}. To accept this, pass "
                 "--deliver-empty"
@@ -396,7 +400,7 @@ class _Repair:
             return verdict
         self.segments |= write_bridges(log, holes, self.segments, self.work / "log")
         self.blanks = write_blanks(log, holes, self.work / "blanks")
-        covered = sum(hole.place.end - hole.place.offset for hole in holes)
+        covered = sum(hole.doubtful_bytes.end - hole.doubtful_bytes.offset for hole in holes)
         received = delivered or "nothing in their place"
         notes.append(
             f"bridge records cover {count_text(covered, 'lost byte')}, so that the broker keeps the messages after "
@@ -408,8 +412,8 @@ class _Repair:
         """Create the segments that the lake has and the store has lost."""
         request, notes = self.request, self.summary.notes
         store = request.list_store(self.workers.options)
-        findings = list(self.summary.found.findings)
-        walked = self.summary.found.walked_log
+        findings = list(self.summary.verdict_before.findings)
+        walked = self.summary.verdict_before.walked_log
         ahead = None if walked is None else undecided_lost_end(store, walked.end)
         if walked is not None and ahead is not None:  # a row of the lake is further evidence of that record
             findings.append(lost_end_finding(walked.end, ahead, store))
@@ -464,7 +468,7 @@ class _Repair:
 
     def _note_messages_of_topics(self, lake: Lake, store_id: str, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
-        queues = self.summary.found.parts[QUEUES]
+        queues = self.summary.verdict_before.parts[QUEUES]
         said = {DELETED_TOPIC: "was deleted", DELETED_OR_LOST_QUEUE: "was deleted, or its queues were lost"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
@@ -481,7 +485,7 @@ class _Repair:
         older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
         if not older:
             return
-        if self.request.older:
+        if self.request.restores_older:
             bases = {segment.base_offset for segment in plan.segments}
             while (start := start - plan.size.value) in bases:
                 yield start
@@ -524,7 +528,7 @@ class _Repair:
             recorded = partial(_read_matched_units, request.lake, self.known.store_id)
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, release=wanted.release,
-            lost_only=True, proven_only=True, accepted=request.accepted,
+            lost_only=True, proven_only=True, accepted_files=request.accepted_files,
             commitlog=self.log, read_limits=request.read_limits,
             recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
             groups=choose_group_count(self.store.log_size),  # the same number with which `verify` collected the units
@@ -534,13 +538,13 @@ class _Repair:
             built = queue_builder.rebuild_queues(asked, self.workers)
             notes += built.notes
             self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions], verdict)
-            self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
+            self.summary.undecided_files += [path_in_store(path) for path in built.of_unknown_topics]
             kinds: dict[str, set[str]] = {}
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
                 kinds.setdefault(one.file, set()).add(one.kind)
-            open_files = (name for name in self.summary.undecided if name not in request.accepted)
+            open_files = (name for name in self.summary.undecided_files if name not in request.accepted_files)
             self.summary.blanks += [name for name in open_files if kinds.get(name) == {DifferenceKind.BLANK_INSIDE}]
-            self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
+            self.accepted |= {name for name in request.accepted_files if (out / path_in_output(name)).is_file()}
             self.queues = out
 
     def _make_index(self, verdict: Verdict, *, is_lost: bool) -> None:
@@ -550,15 +554,17 @@ class _Repair:
             request.store, str(out), self._index_settings(), lost_only=True, proven_only=True, commitlog=self.log,
             read_limits=request.read_limits, scratch=self.scratch,
             recorded_names=NO_RECORDED_NAMES if self.recorded is None else self.recorded.index_names,
-            accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
+            accepted_files=frozenset(
+                name.removeprefix("index/") for name in request.accepted_files if name.startswith("index/")
+            ),
         )  # fmt: skip
         with self._noting_unknown_settings("index"):
             built = index_builder.rebuild_index(asked, self.workers)
-            self._note_undecided("index file", built.undecided, verdict)
-            if is_lost and not built.files and not built.undecided:
+            self._note_undecided("index file", built.undecided_files, verdict)
+            if is_lost and not built.files and not built.undecided_files:
                 again = " ".join(map(quote, (request.store, *request.options)))
                 self.summary.notes.append(_NONE_PROVEN.format(again))
-            self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
+            self.accepted |= request.accepted_files & {f"index/{file.name}" for file in built.files}
             self.index = out
 
     def _index_settings(self) -> GivenSettings:
@@ -585,13 +591,13 @@ class _Repair:
             self.summary.notes.append(f"no {what} file was rebuilt: {error}")
             if isinstance(error, UnknownSettingError):
                 self.summary.asks_for_sizes = True
-                self.summary.defaults += error.defaults if may_have_default_file_sizes(self.store) else ()
+                self.summary.default_options += error.defaults if may_have_default_file_sizes(self.store) else ()
             elif self.request.given_settings.release is None:
                 self.summary.asks_for_release = True
 
     def _note_undecided(self, what: str, names: Sequence[str], verdict: Verdict) -> None:
         """Note the files that stay although the log contradicts them."""
-        self.summary.undecided += names
+        self.summary.undecided_files += names
         if names:
             has_lake = self.request.lake is not None
             decide = "compare the record with the same record on a replica"
@@ -607,13 +613,13 @@ class _Repair:
 
     def _plan_installations(self) -> list[Installation]:
         """Return the installations, one for each folder of the store."""
-        for name in self.request.accepted:  # nothing has been changed so far
-            if name in self.summary.undecided:
+        for name in self.request.accepted_files:  # nothing has been changed so far
+            if name in self.summary.undecided_files:
                 self.summary.notes.append(
                     f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided"
                 )
             elif name not in self.accepted:
-                known = ", ".join(self.summary.undecided) or "none"
+                known = ", ".join(self.summary.undecided_files) or "none"
                 raise NotRepairableError(
                     f"--accept {name}: the plan does not list this file as undecided. It lists: {known}"
                 )

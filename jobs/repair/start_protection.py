@@ -64,9 +64,9 @@ class Hole(NamedTuple):
     """Lost bytes at which a start would truncate the log, and the lost messages to which units of queues point."""
 
     segment: Segment
-    place: DoubtfulBytes
-    delivered: list[LostMessage]  # messages that a bridge would deliver to consumers
-    skipped: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
+    doubtful_bytes: DoubtfulBytes
+    delivered_messages: list[LostMessage]  # messages that a bridge would deliver to consumers
+    skipped_units: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
 
 
 def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict: Verdict) -> list[Hole]:
@@ -109,7 +109,7 @@ def write_bridges(store: Store, holes: Sequence[Hole], made: RepairedSegments, f
             shutil.copyfile(source, path)
         written[base] = path, target
         with Path(path).open("r+b") as file:
-            file.seek(hole.place.offset - base)
+            file.seek(hole.doubtful_bytes.offset - base)
             file.write(patch)
     return written
 
@@ -118,7 +118,7 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
     locations = {file.facts.path: file.location for file in store.queue_files}
-    for path, position in [one for hole in holes for one in hole.skipped]:
+    for path, position in [one for hole in holes for one in hole.skipped_units]:
         copy = folder / path
         if path not in copies:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
         return "an all-zero message for each lost message to which a queue in RocksDB points"
-    delivered = [message for hole in holes for message in hole.delivered]
+    delivered = [message for hole in holes for message in hole.delivered_messages]
     if not delivered:
         return ""
     behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
@@ -153,11 +153,11 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
 
 
 def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
-    segment, place = hole.segment, hole.place
+    segment, place = hole.segment, hole.doubtful_bytes
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes
         return BLANK.pack(end - place.offset, MAGIC_BLANK)
-    delivered = sorted({message.offset: message for message in hole.delivered}.values())
+    delivered = sorted({message.offset: message for message in hole.delivered_messages}.values())
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
@@ -171,14 +171,14 @@ def _is_in(unit: Unit, place: DoubtfulBytes) -> bool:
 
 def _add_units(hole: Hole, queue: StoredQueue, end: int, *, is_skipped: bool) -> None:
     """Add a queue's units that point into the hole; they ascend and end at *end*."""
-    for position in range(queue.first_unit_pointing_from(hole.place.offset, end), end):
+    for position in range(queue.first_unit_pointing_from(hole.doubtful_bytes.offset, end), end):
         unit = queue.read_unit(position)
-        if not isinstance(unit, Unit) or not _is_in(unit, hole.place):
+        if not isinstance(unit, Unit) or not _is_in(unit, hole.doubtful_bytes):
             return
         name, at = queue.name, position * queue.unit_size
         if is_skipped:
             file = next(one for one in reversed(queue.files) if one.base_offset <= at)
-            hole.skipped.append((f"{name.path}/{file.location.rpartition('/')[2]}", at - file.base_offset))
+            hole.skipped_units.append((f"{name.path}/{file.location.rpartition('/')[2]}", at - file.base_offset))
         else:
             message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
-            hole.delivered.append(message)
+            hole.delivered_messages.append(message)

@@ -58,7 +58,7 @@ class TableFiles:
     lake: Lake
     table: Table
     files: tuple[SnapshotFile, ...] = ()  # existing ones, in the order of the log
-    lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
+    faults: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
     lost_files: tuple[SnapshotFile, ...] = ()
 
     def read_rows(
@@ -193,7 +193,7 @@ def plan_log(
         length,
         start,
         end,
-        {**messages.lost, **pieces.lost, **quarantine.lost},
+        {**messages.faults, **pieces.faults, **quarantine.faults},
         tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
     )
 
@@ -222,7 +222,7 @@ def _find_causes(
     for file in messages.lost_files:
         path = f"{messages.table.name}/{file.path}"
         start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
-        yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
+        yield MissingCause(int(start), int(end) + 1, f"{path} {messages.faults[path]}")
     if known.topic_choices.end_offset:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
         yield MissingCause(0, known.topic_choices.end_offset, why, is_choice=True)

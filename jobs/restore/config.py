@@ -88,7 +88,7 @@ def write_config(
         if until is None or version["to_offset"] <= until:
             in_time[name] = max(in_time.get(name, version), version, key=itemgetter("run"))
     left_out, written = [], dict[str, FileState]()
-    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - newest.keys()) if not source.lost}
+    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - newest.keys()) if not source.faults}
     for name in sorted(newest):
         is_wanted = name in in_time or not name.endswith(_PROGRESS)
         chosen = in_time.get(name, oldest[name])
@@ -102,7 +102,7 @@ def write_config(
         written[str(path)] = create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
-    return written, notes, {**source.lost, **lost}
+    return written, notes, {**source.faults, **lost}
 
 
 def _read_version(source: TableFiles, store_id: str, name: str, run: int) -> bytes | None:

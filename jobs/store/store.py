@@ -316,7 +316,7 @@ _INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's folder, like a queu
 class TierQueue(NamedTuple):
     """One queue of a tier."""
 
-    place: str  # folder of its broker in the tier: a cluster's, then a broker's
+    broker_folder: str  # in the tier: a cluster's, then a broker's
     topic: str
     queue_id: int
     store: Store  # the store with the log and the units
@@ -324,7 +324,7 @@ class TierQueue(NamedTuple):
     @property
     def broker(self) -> str:
         """The name of the broker that copies to it."""
-        return self.place.rpartition("/")[2]
+        return self.broker_folder.rpartition("/")[2]
 
 
 class Tier(NamedTuple):

@@ -225,18 +225,18 @@ def _repeat_lines(words: str, *more: str, dropped_word: str = "", title: str = "
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
-    if summary.withheld is not None:
+    if summary.withheld_reason is not None:
         yield from (
             _about_bridges(summary)
-            if summary.delivered
-            else _save_messages_lines(store, summary.found.store_options, has_lake=has_lake)
+            if summary.delivery_text
+            else _save_messages_lines(store, summary.verdict_before.store_options, has_lake=has_lake)
         )
         return
     if summary.asks_for_sizes:
         words = "repeat with the broker's configuration file, which contains the file sizes"
-        if summary.defaults:
+        if summary.default_options:
             words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
-        yield from _repeat_lines(words, *(summary.defaults or ("--broker-conf", "BROKER.CONF")))
+        yield from _repeat_lines(words, *(summary.default_options or ("--broker-conf", "BROKER.CONF")))
         return
     if summary.asks_for_release:
         yield from _repeat_lines("repeat with the release of the broker", "--release", "X.Y.Z")
@@ -245,7 +245,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blanks:
-        yield from _by_hand(summary.found, has_lake=has_lake)
+        yield from _by_hand(summary.verdict_before, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
         words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
@@ -253,7 +253,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
-    if summary.delivered:
+    if summary.delivery_text:
         yield from _repeat_lines("accept that consumers receive all-zero messages", "--deliver-empty")
     elif summary.at_risk:
         messages = count_text(summary.at_risk, "intact message")

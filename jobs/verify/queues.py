@@ -278,7 +278,7 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
     values = difference.field, difference.found, difference.expected
     return Finding(
-        QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset,
+        QUEUES, difference.kind.value, *place, *values, cause, difference.unit_count, difference.log_offset,
         is_undecided=is_undecided,
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     _attribute(log, [queues, index], lost, checks, store)
     parts: dict[str, PartReport] = {LOG: log, QUEUES: queues, INDEX: index}
     start = None
-    stops = [(one.queue, one.position, one.times) for one in joined.differences if one.kind in _STOPPING_KINDS]
+    stops = [(one.queue, one.position, one.unit_count) for one in joined.differences if one.kind in _STOPPING_KINDS]
     walked = summarize_walk(checks, joined.log_end)._replace(queue_stops=stops)
     if find_broker_process(store.root) is None:
         wrong = {finding.file for finding in index.findings}

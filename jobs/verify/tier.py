@@ -79,13 +79,13 @@ _OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # the topic has no such queue; no known top
 class IndexedQueue(NamedTuple):
     """A queue of a tier, and the keys of its records."""
 
-    place: str  # the place of its broker
+    broker_folder: str
     topic: str
     queue_id: int
     start: int  # the start of its log
     end: int
     keys: QueueKeys
-    lost: tuple[LostRange, ...]  # the lost part of its log
+    lost_ranges: tuple[LostRange, ...]  # of its log
 
 
 def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:
@@ -147,7 +147,9 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
         wrong += [
             LostRanges(lost).mark_consequence(one._replace(file=store.path_below_root(one.file))) for one in differences
         ]
-    indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, log.end, keys, tuple(lost))
+    indexed = IndexedQueue(
+        queue.broker_folder, queue.topic, queue.queue_id, store.start_offset, log.end, keys, tuple(lost)
+    )
     numbers = {"expected": int(log.units.size), "matched": matched}
     return PartReport(findings, log_numbers(store, log.checks, log.end)), PartReport(wrong, numbers), indexed
 
@@ -209,7 +211,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
         return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
     for place, segments in tier.index_files.items():
         read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
-        compared = _Comparison(read, [queue for queue in queues if queue.place == place])
+        compared = _Comparison(read, [queue for queue in queues if queue.broker_folder == place])
         findings += (finding for *_, own in read for finding in own)
         # Each file begins where the one before it ends.
         for (before, _, _, wrong), (after, name, _, _) in pairwise(read):
@@ -403,7 +405,7 @@ class _Comparison:
 
     def _of_no_record(self, queue: IndexedQueue, entries: Integers) -> Iterator[Finding]:
         """Yield findings on entries of a queue, by the cause of their missing records."""
-        lost = LostRanges(queue.lost)
+        lost = LostRanges(queue.lost_ranges)
         wanted = f"a record of {queue.topic}/{queue.queue_id} with this key"
         for _, found in self._by_sound_files(entries):
             by_title: dict[str, list[int]] = {}

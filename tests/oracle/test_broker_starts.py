@@ -254,8 +254,8 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
         assert _list_lost(served, whole) <= (0 if bridges else before.deletes_messages or 0)
         if bridges:
             # An undecided queue file may prevent a start, which loses nothing.
-            assert served is not None or any(name.startswith("consumequeue/") for name in summary.undecided)
-            assert summary.withheld is None
+            assert served is not None or any(name.startswith("consumequeue/") for name in summary.undecided_files)
+            assert summary.withheld_reason is None
 
 
 # --- repaired stores are served ---

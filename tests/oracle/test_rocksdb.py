@@ -209,8 +209,8 @@ def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Pa
     if version_of(release) < _MADE_AGAIN_SINCE:
         assert not [one for one in served if one.physical_offset]
         return
-    assert summary.left is not None
-    assert ["unreadable_database"] == [finding.kind for finding in summary.left.findings]
+    assert summary.verdict_after is not None
+    assert ["unreadable_database"] == [finding.kind for finding in summary.verdict_after.findings]
     assert f"{_LIMIT}={segments}" in note
     # Such a broker may report that the first message of the log, at offset 0, has expired.
     assert [one for one in pulled if one.physical_offset] == [one for one in served if one.physical_offset]

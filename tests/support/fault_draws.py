@@ -462,22 +462,26 @@ def check_repairs(case: DamagedStore, verified: Verdict | None = None) -> Iterat
         plan = _repair(case, "plan", apply=False)
         if read_store_files(case.root) != case.damaged:
             yield Violation("a plan changes the store", "")
-        accepted = frozenset(plan.undecided) if "accept" in case.draw.options else frozenset[str]()
+        accepted = frozenset(plan.undecided_files) if "accept" in case.draw.options else frozenset[str]()
         done = _repair(case, "repair", accepted)
     except UndecidedError:
         return
     except (NotRepairableError, NotInstalledError) as error:
         yield Violation("refused", f"{type(error).__name__}: {error}")
         return
-    if verified is not None and plan.found.severity is not verified.severity:
-        yield Violation("repair differs from verify", f"{plan.found.severity.value}, not {verified.severity.value}")
+    if verified is not None and plan.verdict_before.severity is not verified.severity:
+        yield Violation(
+            "repair differs from verify", f"{plan.verdict_before.severity.value}, not {verified.severity.value}"
+        )
     after = read_store_files(case.root)
     yield from _check_repaired_files(case, after, accepted)
-    yield from _check_start(plan.found.start, done.start)
-    left = [] if done.left is None else [cause for cause, _ in done.left.findings_by_cause]
-    new = any(cause.severity.exit_code > plan.found.exit_code and not _was_masked(case, cause) for cause in left)
+    yield from _check_start(plan.verdict_before.start, done.start)
+    left = [] if done.verdict_after is None else [cause for cause, _ in done.verdict_after.findings_by_cause]
+    new = any(
+        cause.severity.exit_code > plan.verdict_before.exit_code and not _was_masked(case, cause) for cause in left
+    )
     if new if verified is None else done.exit_code > verified.exit_code:
-        yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
+        yield Violation("worse than before", f"{done.severity.value}, not {plan.verdict_before.severity.value}")
     again = _repair(case, "repair")  # files that were undecided before may be repaired now
     yield from _check_repaired_files(case, read_store_files(case.root), accepted)
     if done.files or again.files:
@@ -496,7 +500,7 @@ def _repair(
 ) -> RepairSummary:
     request = RepairRequest(
         str(case.root), case.root.parent / out, lake_of(case.draw.store) if "lake" in case.draw.options else None,
-        apply=apply, bridge="bridge" in case.draw.options, accepted=accepted,
+        apply=apply, bridge="bridge" in case.draw.options, accepted_files=accepted,
     )  # fmt: skip
     return repair(request, SerialWorkers())
 

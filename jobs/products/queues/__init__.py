@@ -89,14 +89,14 @@ class QueueDifference:
     found: str
     expected: str
     field: str = "unit"
-    times: int = 1
+    unit_count: int = 1
     shift: int = 0  # difference between the unit's position and its queue offset
     log_offset: int | None = None  # offset in the log to which the first difference refers
 
     @property
     def may_be_changed_record(self) -> bool:
         """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
-        return self.kind in _AGAINST_RECORD and self.times <= FEW_DIFFERENCES and self.log_offset is not None
+        return self.kind in _AGAINST_RECORD and self.unit_count <= FEW_DIFFERENCES and self.log_offset is not None
 
     @property
     def run_key(self) -> tuple[DifferenceKind, QueueName, str, int]:
@@ -118,12 +118,12 @@ def merge_differences(differences: Sequence[QueueDifference]) -> Iterator[QueueD
             run, times = [], 0
         if len(run) <= FEW_DIFFERENCES:
             run.append(difference)
-        times += difference.times
+        times += difference.unit_count
     yield from _merge_run(run, times)
 
 
 def _merge_run(run: Sequence[QueueDifference], times: int) -> Sequence[QueueDifference]:
-    merged = [replace(one, times=times) for one in run[:1]]
+    merged = [replace(one, unit_count=times) for one in run[:1]]
     return run if merged and merged[0].may_be_changed_record else merged
 
 
@@ -167,7 +167,7 @@ class JoinResult:
     damaged_ranges: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
     # Set by `finish`, by topic: the log offset at which its queues restarted at 0, and the store time of the newest
     # record of its queues without files.
-    restarts: dict[str, int] = field(default_factory=dict)
+    restart_offsets: dict[str, int] = field(default_factory=dict)
     newest_ms: dict[str, int] = field(default_factory=dict)
     queues: tuple[StoredQueue, ...] = ()  # the queues as they were read
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
@@ -195,14 +195,14 @@ class JoinResult:
         restarted = {one.queue.topic for one in self.differences if one.kind in earlier}
         for name, at in self.first_record_offsets.items():
             if name.topic in restarted:
-                self.restarts[name.topic] = min(at, self.restarts.get(name.topic, at))
+                self.restart_offsets[name.topic] = min(at, self.restart_offsets.get(name.topic, at))
         for name, lacking in self.without_queue.items():
             self.newest_ms[name.topic] = max(lacking.newest_ms, self.newest_ms.get(name.topic, 0))
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         newest_ms = self.newest_ms[name.topic]
-        if self.without_queue[name].last_physical_offset < self.restarts.get(name.topic, 0):
+        if self.without_queue[name].last_physical_offset < self.restart_offsets.get(name.topic, 0):
             return self.topics.fate_of_earlier(name.topic, newest_ms)
         return self.topics.fate(name.topic, newest_ms)
 
@@ -214,14 +214,14 @@ class JoinResult:
             for difference in self.differences
             if difference.kind is DifferenceKind.PAST_LOG_END
             and difference.log_offset is not None
-            and difference.position + difference.times >= self.ends[difference.queue]
+            and difference.position + difference.unit_count >= self.ends[difference.queue]
             and difference.log_offset < self.log_end + MAX_BYTES_PAST_LOG_END
         ]
         # A queue without any unit in this log, or whose last unit in it points to no record, may belong to another log.
         # If no queue has a unit in it, the log is lost; a unit that points to the exact end of the log belongs to it.
         whole = {one.queue for one in behind if one.position <= starts[one.queue]}
         written = {name for name, start in starts.items() if self.ends[name] > start}
-        bad = {(one.queue, one.position + one.times) for one in self.differences if one.kind in _OF_NO_RECORD}
+        bad = {(one.queue, one.position + one.unit_count) for one in self.differences if one.kind in _OF_NO_RECORD}
         if not whole >= written:
             behind = [
                 one

@@ -174,7 +174,7 @@ class _Settling:
         if self._name.kind is QueueKind.BATCH:
             names = (("base_offset", "queue_offset"), ("batch_count",) * 2, ("store_timestamp",) * 2)
             values[:0] = [
-                (DifferenceKind.WRONG_BATCH_FIELD, name, int(unit.stored[name][0]), int(expected[wanted]))
+                (DifferenceKind.WRONG_BATCH_FIELD, name, int(unit.stored_unit[name][0]), int(expected[wanted]))
                 for name, wanted in names
             ]
         elif int(expected["queue_offset"]) != unit.position:
@@ -321,7 +321,7 @@ class _Settling:
         record: RecordFields | None = None,
     ) -> None:
         if self._with_rows:
-            block = make_row_block(self._name, unit.stored, status, stored_positions=np.array([unit.position]))
+            block = make_row_block(self._name, unit.stored_unit, status, stored_positions=np.array([unit.position]))
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
@@ -379,7 +379,7 @@ def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -
             displaced[0][0],
             f"queue offsets {text}",
             "ascending",
-            times=len(displaced),
+            unit_count=len(displaced),
         )
         return
     for position, queue_offset in displaced:

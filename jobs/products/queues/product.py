@@ -164,7 +164,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
         if joined.find_topic_fate(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
-    wrong = sum(one.times for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
+    wrong = sum(one.unit_count for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
     return wrong + sum(joined.without_queue[name].unit_count for name in missing)
 
 

@@ -231,7 +231,7 @@ class UnmatchedUnit(NamedTuple):
     physical_offset: int
     size: int
     tags_code: int
-    stored: Units  # the one unit
+    stored_unit: Units
 
     @property
     def is_zero(self) -> bool:

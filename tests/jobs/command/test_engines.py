@@ -140,7 +140,7 @@ def test_without_java_one_process_reads_any_amount_and_reports_the_benefit_of_ja
 
     assert choice.engine is Engine.HERE
     assert re.fullmatch(r"reading 900\.0 GiB in one process; Spark would .* Java 17 .*", choice.spark_benefit_text())
-    assert not choose_engine("verify", 1).lacking
+    assert not choose_engine("verify", 1).missing_part
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
     assert choose_engine("verify", 1).engine is Engine.SPARK
 

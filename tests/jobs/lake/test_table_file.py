@@ -107,7 +107,7 @@ def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
     assert stats["nullCount"] == {"broker": 0, "store_id": 0, "physical_offset": 0}
     assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
     status = path.stat()
-    assert (action.size, action.rows) == (status.st_size, 2)
+    assert (action.size, action.row_count) == (status.st_size, 2)
     assert abs(action.modification_time - status.st_mtime * 1000) < 60_000
 
 

@@ -64,7 +64,7 @@ def repair_store(
         None,
         GIVEN_SETTINGS,
         apply,
-        accepted=frozenset(accepted),
+        accepted_files=frozenset(accepted),
         **options,
     )
     return repair(request, SerialWorkers())
@@ -130,8 +130,8 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
 
     summary = repair_store(store, lake)
 
-    assert summary.left is not None
-    assert (0, []) == (summary.exit_code, summary.left.findings)
+    assert summary.verdict_after is not None
+    assert (0, []) == (summary.exit_code, summary.verdict_after.findings)
     assert bool(summary.plan) == (read_store_files(store) != damaged)
     if summary.plan:
         undo(str(store), store.parent / "repair")
@@ -177,7 +177,7 @@ def test_a_link_to_itself_next_to_the_index_files_does_not_end_a_repair(store: P
     link = store / "index" / "20260101000000000"
     link.symlink_to(link.name)
 
-    assert repair_store(store, lake).undecided == [f"index/{link.name}"]
+    assert repair_store(store, lake).undecided_files == [f"index/{link.name}"]
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
@@ -237,17 +237,19 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
 
     summary = repair_store(store)
 
-    assert summary.left is not None
-    left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
+    assert summary.verdict_after is not None
+    left = {one.part for one in summary.verdict_after.findings if not one.follows and one.severity.is_alarm}
     if left and not summary.plan:
         assert "nothing can be repaired" in "\n".join(summary.lines(5))
     if fault.name in DOUBTFUL:
         assert (summary.plan, summary.exit_code) == ([], ExitCode.MISMATCH)
-        assert all(name.startswith(("consumequeue/T1/", "index/")) for name in summary.undecided)
-        assert summary.undecided
+        assert all(name.startswith(("consumequeue/T1/", "index/")) for name in summary.undecided_files)
+        assert summary.undecided_files
         return
     decided = {
-        one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm and not one.is_undecided
+        one.part
+        for one in summary.verdict_after.findings
+        if not one.follows and one.severity.is_alarm and not one.is_undecided
     }
     # An index file with entries of lost bytes of the log cannot be compared, so it is kept.
     assert (decided if fault.part is Part.LOG else left) <= ({LOG} if fault.part is Part.LOG else set())
@@ -304,7 +306,7 @@ def test_a_plan_needs_neither_a_lock_nor_space_nor_permissions(
         with pytest.raises(NotInstalledError, match="a broker is running"):
             repair_store(store, lake)
 
-    assert plan.left is None
+    assert plan.verdict_after is None
     assert {line.partition("/")[0] for line in plan.plan} >= {"new: index", "new: commitlog"}
     assert any(note.startswith("a broker is running on this store") for note in plan.notes)
     assert any("must stay free for the broker" in note for note in plan.notes)
@@ -412,8 +414,8 @@ def test_a_rebuilt_index_with_other_file_boundaries_survives_a_crash(
         RepairRequest(str(store), store.parent / "repair", given_settings=wanted, apply=True), SerialWorkers()
     )
 
-    assert summary.left is not None
-    assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])
+    assert summary.verdict_after is not None
+    assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.verdict_after.findings])
 
 
 def test_lost_index_files_are_rebuilt_under_the_names_that_the_lake_recorded(newer_store: Path, tmp_path: Path) -> None:

@@ -109,10 +109,10 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     damaged = read_store_files(kind.store)
     summary = kind.repair_store(with_lake=with_lake)
 
-    assert summary.left is not None
-    left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
+    assert summary.verdict_after is not None
+    left = {one.part for one in summary.verdict_after.findings if not one.follows and one.severity.is_alarm}
     if with_lake:
-        kinds = {one.kind for one in summary.left.findings}
+        kinds = {one.kind for one in summary.verdict_after.findings}
         undecided = (ExitCode.DAMAGE, {DELETED_OR_LOST_QUEUE})
         assert (summary.exit_code, kinds) == (undecided if is_undecided(kind, fault) else (ExitCode.CLEAN, set()))
         assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
