@@ -1,5 +1,5 @@
 """
-Pictures for the documentation: `python -m tests.pictures` takes them in Chromium.
+Take the screenshots of the documentation in Chromium: `python -m tests.pictures`.
 
 Chromium needs a font with Chinese characters. The pictures show the pages of `browse` for a store that lost an index
 file and a queue, and for its lake.

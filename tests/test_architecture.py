@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# The readable truth, in the standard library alone. What is not named here is compiled, or calls what is.
+# The readable reference modules, which use only the standard library. All other modules may use compiled code.
 SCALAR = {
     f"rmq_formats{name}"
     for name in (
@@ -29,11 +29,11 @@ SCALAR = {
 }
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}
 
-# Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
-BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
+# Scalar modules that need more than the standard library: for LZ4 and zstd, and the links of 20 million entries.
+ALLOWED_IMPORTS = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
 
-# What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
-# Spark start their JVM before they import.
+# Modules of commands that must start in a fraction of a second, so without importing Spark or numba. Commands on Spark
+# start their JVM before these imports.
 LIGHT = (
     *("jobs.command.cli", "jobs.command", "jobs.command.options", "jobs.launch", "jobs.browse.server"),
     *("jobs.verbs.query", "jobs.verbs.viewers", "jobs.verbs.ingest", "jobs.ingest.pre_run_check"),
@@ -51,13 +51,13 @@ def modules() -> Mapping[str, Path]:
     return found
 
 
-def parsed(name: str) -> ast.Module:
-    """Parse a module; keeping all trees would make each garbage collection 0.3 s slower."""
+def parse(name: str) -> ast.Module:
+    """Parse a module; not cached, because the trees would slow down each garbage collection by 0.3 s."""
     return ast.parse(modules()[name].read_text(encoding="utf-8"))
 
 
-def imported(name: str, *, everywhere: bool) -> frozenset[str]:
-    """Return the full names of what a module imports: at its top, or *everywhere* in it; not what only types need."""
+def list_imports(name: str, *, everywhere: bool) -> frozenset[str]:
+    """Return the full names of a module's imports, at its top or *everywhere*, without those for type checking."""
     at_top, in_all = _imports(name)
     return in_all if everywhere else at_top
 
@@ -65,7 +65,7 @@ def imported(name: str, *, everywhere: bool) -> frozenset[str]:
 @cache
 def _imports(name: str) -> tuple[frozenset[str], frozenset[str]]:
     at_top, in_all = set[str](), set[str]()
-    for statement in parsed(name).body:
+    for statement in parse(name).body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
             continue
         at_top |= _names_imported_by(name, statement)
@@ -94,22 +94,24 @@ def of(package: str) -> list[str]:
 def test_formats_import_neither_jobs_nor_spark() -> None:
     wrong = {}
     for name in of("rmq_formats"):
-        foreign = {module.split(".")[0] for module in imported(name, everywhere=True)} - set(sys.stdlib_module_names)
-        allowed = COMPILERS if is_compiled(name) else BORROWED.get(name, set())
+        foreign = {module.split(".")[0] for module in list_imports(name, everywhere=True)} - set(
+            sys.stdlib_module_names
+        )
+        allowed = COMPILERS if is_compiled(name) else ALLOWED_IMPORTS.get(name, set())
         wrong[name] = foreign - {"rmq_formats", *allowed}
 
     assert {} == {name: foreign for name, foreign in wrong.items() if foreign}
 
 
 def test_scalar_modules_import_no_compiled_ones() -> None:
-    found = [(name, module) for name in sorted(SCALAR) for module in imported(name, everywhere=True)]
+    found = [(name, module) for name in sorted(SCALAR) for module in list_imports(name, everywhere=True)]
 
     assert [] == [(name, module) for name, module in found if is_compiled(module)]
 
 
 def test_no_import_cycles_exist() -> None:
     graph = {
-        name: {module for module in imported(name, everywhere=False) if module in modules() and module != name}
+        name: {module for module in list_imports(name, everywhere=False) if module in modules() and module != name}
         for name in modules()
     }
 
@@ -119,20 +121,22 @@ def test_no_import_cycles_exist() -> None:
         pytest.fail(" → ".join(error.args[1]))
 
 
-def drawn_order() -> Mapping[str, int]:
-    """Return the line of the drawing in `docs/internals/architecture.md` on which each package of `jobs` is."""
+def layer_of_packages() -> Mapping[str, int]:
+    """Return the layer of each package of `jobs`: its line in the diagram of `docs/internals/architecture.md`."""
     drawing = (ROOT / "docs" / "internals" / "architecture.md").read_text().partition("\njobs ")[2].partition("```")[0]
     found = (re.match(r"  ((?:\w+/ ?)+)", line) for line in drawing.splitlines())
     return {name.strip("/"): row for row, names in enumerate(filter(None, found)) for name in names[1].split()}
 
 
 def test_packages_import_only_from_lower_layers() -> None:
-    order = drawn_order()
+    order = layer_of_packages()
     arrows: dict[str, set[str]] = {name: set() for name in order}
     for name in of("jobs"):
         package = name.split(".")[1:2]
         if package and package[0] in order:
-            used = {module.split(".")[1] for module in imported(name, everywhere=True) if module.startswith("jobs.")}
+            used = {
+                module.split(".")[1] for module in list_imports(name, everywhere=True) if module.startswith("jobs.")
+            }
             arrows[package[0]] |= used - {package[0]}
 
     assert {name for name in arrows if not arrows[name] <= {*order}} == set()
@@ -150,7 +154,7 @@ def test_light_commands_import_without_spark_and_numba() -> None:
 
 
 def test_a_small_command_loads_no_module_that_it_does_not_use() -> None:
-    """Half of the time of `inspect` and of a query is the time of imports."""
+    """Imports take half of the time of `inspect` and of a query."""
     used = "jobs.command.cli, jobs.verbs.viewers, jobs.inspect.inspection, jobs.inspect.text, jobs.verbs.query"
     unused = {"_hashlib", "subprocess", "tempfile", "traceback", "asyncio", "numpy", "pyarrow", "jobs.dump.units"}
     program = f"import sys, {used}, jobs.query.store_source; print(sorted({unused} & sys.modules.keys()))"
@@ -172,11 +176,11 @@ BROAD = {"Exception", "BaseException", "OSError"}
 
 
 def is_swallowing(node: ast.AST) -> TypeGuard[ast.expr | ast.ExceptHandler]:
-    """Return whether code ignores an error: a `suppress`, or a broad `except` that does not raise an error again."""
+    """Return whether code ignores an error: a `suppress`, or a broad `except` that does not raise an error."""
     if not isinstance(node, ast.ExceptHandler):
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "suppress"
     first, last = node.body[0], node.body[-1]
-    # A handler that begins with `if …: raise` names in its condition which errors it expects.
+    # A handler that begins with `if …: raise` states the expected errors in its condition.
     is_raised_again = isinstance(last, ast.Raise) or (
         isinstance(first, ast.If) and isinstance(first.body[-1], ast.Raise)
     )
@@ -185,7 +189,7 @@ def is_swallowing(node: ast.AST) -> TypeGuard[ast.expr | ast.ExceptHandler]:
 
 
 def is_explained(lines: list[str], number: int) -> bool:
-    """Return whether the line, or one directly above it, has a comment that is more than an exemption of a linter."""
+    """Return whether the line, or one directly above it, has a comment other than a linter exemption."""
     same = lines[number - 1].partition("#")[2].strip()
     above = lines[number - 2].strip() if number > 1 else ""
     reason = same.partition(" - ")[2] if same.startswith("noqa") else same
@@ -193,8 +197,8 @@ def is_explained(lines: list[str], number: int) -> bool:
 
 
 def test_every_swallowed_error_has_a_reason_next_to_it() -> None:
-    """The reason names the error that is expected there, and who reports the others."""
+    """The reason states the expected error, and which code reports other errors."""
     texts = {name: path.read_text(encoding="utf-8").splitlines() for name, path in modules().items()}
-    found = [(name, node.lineno) for name in texts for node in ast.walk(parsed(name)) if is_swallowing(node)]
+    found = [(name, node.lineno) for name in texts for node in ast.walk(parse(name)) if is_swallowing(node)]
 
     assert [] == [f"{name}:{number}" for name, number in found if not is_explained(texts[name], number)]

@@ -34,7 +34,7 @@ from tests.oracle.judge import (
 from tests.oracle.process import DriverProcess, run_driver
 from tests.oracle.releases import Geometry, version_of
 from tests.oracle.sessions import ClientMessage, CraftedMessage, DirectMessage, RealStore, open_store
-from tests.rmq_formats.builders import reading
+from tests.rmq_formats.builders import make_reader
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter, select
 
 _NOW: Final = 1_795_000_000_000
@@ -247,7 +247,7 @@ def _fuzz_lookups(
     random: Random, opened: RealStore, crafted: list[CraftedMessage], made: list[bytes], writer: Writer
 ) -> list[str]:
     found = []
-    files = [IndexReader(reading(data), writer.index_geometry) for data in reversed(made)]
+    files = [IndexReader(make_reader(data), writer.index_geometry) for data in reversed(made)]
     for _ in range(_LOOKUPS):
         message = random.choice(crafted)
         key = random.choice(message.keys.split() or [message.unique_key or "absent"])

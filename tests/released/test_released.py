@@ -1,8 +1,8 @@
 """
-Every command, recipe and cell that the documentation shows, in the environment that users get.
+Run every command, recipe and notebook cell of the documentation in the environment of users.
 
-The other tests run in the development environment, which has packages that users do not: `export` once needed one of
-them and worked for nobody else.
+The development environment of other tests has additional packages: `export` once needed one of them and failed for all
+users.
 """
 
 import json
@@ -26,10 +26,10 @@ from tests.support.scenes import (
     scenes,
 )
 
-pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
+pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # for a busy machine: usually, minutes suffice
 
 _IN_EVERY_RUN = ("README.md", "docs/install.md", "docs/quick-start.md", "docs/tables.md")
-_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/tables.md and the notebook say to install
+_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # packages that docs/tables.md and the notebook need
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def reader(user: Released) -> Released:
     return user
 
 
-# Those of some pages, which have every verb; `make test-released` has all, and other tests run all here.
+# The scenes of pages that together use every command; `make test-released` runs all, as do other tests in-process.
 _SCENES = [
     pytest.param(one, id=scene_name(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
     for one in scenes()
@@ -63,7 +63,7 @@ def test_every_command_of_a_page_runs_as_typed_by_a_user(
             # `-n` checks only that the target exists; this test is one of them.
             return user.run(["make", "-n", *words[1:]], user.checkout)._replace(out="", err="")
         if words[:2] == ["python", "-m"]:
-            # Benchmarks need the development environment, and hours; here, that the module is there.
+            # Benchmarks need the development environment and hours; here, the module must exist.
             program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({words[2]!r}) is None)"
             return user.run([user.python, "-c", program], user.checkout)
         return user.run(["bash", "-c", command.text], tmp_path)
@@ -72,11 +72,11 @@ def test_every_command_of_a_page_runs_as_typed_by_a_user(
 
 
 def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: Released, tmp_path: Path) -> None:
-    """As called by Livy, EMR and operators of schedulers. The folder of the script and Python have an `inspect`."""
+    """As called by Livy, EMR and schedulers. `inspect` is a module of Python and of the script's folder."""
     scene_folder = make_scene_folder(scenes()[0], tmp_path)
 
     def ingest(lake: str, *launcher: str | Path) -> Outcome:
-        # With a JVM, which needs the JARs that Spark does not ship.
+        # With a JVM, which needs JARs that are not part of Spark.
         verb: list[str | Path] = ["ingest", scene_folder.store, "--lake", tmp_path / lake]
         return user.run([*launcher, *verb], tmp_path)
 
@@ -106,7 +106,7 @@ def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_the_notebook_runs_in_a_kernel(reader: Released, tmp_path: Path) -> None:
-    """The kernel's interpreter is the released one; only the client that drives it is the development environment's."""
+    """The kernel runs in the released environment, and only its client in the development environment."""
     command = [sys.executable, "-m", "tests.notebook", "--python", str(reader.python), "--work", str(tmp_path)]
     command += ["--path", str(reader.added)]
     client = reader.environment(PYTHONPATH=str(ROOT))
@@ -140,7 +140,7 @@ def test_the_first_change_of_contributing_works(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_the_pipeline_runs_on_the_newest_spark_of_the_series(tmp_path: Path) -> None:
-    """Ingest and rebuild on Spark 4.2.1 with Delta 4.4.0; rows and bytes are compared by the verify that follows."""
+    """Ingest and rebuild on Spark 4.2.1 with Delta 4.4.0; `verify` then compares rows and bytes."""
     user = released(tmp_path)
     added = user.run(
         [user.python, "-m", "pip", "install", "--quiet", "--no-deps", _OTHER_PYSPARK],

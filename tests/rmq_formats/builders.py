@@ -1,4 +1,4 @@
-"""Records and segments for tests: fields that are not given have ordinary values."""
+"""Make records and segments for tests, with default values of fields."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,12 +25,12 @@ BORN = 1_763_600_000_000
 STORED = BORN + 5
 
 
-def a_record(
+def make_record(
     body: bytes = b"hello",
     *,
     topic: str = "Orders",
     properties: Mapping[str, str] | bytes = b"KEYS\x01order-1\x02",
-    **fields: Any,  # noqa: ANN401 - those of new_record
+    **fields: Any,  # noqa: ANN401 - fields of new_record
 ) -> MessageRecord:
     raw = properties if isinstance(properties, bytes) else encode_properties(properties, trailing_separator=True)
     ordinary: dict[str, Any] = {
@@ -48,10 +48,10 @@ def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool
     return (text + PROPERTY_SEPARATOR * (trailing_separator and bool(text))).encode("utf-8", "replace")
 
 
-def placed(
+def place_records(
     records: Iterable[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN
 ) -> list[MessageRecord]:
-    """Return the records as they stand one after the other, the first at the start of a segment."""
+    """Return the records with consecutive physical offsets, the first at the start of a segment."""
     result: list[MessageRecord] = []
     offset = base_offset
     for record in records:
@@ -60,7 +60,7 @@ def placed(
     return result
 
 
-def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int = 0) -> bytes:
+def frame_record(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int = 0) -> bytes:
     raw = encode_record(record)
     if framing is Framing.PLAIN:
         return raw
@@ -68,18 +68,18 @@ def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int =
     return DLEDGER_ENTRY.pack(DLEDGER_MAGIC, framing.header_size + len(raw), index, 0, pos, 0, 0, 0, len(raw)) + raw
 
 
-def a_blank(size: int, framing: Framing = Framing.PLAIN) -> bytes:
+def make_blank(size: int, framing: Framing = Framing.PLAIN) -> bytes:
     if framing is Framing.DLEDGER:
         return DLEDGER_END.pack(DLEDGER_END_MAGIC, size).ljust(size, b"\0")
     return BLANK.pack(size, MAGIC_BLANK).ljust(size, b"\0")
 
 
-def log_of(records: Sequence[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN) -> bytes:
-    in_place = placed(records, base_offset, framing)
-    return b"".join(framed(record, framing, index) for index, record in enumerate(in_place))
+def make_log(records: Sequence[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN) -> bytes:
+    in_place = place_records(records, base_offset, framing)
+    return b"".join(frame_record(record, framing, index) for index, record in enumerate(in_place))
 
 
-def a_segment(
+def make_segment(
     records: Sequence[MessageRecord],
     size: int = 4096,
     base_offset: int = 0,
@@ -87,13 +87,13 @@ def a_segment(
     *,
     sealed: bool = False,
 ) -> bytes:
-    log = log_of(records, base_offset, framing)
+    log = make_log(records, base_offset, framing)
     assert len(log) + BLANK.size <= size, "the records do not fit"
-    return log + (a_blank(size - len(log), framing) if sealed else bytes(size - len(log)))
+    return log + (make_blank(size - len(log), framing) if sealed else bytes(size - len(log)))
 
 
-def reading(data: Buffer, calls: list[int] | None = None) -> Callable[[int, int], Buffer]:
-    """Return a function that reads *data*, and notes in *calls* how much was asked for."""
+def make_reader(data: Buffer, calls: list[int] | None = None) -> Callable[[int, int], Buffer]:
+    """Return a function that reads *data*, and appends the requested lengths to *calls*."""
 
     def read(position: int, length: int) -> Buffer:
         if calls is not None:
@@ -103,12 +103,12 @@ def reading(data: Buffer, calls: list[int] | None = None) -> Callable[[int, int]
     return read
 
 
-def damaged(data: bytes, at: int, new: bytes = b"\xff\xff") -> bytes:
+def damage(data: bytes, at: int, new: bytes = b"\xff\xff") -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-def into(data: bytearray) -> Callable[[int, Buffer], None]:
-    """Return a function that writes blocks into *data*, each at its position."""
+def make_writer(data: bytearray) -> Callable[[int, Buffer], None]:
+    """Return a function that writes a block into *data* at a position."""
 
     def write(position: int, block: Buffer) -> None:
         data[position : position + len(block)] = block

@@ -1,10 +1,9 @@
 """
-Queues and index files built entry by entry like the broker does, as reference for the compiled builders.
+Queues and index files, built entry by entry like a broker, as reference for the compiled builders.
 
-A broker *appends* to a queue. It compares a unit's place by its queue offset with the place where it writes, but only
-to drop a unit that comes too low; one that is too high is written all the same, where the last one ended. And a queue
-offset of 0 is never compared. So in a healthy log the n-th unit is at n * 20, and in any other the order of the log
-decides.
+A broker *appends* to a queue. It compares the position of a unit's queue offset with its write position, but only to
+drop a unit whose offset is too low. A unit whose offset is too high is written at the write position, and a queue
+offset of 0 is never compared. So in a healthy log, the n-th unit is at n * 20; otherwise, the order of the log decides.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +69,7 @@ class ConsumeQueue:
             self._data += UNIT.pack(*PRE_BLANK) * blanks
             self._files = 1
         elif len(self._data) == self._files * self._file_size:
-            self._files += 1  # made before the unit is looked at: it stays empty when the unit is dropped
+            self._files += 1  # created before the unit is checked, so it stays empty if the unit is dropped
 
     def files(self) -> Iterator[tuple[int, bytes]]:
         for number in range(self._files):
@@ -79,7 +78,7 @@ class ConsumeQueue:
 
 
 class BatchConsumeQueue:
-    """A queue of batch units that begins empty: nothing is compared but the order of the log."""
+    """A queue of batch units that begins empty; units are appended in the order of the log."""
 
     def __init__(self, file_size: int) -> None:
         self._file_size = file_size
@@ -98,7 +97,7 @@ class BatchConsumeQueue:
 
 
 class ConsumeQueueExt:
-    """The extension of one queue, of units without bitmaps."""
+    """The extension of a queue, with units without bitmaps."""
 
     def __init__(self, file_size: int) -> None:
         self._file_size = file_size
@@ -112,14 +111,14 @@ class ConsumeQueueExt:
         in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
         for first in range(0, len(self._units), in_file):
             data = b"".join(self._units[first : first + in_file])
-            # The end mark comes with the put that finds no room.
+            # The put that does not fit writes the end mark.
             if first + in_file < len(self._units):
                 data += EXT_END_MARK
             yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")
 
 
 class UnitRow(NamedTuple):
-    """A unit's row in RocksDB."""
+    """The row of a unit in RocksDB."""
 
     queue: QueuePrefix
     queue_offset: int
@@ -136,24 +135,24 @@ def decode_unit_row(key: bytes, value: bytes) -> UnitRow:
 
 class IndexFile:
     """
-    An index file in memory, written as a broker does it: one put after the other.
+    An index file in memory, written like a broker, one put after the other.
 
-    Two details decide bytes unexpectedly: a new file begins with the end of the previous one as its begin, so that its
-    first entry counts seconds from there; and the next file is made before the broker looks at the message, so that a
-    message without keys may create a file.
+    Two details affect bytes unexpectedly: the begin of a new file is the end of the previous one, from which the
+    seconds of its first entry are counted; and the next file is created before the keys of a message are checked, so
+    that a message without keys may create a file.
     """
 
     def __init__(self, geometry: Geometry, data: bytearray, header: IndexHeader) -> None:
-        """Take *data* as the mapping and *header* as what the broker knows; see `created`."""
+        """Use *data* as the mapped file, and *header* as the broker's state; see `created`."""
         self.geometry = geometry
         self.header = header
         self._data = data
 
     @classmethod
     def created(cls, geometry: Geometry, previous: IndexHeader | None = None) -> Self:
-        """Return a new file after one whose header is *previous*."""
+        """Return a new file after one with the header *previous*."""
         file = cls(geometry, bytearray(geometry.file_size), IndexHeader(index_count=1))
-        # IndexFile's constructor: values that are not positive are not handed on.
+        # IndexFile's constructor ignores values that are not positive.
         offset = max(previous.end_physical_offset, 0) if previous else 0
         timestamp = max(previous.end_timestamp, 0) if previous else 0
         file.header = IndexHeader(timestamp, timestamp, offset, offset, 0, 1)
@@ -162,18 +161,18 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether a put would be refused."""
+        """Whether the next put fails."""
         return self.header.index_count >= self.geometry.index_num
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> bool:
-        """Put one key as `IndexFile#putKey` does; False when the file is full."""
+        """Put a key like `IndexFile#putKey`; return False if the file is full."""
         if self.is_full:
             return False
         header = self.header
         number = header.index_count
         slot_at = self.geometry.slot_position(self.geometry.slot_of(key_hash))
         (previous,) = map(int, SLOT.unpack(self._data, slot_at))
-        # The broker accepts the number of the entry that it is about to write; it takes a damaged file for that.
+        # The broker accepts the number of the next entry; only a damaged file contains it.
         if previous <= 0 or previous > number:
             previous = 0
         diff = time_diff_s(header.begin_timestamp, store_timestamp)
@@ -195,7 +194,7 @@ class IndexFile:
         return True
 
     def encode(self, empty_index_count: int | None = None) -> bytes:
-        """Return the file's bytes; a clean stop leaves *empty_index_count* in a file without entries."""
+        """Return the file's bytes; after a clean stop, a file without entries contains *empty_index_count*."""
         data = bytes(self._data)
         if self.header.index_count > 1 or empty_index_count is None:
             return data
@@ -203,10 +202,10 @@ class IndexFile:
 
 
 class IndexWriter:
-    """`IndexService#buildIndex`: messages in the order of the log, files as they fill."""
+    """Writes index files like `IndexService#buildIndex`, in the order of the log."""
 
     def __init__(self, geometry: Geometry, rules: Rules, previous: IndexHeader | None = None) -> None:
-        """Begin with no file; *previous* is the header of the file before the first one that is written here."""
+        """Begin without files; *previous* is the header of the file before the first one."""
         self.files: list[IndexFile] = []
         self._geometry = geometry
         self._rules = rules
@@ -234,7 +233,7 @@ class IndexWriter:
 
 
 def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit: int | None = None) -> list[int]:
-    """Return the offsets that `IndexService#queryOffset` collects from files, which come newest first."""
+    """Return the offsets that `IndexService#queryOffset` collects from files, the newest first."""
     found: list[int] = []
     for file in files:
         if file.header.matches_time(begin, end):
@@ -245,7 +244,7 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
 
 
 def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
-    """Return the body of the one record that holds *messages*."""
+    """Return the body of a record with *messages*."""
     return b"".join(
         INNER_MESSAGE.pack(
             INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),
@@ -262,7 +261,7 @@ def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
 
 
 def group_of(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> RawRecords:
-    """Return records as a scan gives them, in places after the first one's, between bytes that are none of theirs."""
+    """Return records in a group like those of a scan, between other bytes."""
     raw = [encode_record(record) for record in records]
     ends = np.cumsum([len(before), *map(len, raw)])
     base_offset = records[0].physical_offset - len(before) if records else 0
@@ -271,7 +270,7 @@ def group_of(records: Sequence[MessageRecord], before: bytes = b"", after: bytes
 
 
 def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> bytearray:
-    """Return a file into which hashes, offsets and times were put."""
+    """Return a file with entries of these hashes, offsets and times."""
     file = IndexFile.created(geometry)
     for key_hash, offset, time in puts:
         file.put(key_hash, offset, time, HashSlotCount.EMPTY_SLOT)
@@ -279,7 +278,7 @@ def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> b
 
 
 def pack_units(records: RawRecords, rules: UnitRules, *, with_tags: bool = False) -> PackedUnits:
-    """Return the units of one group of records, with no queue met before."""
+    """Return the units of a group of records, without known queues."""
     with patch.object(collect, "_THREAD", local()):
         collector = UnitCollector(rules, with_tags=with_tags)
     collector.add(records)

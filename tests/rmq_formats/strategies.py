@@ -34,7 +34,7 @@ def records() -> st.SearchStrategy[MessageRecord]:
 
 @st.composite
 def mutations(draw: st.DrawFn, raw: bytes) -> bytes:
-    """*raw* with some bytes changed, a span moved over another, or its end cut off."""
+    """Change some bytes of *raw*, copy a span over another, or truncate it."""
     damaged = bytearray(raw)
     positions = st.integers(0, max(len(raw) - 1, 0))
     for _ in range(draw(st.integers(0, 4))):

@@ -1,4 +1,4 @@
-"""Bodies as sent by producers, in every stored form, and the lines of traces."""
+"""Bodies of messages in every stored form, and the lines of traces."""
 
 import zlib
 from contextlib import suppress
@@ -29,7 +29,7 @@ def _stream(body: bytes, codec: str) -> bytes:
 
 @given(body=st.binary(max_size=2000))
 def test_every_compression_type_is_decompressed(body: bytes) -> None:
-    """The type bits of the flag name the type; without them it is zlib."""
+    """The type bits of the flag contain the type; without them, it is zlib."""
     assert body == decode_body(body, 0)
     for codec, sys_flag in (("zlib", LEGACY), ("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)):
         assert body == decode_body(_stream(body, codec), sys_flag)
@@ -76,7 +76,7 @@ def test_an_unknown_compression_type_is_reported() -> None:
         decode_body(b"x", 0x501)
 
 
-# A sending, up to where clients differ.
+# A send trace, up to the fields in which clients differ.
 _SENT = "Pub\x011700000000000\x01Region\x01producers\x01Orders\x01ID\x01TagA\x01k1 k2\x0110.0.0.1:10911\x014\x017\x010"
 _SENT_ENDS = {
     "\x01true": (None, True, None),
@@ -96,7 +96,7 @@ def test_send_traces_are_parsed_as_written_by_each_release(end: str) -> None:
 
 
 def test_consume_traces_have_time_and_group_if_the_client_wrote_them() -> None:
-    """Clients up to 4.7.1, of 4.9.1, and those of a cloud write neither."""
+    """Clients up to 4.7.1, of 4.9.1, and of a cloud write neither."""
     body = "SubAfter\x01R\x01ID\x013\x01false\x01k\x014\x02SubAfter\x01R\x01ID\x013\x01true\x01k\x010\x011700\x01G\x02"
     bare, full = decode_traces(body.encode())
 

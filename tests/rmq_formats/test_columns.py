@@ -22,7 +22,7 @@ from rmq_formats.errors import CorruptData, SizeLimitExceeded
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import PropertyParser, parse_properties, split_keys
 from tests.golden import GOLDEN, StoreOf
-from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, placed
+from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, make_record, place_records
 from tests.rmq_formats.reference import group_of
 from tests.rmq_formats.strategies import I64, records
 from tests.support.stores import read_store_records
@@ -50,7 +50,7 @@ def batch_of(
     return batch
 
 
-def rows_of(some: Sequence[MessageRecord], **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - those of batch_of
+def rows_of(some: Sequence[MessageRecord], **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - arguments of batch_of
     return batch_of(some, **options).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -62,7 +62,7 @@ def _time(timestamp: int) -> dt.datetime | None:
 
 
 def expected_row(record: MessageRecord, parser: PropertyParser) -> dict[str, Any]:
-    """Return what a row must hold, by the scalar modules alone; the raw columns are judged by what they give back."""
+    """Return the expected row from the scalar modules; the raw columns are tested by encoding the row again."""
     properties = parse_properties(record.properties_raw, parser)
     stored = _time(record.store_timestamp)
     return {name: getattr(record, name) for name in AS_STORED} | {
@@ -87,7 +87,7 @@ def expected_row(record: MessageRecord, parser: PropertyParser) -> dict[str, Any
 
 
 def _items() -> st.SearchStrategy[bytes]:
-    """Properties as brokers write them and as nobody should: few names, so that they repeat."""
+    """Return valid and invalid properties, with few names, so that names are repeated."""
     names = st.sampled_from([b"UNIQ_KEY", b"KEYS", b"TAGS", b"WAIT", b"", b"a", b"\xff", b"\xed\xa0\x80"])
     values = st.sampled_from([b"true", b"", b"k1 k2  k3", b" ", b"\x01", b"x\x01", b"x\x01y", b"\xc3\xa9", b"\xe2\x82"])
     item = st.tuples(names, st.sampled_from([b"\x01", b""]), values | st.binary(max_size=12)).map(b"".join)
@@ -97,18 +97,18 @@ def _items() -> st.SearchStrategy[bytes]:
 
 ANY_RECORDS = st.lists(
     records()
-    | st.builds(a_record, properties=_items(), store_timestamp=I64, born_timestamp=I64)
-    | st.builds(a_record, topic=st.sampled_from(["Orders", "%RETRY%g", "é"]), properties=_items())
-    | st.builds(a_record, properties=_items(), store_host=st.just(BROKER_V6), born_host=st.just(PRODUCER_V6)),
+    | st.builds(make_record, properties=_items(), store_timestamp=I64, born_timestamp=I64)
+    | st.builds(make_record, topic=st.sampled_from(["Orders", "%RETRY%g", "é"]), properties=_items())
+    | st.builds(make_record, properties=_items(), store_host=st.just(BROKER_V6), born_host=st.just(PRODUCER_V6)),
     max_size=8,
 )
 PARSERS = st.sampled_from(PropertyParser)
-# Those of the years 1 and 9999, and one more millisecond on each side.
+# The limits of the years 1 and 9999, and one millisecond beyond them.
 _OUTERMOST_TIMES = (-62_135_596_800_001, -62_135_596_800_000, 253_402_300_799_999, 253_402_300_800_000)
 
 
 @given(some=ANY_RECORDS, parser=PARSERS)
-@example(some=[a_record(store_timestamp=time) for time in _OUTERMOST_TIMES], parser=PropertyParser.SCAN)
+@example(some=[make_record(store_timestamp=time) for time in _OUTERMOST_TIMES], parser=PropertyParser.SCAN)
 @settings(max_examples=200)
 def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageRecord], parser: PropertyParser) -> None:
     batch = batch_of(some, parser)
@@ -128,8 +128,8 @@ def test_rows_equal_decoded_records_and_can_be_encoded_again(some: list[MessageR
 
 @pytest.mark.parametrize("with_body", [True, False])
 def test_records_with_a_wrong_body_crc_have_no_row(with_body: bool) -> None:
-    """An empty body may have any CRC, as for a broker; without its body a row cannot be encoded."""
-    some = placed([*(a_record(bytes([i]) * 9) for i in range(5)), a_record(b"")._replace(body_crc=77)])
+    """An empty body may have any CRC, as in a broker; a row without its body cannot be encoded."""
+    some = place_records([*(make_record(bytes([i]) * 9) for i in range(5)), make_record(b"")._replace(body_crc=77)])
     some[2] = some[2]._replace(body=b"x" * 9)
     some[4] = some[4]._replace(body_crc=-1)
     batch, bad = message_batch(grouped(some), PropertyParser.SCAN, with_body=with_body)
@@ -144,7 +144,7 @@ def test_records_with_a_wrong_body_crc_have_no_row(with_body: bool) -> None:
             record_from_row(batch.to_pylist()[0])
 
 
-@given(some=st.lists(st.builds(a_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
+@given(some=st.lists(st.builds(make_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
 def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
     asked: list[str] = []
 
@@ -158,7 +158,7 @@ def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[Messa
 
 
 def test_topics_can_be_selected_among_thousands() -> None:
-    some = [a_record(topic=f"topic-{i}") for i in range(2500)]
+    some = [make_record(topic=f"topic-{i}") for i in range(2500)]
     assert [row["topic"] for row in rows_of(some, wants_topic=lambda topic: topic.endswith("99"))] == [
         f"topic-{i}" for i in range(99, 2500, 100)
     ]
@@ -167,7 +167,7 @@ def test_topics_can_be_selected_among_thousands() -> None:
 @given(raw=st.lists(st.sampled_from([b"\xff", b"a", b"\xed\xa0\x80"]), max_size=40).map(b"".join))
 @example(raw=b"\xff" * 127)
 def test_a_malformed_topic_is_replaced_and_its_bytes_are_kept(raw: bytes) -> None:
-    some = [a_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), a_record(topic="�")]
+    some = [make_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), make_record(topic="�")]
     some = [record._replace(total_size=len(encode_record(record))) for record in some]
     rows = rows_of(some)
     assert [record_from_row(row) for row in rows] == some
@@ -177,11 +177,11 @@ def test_a_malformed_topic_is_replaced_and_its_bytes_are_kept(raw: bytes) -> Non
 @pytest.mark.parametrize("count", [8191, 10_000])
 @pytest.mark.parametrize("parser", PropertyParser)
 def test_a_record_may_have_thousands_of_properties(count: int, parser: PropertyParser) -> None:
-    """As many as fit, distinct or one name again and again; the last value stands where the name first stood."""
+    """Distinct or repeated names; the last value of a repeated name replaces the first one."""
     distinct = "".join(f"{i:x}\x01{i % 7}\x02" for i in range(count))[:32767].encode()
     repeated = b"\x02".join([b"n\x01v"] * (count * 3 // 5) + [b"last\x01w", b"n\x01end"])[-32767:]
     empty_names = b"\x02".join([b"\x01v"] * 9000)
-    some = [a_record(properties=raw) for raw in (distinct, repeated, empty_names)]
+    some = [make_record(properties=raw) for raw in (distinct, repeated, empty_names)]
     for row, record in zip(rows_of(some, parser=parser), some, strict=True):
         assert row["properties"] == list(parse_properties(record.properties_raw, parser).items())
         assert record_from_row(row) == record
@@ -190,7 +190,7 @@ def test_a_record_may_have_thousands_of_properties(count: int, parser: PropertyP
 @pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
 def test_every_record_may_have_different_texts(size: int) -> None:
     some = [
-        a_record(topic=f"topic-{i}", born_host=Host(i.to_bytes(4), i), store_host=Host(i.to_bytes(16), -i),
+        make_record(topic=f"topic-{i}", born_host=Host(i.to_bytes(4), i), store_host=Host(i.to_bytes(16), -i),
                  properties={f"name-{i}": f"value-{i}"})
         for i in range(size)
     ]  # fmt: skip
@@ -202,9 +202,9 @@ def test_every_record_may_have_different_texts(size: int) -> None:
 
 
 def test_malformed_text_may_grow_when_it_is_replaced() -> None:
-    """Each malformed byte becomes three; nothing is cut."""
+    """Each malformed byte becomes three bytes; the text is not truncated."""
     raw = b"KEYS\x01" + b"\xff" * 32_000
-    some = [a_record(properties=raw) for _ in range(3)]
+    some = [make_record(properties=raw) for _ in range(3)]
     for row, record in zip(rows_of(some), some, strict=True):
         assert row["keys"] == ["�" * 32_000]
         assert record_from_row(row) == record
@@ -213,11 +213,11 @@ def test_malformed_text_may_grow_when_it_is_replaced() -> None:
 def test_more_bytes_than_arrow_offsets_allow_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_formats.commitlog.columns._LARGEST", 99)
     with pytest.raises(SizeLimitExceeded, match="100 bytes of bodies"):
-        message_batch(grouped([a_record(b"x" * 100)]), PropertyParser.SCAN)
+        message_batch(grouped([make_record(b"x" * 100)]), PropertyParser.SCAN)
 
 
 def test_a_batch_owns_its_bytes() -> None:
-    group = grouped([a_record(b"abc")])
+    group = grouped([make_record(b"abc")])
     batch, _ = message_batch(group, PropertyParser.SCAN)
     before = batch.to_pylist()
     group.buffer[:] = 0
@@ -225,7 +225,7 @@ def test_a_batch_owns_its_bytes() -> None:
 
 
 def read_with_polars(path: Path) -> pa.Table:
-    import polars as pl  # slow to load, and each test process collects this module
+    import polars as pl  # lazy import: slow to load
 
     return pl.read_parquet(path).to_arrow()
 
@@ -259,7 +259,7 @@ def test_broker_records_are_restored_from_parquet_by_every_engine(
 
 def test_a_slice_of_a_batch_has_its_own_records() -> None:
     some = [
-        a_record(body=bytes([number]) * number, topic=f"T{number}", properties=b"a\x01b\x02") for number in range(9)
+        make_record(body=bytes([number]) * number, topic=f"T{number}", properties=b"a\x01b\x02") for number in range(9)
     ]
 
     assembled = assemble_records(batch_of(some).slice(3, 4))
@@ -283,7 +283,7 @@ def test_a_slice_of_a_batch_has_its_own_records() -> None:
     ],
 )
 def test_inconsistent_rows_are_reported_and_not_encoded(column: str, value: pa.Array) -> None:
-    batch = batch_of([a_record(body=b"body", topic="topic", properties=b"a\x01b\x02")])
+    batch = batch_of([make_record(body=b"body", topic="topic", properties=b"a\x01b\x02")])
 
     changed = batch.set_column(batch.schema.get_field_index(column), pa.field(column, value.type), value)
     assembled = assemble_records(changed)
@@ -292,7 +292,7 @@ def test_inconsistent_rows_are_reported_and_not_encoded(column: str, value: pa.A
 
 
 def test_a_missing_column_is_reported_by_name() -> None:
-    batch = batch_of([a_record()])
+    batch = batch_of([make_record()])
 
     with pytest.raises(CorruptData, match="without the column store_host"):
         assemble_records(batch.drop_columns(["store_host"]))

@@ -18,7 +18,7 @@ def double(value: int) -> int:
 
 
 def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Numba itself raises at import where it can write nothing."""
+    """Numba itself raises an error at import if it cannot write anywhere."""
     occupied = tmp_path / "file"
     occupied.write_text("a file has no children")
     monkeypatch.setattr(compiled, "_candidates", lambda: iter([occupied / "cache"]))
@@ -51,7 +51,7 @@ def test_cache_directories_are_tried_in_order(monkeypatch: pytest.MonkeyPatch, t
 def test_code_compiled_at_installation_is_copied_to_the_first_writable_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The user of a service or container compiled for 30 seconds at each start."""
+    """In a service or container, each start compiled for 30 seconds."""
     occupied, installed, own, last = (tmp_path / name for name in ("occupied", "installed", "own", "last"))
     occupied.touch()
     there = installed / f"compiled-{compiled._stamp()}" / "scan"  # noqa: SLF001
@@ -60,7 +60,7 @@ def test_code_compiled_at_installation_is_copied_to_the_first_writable_directory
         (there / name).write_text(name)
     temporary = tempfile.TemporaryFile
 
-    def only_own(dir: Path) -> object:  # noqa: A002 - its name
+    def only_own(dir: Path) -> object:  # noqa: A002 - the original name
         if dir.is_relative_to(installed):
             raise OSError(errno.EROFS, "Read-only file system", str(dir))
         return temporary(dir=dir)
@@ -80,7 +80,7 @@ def test_code_compiled_at_installation_is_copied_to_the_first_writable_directory
 
 
 def test_directories_of_other_users_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Cached code is run: in /tmp anybody may have made a directory of this name."""
+    """Cached code is executed, and any user can create a directory of this name in /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / "rocketmq-lake-12345"]))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -124,7 +124,7 @@ def test_the_first_use_is_recognised_by_an_empty_cache(tmp_path: Path) -> None:
     assert [run.stdout for run in runs] == [b"True\n", b"False\n"]
 
 
-# Functions are compiled, or loaded, for the types that they are called with: these are said, whatever was in the cache.
+# Functions are compiled or loaded for the types of their arguments; this lists them regardless of the cache.
 _USED = """
 import gc
 import sys

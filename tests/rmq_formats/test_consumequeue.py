@@ -60,13 +60,13 @@ def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, ma
 @pytest.mark.parametrize(
     ("properties", "topic", "codes"),
     [
-        # Java's hash of the whole text, sign-extended to 64 bits; what looks like several tags is one text.
+        # Java's hash of the whole text, sign-extended to 64 bits; a list of tags is one text.
         ({}, "T", [0]),
         ({"TAGS": "TagA"}, "T", [2598919]),
         ({"TAGS": "a||b"}, "T", [((97 * 31 + 124) * 31 + 124) * 31 + 98]),
         ({"TAGS": "polygenelubricants"}, "T", [-(1 << 31)]),
         ({"TAGS": "TagA", "DELAY": "3"}, "T", [2598919]),
-        # On the schedule topic the time of delivery. Too high a level is the highest; one that is not positive is none.
+        # In the schedule topic, the time of delivery. Levels above the highest are reduced; those below 1 are ignored.
         *(
             ({"TAGS": "TagA", "DELAY": level}, "SCHEDULE_TOPIC_XXXX", [code])
             for level, code in [
@@ -78,7 +78,7 @@ def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, ma
                 ("-2", 2598919),
             ]
         ),
-        ({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX", []),  # the broker's parser throws, and the record is refused
+        ({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX", []),  # the broker's parser fails, so the record is refused
     ],
 )
 def test_a_tags_code_is_a_hash_or_a_delivery_time(properties: dict[str, str], topic: str, codes: list[int]) -> None:
@@ -86,9 +86,9 @@ def test_a_tags_code_is_a_hash_or_a_delivery_time(properties: dict[str, str], to
 
 
 def test_delay_levels_are_configured_and_start_at_1() -> None:
-    """`messageDelayLevel` defines them, and the log does not have it; a level that it lacks waits one second."""
+    """`messageDelayLevel`, which is not in the log, defines them; an undefined level waits one second."""
     assert tags_code_of({"DELAY": "2"}, "SCHEDULE_TOPIC_XXXX", delay_levels="2s 1d") == [86_401_000]
-    assert parse_delay_levels("\N{ARABIC-INDIC DIGIT THREE}s") == (3000,)  # as `Long.parseLong` reads it
+    assert parse_delay_levels("\N{ARABIC-INDIC DIGIT THREE}s") == (3000,)  # as parsed by `Long.parseLong`
     assert [delay_ms(level, (5000, 7000)) for level in (-1, 0, 1, 2, 3)] == [1000, 1000, 5000, 7000, 7000]
     assert delay_ms(1, ()) == 1000
 
@@ -108,7 +108,7 @@ MULTI = {"INNER_MULTI_DISPATCH": "%LMQ%a,b", "INNER_MULTI_QUEUE_OFFSET": "5,6", 
 
 
 def test_multi_dispatch_adds_a_unit_to_each_listed_queue() -> None:
-    """Light queues have the id 0, others that of the record; place, size and tags are the record's."""
+    """Light queues have the id 0, others that of the record; offset, size and tags are those of the record."""
     record = a_record(queue_id=3, queue_offset=8, properties=MULTI)
 
     assert [(unit.queue, unit.queue_offset, unit.is_multi_dispatched) for unit in units_of(record)] == [
@@ -129,7 +129,7 @@ def test_multi_dispatch_adds_a_unit_to_each_listed_queue() -> None:
     ],
 )
 def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, count: int) -> None:
-    """It came with 4.9.3; 5.1.1 took retry and system topics out."""
+    """4.9.3 introduced it; 5.1.1 excluded retry and system topics."""
     assert len(units_of(a_record(topic, release=release, properties=MULTI), release)) == count
 
 
@@ -145,14 +145,14 @@ def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, c
     ],
 )
 def test_multi_dispatch_lists_are_parsed_as_by_brokers(names: str, offsets: str, queues: list[str]) -> None:
-    """Lists of different length are ignored, and nothing is dispatched after an offset that is no number."""
+    """Lists of different lengths are ignored, and nothing is dispatched after an offset that is not a number."""
     record = a_record(properties={"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
 
     assert [unit.queue.topic for unit in units_of(record)[1:]] == queues
 
 
 @pytest.mark.parametrize("rules", [{"multi_dispatch": False}, {"lmq": False}])
-def test_multi_dispatch_and_light_queues_can_be_switched_off(rules: dict[str, Any]) -> None:
+def test_multi_dispatch_and_light_queues_can_be_disabled(rules: dict[str, Any]) -> None:
     queues = [unit.queue for unit in units_of(a_record(queue_id=3, properties=MULTI), **rules)][1:]
 
     assert queues == ([] if "multi_dispatch" in rules else [(QueueKind.PLAIN, "%LMQ%a", 3), (QueueKind.PLAIN, "b", 3)])
@@ -177,10 +177,10 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
         ({"INNER_BASE": "1"}, 0),
         ({"INNER_BASE": "0", "INNER_NUM": "2"}, 1),
         ({"INNER_BASE": "0", "INNER_NUM": "0"}, 1),
-        ({"INNER_BASE": "-1", "INNER_NUM": "1"}, 0),  # numbers count from 0
+        ({"INNER_BASE": "-1", "INNER_NUM": "1"}, 0),  # queue offsets start at 0
         ({"INNER_BASE": "0", "INNER_NUM": "-1"}, 0),
         ({"INNER_BASE": "0", "INNER_NUM": "32767"}, 1),
-        ({"INNER_BASE": "0", "INNER_NUM": "32768"}, 0),  # no short of Java's
+        ({"INNER_BASE": "0", "INNER_NUM": "32768"}, 0),  # not a `short` of Java
     ],
 )
 def test_records_of_batch_topics_have_units_if_base_and_count_are_valid(properties: dict[str, str], count: int) -> None:

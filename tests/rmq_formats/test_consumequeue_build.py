@@ -16,7 +16,7 @@ from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
-from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.builders import make_record, place_records
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, group_of, pack_units
 from tests.rmq_formats.strategies import I32, I64, records
 
@@ -54,7 +54,7 @@ TEXTS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
     lambda items: "".join(f"{name}\x01{value}\x02" for name, value in items).encode("utf-8", "surrogatepass")
 )
 LIKELY = st.builds(
-    a_record,
+    make_record,
     topic=TOPICS,
     properties=TEXTS,
     queue_id=st.integers(0, 2),
@@ -62,7 +62,7 @@ LIKELY = st.builds(
     sys_flag=st.sampled_from((0, 0, 0, 4, 8, 12, 0x80, 0x30)),
     store_timestamp=st.integers(0, 1 << 60),
 )
-LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: placed(log, 1000))
+LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: place_records(log, 1000))
 RULES = st.builds(
     lambda old, new, since, multi, in_rocksdb, delays: UnitRules(
         ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi, in_rocksdb=in_rocksdb
@@ -88,15 +88,15 @@ DISPATCHED = st.builds(
     NUMBERS | LISTS.map(lambda names: ",".join("5" for _ in names.split(","))),
 )
 MULTI_LOGS = st.lists(
-    st.builds(a_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1)), min_size=1, max_size=12
-).map(lambda log: placed([*log, *log], 1000))
+    st.builds(make_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1)), min_size=1, max_size=12
+).map(lambda log: place_records([*log, *log], 1000))
 
 
 @given(MULTI_LOGS, RULES, st.booleans())
 def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
     log: list[MessageRecord], rules: UnitRules, lmq: bool
 ) -> None:
-    """The first record that names a queue is read by the scalar code, later ones by the compiled code."""
+    """The scalar code reads the first record of a queue, and the compiled code later ones."""
     rules = replace(rules, lmq=lmq)
 
     assert unpacked(pack_units(group_of(log), rules, with_tags=True)) == in_queues(log, rules)
@@ -146,7 +146,7 @@ def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: U
     "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649", "٣"]
 )
 def test_delays_are_parsed_as_by_the_scalar_module(delay: str) -> None:
-    log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
+    log = place_records([make_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
     assert unpacked(pack_units(group_of(log), UnitRules())) == in_queues(log, UnitRules())
 
@@ -156,7 +156,7 @@ def test_records_may_have_more_units_than_the_table_has_rows(prefix: str, queues
     names = ",".join(f"{prefix}{n}" for n in range(queues))
     offsets = ",".join("0" * queues)
     properties = {"TAGS": "t", "INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
-    log = placed([a_record(properties=properties)] * repeats)
+    log = place_records([make_record(properties=properties)] * repeats)
     packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert packed.units.size == repeats * (queues + 1)
@@ -173,8 +173,10 @@ def test_repeated_batches_add_no_units() -> None:
 
 
 def test_tables_of_queues_and_tags_grow() -> None:
-    """A text that was stored before its table grew keeps its number."""
-    log = placed(a_record(topic=f"{n % 700:0127d}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
+    """Texts keep their numbers when the table grows."""
+    log = place_records(
+        make_record(topic=f"{n % 700:0127d}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400)
+    )
     packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert len(packed.names) == 700
@@ -189,9 +191,9 @@ def test_tables_of_queues_and_tags_grow() -> None:
 def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread remembers the queues of earlier ranges, up to a limit."""
     monkeypatch.setattr(collect, "_MOST_MET", most)
-    records = [a_record(b"", topic=topic, queue_id=number) for topic in ("B", "A", "C") for number in (1, 0)]
+    records = [make_record(b"", topic=topic, queue_id=number) for topic in ("B", "A", "C") for number in (1, 0)]
     for some in ([0, 1, 2, 0], [5, 4], [3, 1, 5], [2]):
-        log = list(placed(records[number] for number in some))
+        log = list(place_records(records[number] for number in some))
         collector = UnitCollector(UnitRules())
         collector.add(group_of(log))
         packed, expected = collector.finish(), in_queues(log, UnitRules())
@@ -245,7 +247,7 @@ def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
 def test_appended_files_equal_those_of_the_scalar_queue(
     units: list[ExpectedUnit], old: Release, new: Release, data: st.DataObject
 ) -> None:
-    """Blanks, gaps, repeats, drops, a change of release; in slices of any size."""
+    """Blanks, gaps, repeated and dropped units, and a change of release, in slices of any size."""
     rules = UnitRules(((0, old), (data.draw(st.integers(1, 600)), new)))
     scalar = ConsumeQueue(100)
     for unit in units:
@@ -288,7 +290,7 @@ def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
         assert bytes(files[base : base + 110]) == expected
 
 
-IN_PLACE, ELSEWHERE, SKIPPED = (0, 0), (1, 0), (0, 1)  # units that are misplaced, and skipped
+IN_PLACE, ELSEWHERE, SKIPPED = (0, 0), (1, 0), (0, 1)  # units at wrong positions, which are skipped
 THREE = [(0, 0, 10), (1, 10, 10), (2, 20, 10)]
 FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
 
@@ -296,15 +298,15 @@ FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
 @pytest.mark.parametrize(
     ("release", "there", "unit", "expected", "files"),
     [
-        ("5.3.3", [], (7, 0, 10), IN_PLACE, 1),  # a new queue begins with blanks up to the unit
-        ("5.3.3", [(0, 0, 10)], (3, 10, 10), ELSEWHERE, 1),  # too high an offset makes no hole
-        ("4.1.0", THREE, (1, 30, 10), ELSEWHERE, 1),  # too low a one is dropped from 4.2.0 on
+        ("5.3.3", [], (7, 0, 10), IN_PLACE, 1),  # a new queue begins with blanks before the unit
+        ("5.3.3", [(0, 0, 10)], (3, 10, 10), ELSEWHERE, 1),  # an offset that is too high leaves no hole
+        ("4.1.0", THREE, (1, 30, 10), ELSEWHERE, 1),  # an offset that is too low is dropped since 4.2.0
         ("4.2.0", THREE, (1, 30, 10), SKIPPED, 1),
         ("5.3.3", FIVE, (5, 50, 10), IN_PLACE, 2),
-        ("5.3.3", FIVE, (1, 50, 10), SKIPPED, 2),  # and leaves the file that was made for it
-        # A topic that was deleted and made again counts from 0; its first unit is never compared.
+        ("5.3.3", FIVE, (1, 50, 10), SKIPPED, 2),  # but the file that was created for it remains
+        # A recreated topic starts at 0; its first unit is never compared.
         ("5.3.3", THREE, (0, 30, 10), ELSEWHERE, 1),
-        # Taken for built by the offset of the last unit up to 4.4.0, by its end from 4.5.1 on.
+        # Up to 4.4.0, the offset of the last unit decides whether a unit is skipped, since 4.5.1 its end.
         ("4.4.0", [(0, 100, 10)], (1, 100, 20), SKIPPED, 1),
         ("4.5.1", [(0, 100, 10)], (1, 100, 20), IN_PLACE, 1),
         ("4.5.1", [(0, 100, 10)], (1, 100, 10), SKIPPED, 1),
@@ -332,7 +334,7 @@ def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
 def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     lost: tuple[tuple[int, int], ...], blanks: int
 ) -> None:
-    """Of three units, one is before the loss, one after it at offset 7, and one follows; a file has five of them."""
+    """One unit is before the loss, one after it at offset 7, and one follows; a file has five units."""
     name = QueueName(QueueKind.PLAIN, "T", 0)
     units = [ExpectedUnit(name, number, place, 10, 1, 1) for number, place in ((0, 0), (7, 1010), (8, 1020))]
     builder = QueueBuilder(QueueKind.PLAIN, 100, (*UnitRules().releases, (1015, RELEASES[-1])), lost)

@@ -29,13 +29,13 @@ from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, make_rules, release_at
-from tests.rmq_formats.builders import a_record, into, placed, reading
+from tests.rmq_formats.builders import make_reader, make_record, make_writer, place_records
 from tests.rmq_formats.reference import IndexFile, IndexWriter, group_of, index_file_of
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
 BASE = 1 << 40
 
-# Texts that hurt: separators, duplicates, malformed UTF-8, surrogates, words of one byte and of four.
+# Texts with edge cases: separators, duplicates, malformed UTF-8, surrogates, words of one byte and of four.
 fragments = st.sampled_from(
     (
         *(b"KEYS", b"TAGS", b"UNIQ_KEY", b"KEYZ", b"\x01", b"\x02", b" ", b"a", b"bb", b"polygenelubricants"),
@@ -77,24 +77,24 @@ def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0)
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
-class Written(NamedTuple):
-    """A log and who wrote it."""
+class WrittenLog(NamedTuple):
+    """A log, and the releases that wrote it."""
 
     records: list[MessageRecord]
     rules: Rules
 
 
 @st.composite
-def written_logs(draw: st.DrawFn) -> Written:
+def written_logs(draw: st.DrawFn) -> WrittenLog:
     records = draw(logs())
     switch = draw(st.integers(0, len(records)))
     if not 0 < switch < len(records):
-        return Written(records, make_rules((0, draw(releases))))
-    return Written(records, make_rules((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
+        return WrittenLog(records, make_rules((0, draw(releases))))
+    return WrittenLog(records, make_rules((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
 
 
 @given(written_logs())
-def test_packed_keys_equal_those_of_the_scalar_model(log: Written) -> None:
+def test_packed_keys_equal_those_of_the_scalar_model(log: WrittenLog) -> None:
     records, rules = log
     expected = [
         (index_key_hash(key.text), record.physical_offset, record.store_timestamp)
@@ -128,7 +128,7 @@ def built(
 ) -> tuple[bytes, IndexHeader]:
     data = bytearray(geometry.file_size)
 
-    builder = FileBuilder(geometry, RuleTable.from_rules(rules), into(data), previous)
+    builder = FileBuilder(geometry, RuleTable.from_rules(rules), make_writer(data), previous)
     for at in range(0, len(keys), cut):
         builder.add(keys[at : at + cut].copy())
     builder.finish()
@@ -136,7 +136,7 @@ def built(
 
 
 @given(written_logs(), st.integers(1, 12), times)
-def test_built_files_equal_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
+def test_built_files_equal_those_of_the_scalar_model(log: WrittenLog, cut: int, end: int) -> None:
     records, rules = log
     previous: IndexHeader | None = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     writer = IndexWriter(GEOMETRY, rules, previous)
@@ -153,7 +153,7 @@ def test_built_files_equal_those_of_the_scalar_model(log: Written, cut: int, end
 
 @pytest.mark.parametrize("cut", [511, 512, 513, 2_000])
 def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> None:
-    """Slots that several of them share, and a release that counts slots otherwise from one of them on."""
+    """Some share slots, and from one entry on, a release uses another rule for counting slots."""
     geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
     rules = make_rules((0, Release.from_version("4.2.0")), (77_000, NEWEST))
     keys = np.empty(2_000, PACKED_KEY)
@@ -168,15 +168,15 @@ def test_entries_that_are_added_in_one_batch_are_chained_in_order(cut: int) -> N
 
 
 def test_keys_before_the_start_offset_are_skipped() -> None:
-    records = placed([a_record(topic="T")] * 5, BASE)
+    records = place_records([make_record(topic="T")] * 5, BASE)
     offsets = [record.physical_offset for record in records]
 
     assert packed(records, make_rules((0, OLDEST)), offsets[3])["physical_offset"].tolist() == offsets[3:]
 
 
 def test_a_message_with_more_keys_than_a_block_is_packed_completely() -> None:
-    record = a_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
-    records = placed([record] * 3, BASE)
+    record = make_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
+    records = place_records([record] * 3, BASE)
     assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
@@ -197,7 +197,7 @@ def test_copied_entries_and_further_keys_give_the_same_file(
     begins = header._replace(end_timestamp=int(keys["store_timestamp"][adopted - 1]) if adopted else 0)
     data = bytearray(GEOMETRY.file_size)
 
-    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), into(data))
+    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), make_writer(data))
     builder.add_entries(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
     builder.add(keys[adopted:].copy())
     builder.finish()
@@ -206,7 +206,7 @@ def test_copied_entries_and_further_keys_give_the_same_file(
 
 
 def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
-    """The second part leaves the file's begin alone; slots are counted as the release at the entry's offset counts."""
+    """The second part keeps the file's begin; the release at an entry's offset decides how slots are counted."""
     rules = make_rules((0, Release.from_version("4.7.0")), (BASE + 4, Release.from_version("4.7.1")))
     scalar = IndexFile.created(GEOMETRY)
     for number in range(8):
@@ -215,7 +215,7 @@ def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
     whole, header = scalar.encode(), scalar.header
     data = bytearray(GEOMETRY.file_size)
 
-    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), into(data))
+    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), make_writer(data))
     for first, stop in ((1, 3), (3, 9)):
         entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
         begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
@@ -227,7 +227,7 @@ def test_entries_copied_in_parts_follow_the_rules_of_their_release() -> None:
 
 
 @given(written_logs(), st.integers(0, 12), times)
-def test_a_builder_resumed_from_slots_builds_the_same_entries(log: Written, cut: int, end: int) -> None:
+def test_a_builder_resumed_from_slots_builds_the_same_entries(log: WrittenLog, cut: int, end: int) -> None:
     records, rules = log
     previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))
@@ -285,7 +285,7 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
 def test_intact_chains_have_no_broken_links_for_any_block_size(hashes: list[int], block: int) -> None:
     with patch.object(chains, "ITEMS_PER_BLOCK", block):
-        assert list(find_broken_links(reading(chained_file(hashes)), CHAINED)) == []
+        assert list(find_broken_links(make_reader(chained_file(hashes)), CHAINED)) == []
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
@@ -295,7 +295,7 @@ def test_an_entry_with_a_wrong_link_is_reported(wrong: int) -> None:
     set_int(data, position, wrong)
     expected = [] if wrong == 3 else [BrokenLink("entry", 4, position, wrong, 3)]
 
-    assert list(find_broken_links(reading(data), CHAINED)) == expected
+    assert list(find_broken_links(make_reader(data), CHAINED)) == expected
 
 
 def test_a_slot_with_a_wrong_link_is_reported() -> None:
@@ -303,7 +303,7 @@ def test_a_slot_with_a_wrong_link_is_reported() -> None:
     set_int(data, CHAINED.slot_position(1), 1)
     set_int(data, CHAINED.slot_position(5), 3)
 
-    assert [str(link) for link in find_broken_links(reading(data), CHAINED)] == [
+    assert [str(link) for link in find_broken_links(make_reader(data), CHAINED)] == [
         "slot 1 points to entry 1, not to 2",
         "slot 5 points to entry 3, not to 0",
     ]
@@ -313,7 +313,7 @@ def test_an_entry_count_beyond_the_file_does_not_extend_the_check() -> None:
     data = chained_file([1, 9, 2])
     set_int(data, 36, (1 << 31) - 1)
 
-    assert len(list(find_broken_links(reading(data), CHAINED))) <= CHAINED.index_num + CHAINED.hash_slots
+    assert len(list(find_broken_links(make_reader(data), CHAINED))) <= CHAINED.index_num + CHAINED.hash_slots
 
 
 COMPARED = Geometry(hash_slots=8, index_num=12)
@@ -325,7 +325,7 @@ def small_file(count: int = 9) -> bytes:
 
 
 def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> BlockComparison:
-    comparison = BlockComparison(COMPARED, reading(actual))
+    comparison = BlockComparison(COMPARED, make_reader(actual))
     for number in range(1, 10, entries_a_block):
         start, end = COMPARED.entry_position(number), COMPARED.entry_position(min(number + entries_a_block, 10))
         comparison.compare_block(start, expected[start:end])
@@ -342,7 +342,7 @@ def changed(position: int, value: int) -> bytearray:
 
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_differences_are_reported_with_number_and_field(size: int) -> None:
-    """All of the header, then the first one of the slots, and that of the entries."""
+    """All differences of the header, the first one of the slots, and the first one of the entries."""
     slot, entry = COMPARED.slot_position(3) + 3, COMPARED.entry_position(6) + 15
     data = changed(entry, 200)
     data[15], data[39], data[slot], data[entry + 20] = 1, 77, 99, 1

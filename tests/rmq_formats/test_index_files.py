@@ -1,4 +1,4 @@
-"""How a broker adds keys to index files and finds them, and the numbers of slots and entries of a file."""
+"""How a broker adds keys to index files and finds them, and the geometry of a file."""
 
 import errno
 from contextlib import nullcontext
@@ -31,14 +31,14 @@ from rmq_formats.layout import Buffer, Content
 from rmq_formats.properties import MAX_LONG, index_key_hash
 from rmq_formats.release import NEWEST, Release
 from tests.golden import GOLDEN, StoreOf
-from tests.rmq_formats.builders import a_record, reading
+from tests.rmq_formats.builders import make_reader, make_record
 from tests.rmq_formats.reference import index_file_of
 
 TINY = Geometry(hash_slots=100, index_num=20)
 
 
 def a_message(sys_flag: int = 0, **properties: str) -> MessageRecord:
-    return a_record(topic="T", properties=properties, sys_flag=sys_flag)
+    return make_record(topic="T", properties=properties, sys_flag=sys_flag)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def a_message(sys_flag: int = 0, **properties: str) -> MessageRecord:
     ],
 )
 def test_time_differences_are_computed_as_in_java(begin: int, time: int, expected: int) -> None:
-    """Wrapped at 64 bits, truncated toward zero, clamped to 0 and 2^31 - 1."""
+    """Differences wrap at 64 bits, are truncated toward zero, and clamped to 0 and 2^31 - 1."""
     assert time_diff_s(begin, time) == expected
 
 
@@ -68,7 +68,7 @@ def test_only_rollbacks_are_not_indexed() -> None:
 
 
 def test_index_keys_are_unique_key_words_and_tags_in_this_order() -> None:
-    """Duplicates stay, empty words go; tags from 5.4.0 on, under a text of their own."""
+    """Duplicates are kept, empty words omitted; since 5.4.0, tags are indexed with another prefix."""
     record = a_message(KEYS=" dup  dup x\ty ", TAGS="a||b", UNIQ_KEY="U")
 
     assert index_keys(record, Release.from_version("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x\ty"]
@@ -84,7 +84,7 @@ def a_file(*puts: tuple[str, int, int]) -> bytearray:
 
 
 def a_reader(data: bytes | bytearray) -> IndexReader:
-    return IndexReader(reading(data), GEOMETRY, "index/1")
+    return IndexReader(make_reader(data), GEOMETRY, "index/1")
 
 
 def offsets_in(reader: IndexReader, begin: int = 0, end: int = MAX_LONG) -> list[int]:
@@ -100,7 +100,7 @@ def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, p
 
 
 def test_lookups_compare_times_in_seconds() -> None:
-    """An entry knows seconds since the file's begin: a message counts as up to 999 ms older than it is."""
+    """An entry has seconds since the file's begin, so its time is up to 999 ms earlier than that of the message."""
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 12_999)))
 
     assert offsets_in(reader, 0, 12_000) == [2, 1]
@@ -109,7 +109,7 @@ def test_lookups_compare_times_in_seconds() -> None:
 
 
 def test_a_lookup_ends_at_the_first_entry_before_its_begin() -> None:
-    """Entries are assumed to be in order of time; if the clock went back, later entries are not found."""
+    """Entries are assumed to be ordered by time; after the clock was set back, some are not found."""
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 30_000), ("T#a", 3, 11_000), ("T#a", 4, 31_000)))
 
     assert offsets_in(reader, 20_000, 40_000) == [4]
@@ -121,7 +121,7 @@ def test_a_lookup_ends_at_the_first_entry_before_its_begin() -> None:
     [
         (0, 999, False),
         (0, 1000, True),
-        (0, 5000, True),  # begins before and ends with it
+        (0, 5000, True),  # begins earlier, and ends at its end
         (0, 9000, True),
         (1000, 1000, True),
         (3000, 4000, True),
@@ -161,7 +161,7 @@ def test_a_slot_that_points_to_entry_0_is_empty() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
-    """A slot and an entry of a put that the header does not count yet: the broker sees an empty file."""
+    """For an entry that the header does not count yet, the broker treats the file as empty."""
     data = a_file(("T#a", 1, 1000))
     data[HEADER.offset("index_count") : HEADER.size] = count.to_bytes(4, "big")
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
@@ -183,7 +183,7 @@ def test_a_chain_ends_at_an_invalid_link_or_negative_time(number: int, change: d
 
 @pytest.mark.parametrize("back_to", [1, 2, 3, 7, 18])
 def test_a_circular_chain_ends_with_an_error_after_its_hits(back_to: int) -> None:
-    """A broker would follow the circle for ever."""
+    """A broker would follow the loop forever."""
     for bottom in range(2, 20):
         data = a_file(*(("T#a", number, 1000) for number in range(1, 20)))
         set_entry(data, bottom, prev_entry=max(bottom, min(bottom + back_to, 19)))
@@ -244,7 +244,7 @@ def test_the_geometry_of_a_damaged_file_is_found(lost: str) -> None:
 
 
 def test_the_geometry_of_most_full_files_is_confirmed_by_their_entries() -> None:
-    """A count that was damaged supposes what no entry confirms; a file that is not full supposes nothing true."""
+    """Entries do not confirm a damaged count, and the count of a file that is not full is misleading."""
     full, other, damaged = numbered_file(19), numbered_file(19, TINY), numbered_file(19)
     damaged[36:40] = (21).to_bytes(4)
     files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
@@ -256,8 +256,8 @@ def test_the_geometry_of_most_full_files_is_confirmed_by_their_entries() -> None
 def test_files_of_default_size_have_the_default_geometry() -> None:
     size = DEFAULT_GEOMETRY.file_size
 
-    assert find_stated_geometry([Content(size, reading(b""))] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
-    assert find_stated_geometry([Content(size, reading(b"\xff" * 40))]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
+    assert find_stated_geometry([Content(size, make_reader(b""))] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
+    assert find_stated_geometry([Content(size, make_reader(b"\xff" * 40))]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
 def test_entries_show_a_different_geometry_of_the_same_file_size() -> None:

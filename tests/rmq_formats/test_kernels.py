@@ -1,4 +1,4 @@
-"""The compiled primitives equal the standard library and the scalar modules, and never leave their buffers."""
+"""Compiled primitives equal the standard library and the scalar modules, and stay within their buffers."""
 
 import ctypes
 import mmap
@@ -29,11 +29,11 @@ from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, decode_java_text, java_hash, parse_properties
 from rmq_formats.release import NEWEST, make_rules
-from tests.rmq_formats.builders import a_blank, log_of, reading
+from tests.rmq_formats.builders import make_blank, make_log, make_reader
 from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
 
-# Pieces that malformed UTF-8 is made of: lead bytes, continuations, surrogates, separators.
+# Parts of malformed UTF-8: lead bytes, continuations, surrogates, separators.
 _FRAGMENTS = [
     *(b"\x61", b"\x01", b"\x02", b"\x20", b"\x80", b"\xbf", b"\xc0", b"\xc3", b"\xe0", b"\xe0\xa0"),
     *(b"\xe2", b"\xe2\x82", b"\xed", b"\xa0", b"\x9f", b"\xef", b"\xbf\xbd", b"\xf0", b"\xf0\x90"),
@@ -48,12 +48,12 @@ _TEXT_BYTES = st.lists(
     max_size=24,
 ).map(b"".join)
 
-_ROW = 64  # bytes that machine code compares at once
+_ROW = 64  # the number of bytes that one instruction compares
 _PARSERS = pytest.mark.parametrize("parser", list(PropertyParser))
 
 
-def _machine_code(function: Any) -> Any:  # noqa: ANN401 - numba declares no types
-    """Return a caller of *function* that is compiled, unless nothing is: Python runs a helper as it is."""
+def _machine_code(function: Any) -> Any:  # noqa: ANN401 - numba has no types
+    """Return a compiled caller of *function*; without compilation, return the function itself."""
 
     def call(*arguments: Any) -> Any:  # noqa: ANN401
         return function(*arguments)
@@ -84,7 +84,7 @@ _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
 
 
 def _text_at_an_offset(raw: bytes, around: int = 0) -> tuple[Any, int, int]:
-    """Put the text between bytes that would continue it, to show that neither side decides; *around*: more of these."""
+    """Put the text between bytes that would continue it, and *around*, to show that they are not read."""
     before = b"\xe2\x82" * (around + 1)
     return as_bytes(before + raw + b"\x80\x80\x01\x02" * (around + 1)), len(before), len(before) + len(raw)
 
@@ -207,10 +207,10 @@ ANY_NUMBER_OF_TIMES = settings(max_examples=60, suppress_health_check=[HealthChe
 
 @st.composite
 def hostile_segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
-    """Draw records with lengths that lie, damage, and ends of any kind."""
+    """Draw records with wrong lengths, damage, and ends of any kind."""
     framing = draw(FRAMINGS)
     some = draw(st.lists(records(), max_size=4))
-    raw = bytearray(log_of(some, BASE, framing) + draw(st.sampled_from([b"", bytes(64), a_blank(40, framing)])))
+    raw = bytearray(make_log(some, BASE, framing) + draw(st.sampled_from([b"", bytes(64), make_blank(40, framing)])))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, max(len(raw) - 4, 0)))
         raw[at : at + 4] = draw(I32).to_bytes(4, "big", signed=True)
@@ -225,7 +225,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
     rows = 0
     rules = RuleTable.from_rules(make_rules((0, NEWEST)))
     for parser in PropertyParser:
-        items = scan(reading(raw), 0, len(raw), len(raw), BASE, framing, final=True, window=size)
+        items = scan(make_reader(raw), 0, len(raw), len(raw), BASE, framing, final=True, window=size)
         for item in items:
             if isinstance(item, Piece):
                 continue
@@ -238,7 +238,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
 
 
 def _numpy_with_bytes_of(room: Callable[[int], NDArray[Any]]) -> SimpleNamespace:
-    """Return numpy as compiled code's callers see it, with arrays of bytes that *room* makes."""
+    """Return a module like numpy, with arrays of bytes from *room*."""
     empty = np.empty
     return SimpleNamespace(
         **vars(np) | {"empty": lambda size, type_: room(size) if type_ is np.uint8 else empty(size, type_)}
@@ -279,7 +279,7 @@ def test_records_at_the_end_of_a_buffer_are_read(monkeypatch: pytest.MonkeyPatch
 def test_no_index_is_negative_or_too_large(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    room = columns._room  # noqa: SLF001 - what the product allocates, with a guard around it
+    room = columns._room  # noqa: SLF001 - the product's allocations, with a guard
     monkeypatch.setattr(scanning, "np", _numpy_with_bytes_of(lambda size: guarded(np.empty(size, np.uint8))))
     monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
@@ -299,7 +299,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def at_a_guarded_page(size: int) -> NDArray[np.uint8]:
-    """Return memory whose last byte is the last one before a page that may not be touched: a segmentation fault."""
+    """Return memory that ends at an inaccessible page, so that reads beyond it cause a segmentation fault."""
     pages = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE + 1
     memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -310,10 +310,10 @@ def at_a_guarded_page(size: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)[end - size : end]
 
 
-class Guarded(np.ndarray[Any, np.dtype[Any]]):
-    """An array that refuses every index and slice that Python would read as counted from the end, or cut."""
+class GuardedArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array that refuses negative indexes, and slices that exceed it."""
 
-    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 - whatever numpy takes
+    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 - any index of numpy
         self._check(key)
         return super().__getitem__(key)
 
@@ -334,4 +334,4 @@ class Guarded(np.ndarray[Any, np.dtype[Any]]):
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:
-    return cast("NDArray[Any]", array.view(Guarded))
+    return cast("NDArray[Any]", array.view(GuardedArray))

@@ -30,15 +30,15 @@ from rmq_formats.commitlog.segment import (
     walk_segment,
 )
 from rmq_formats.release import Release
-from tests.rmq_formats.builders import a_blank, a_record, damaged, framed, log_of, placed
+from tests.rmq_formats.builders import damage, frame_record, make_blank, make_log, make_record, place_records
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.rmq_formats.test_scan import BASE, WINDOWS, flat, scanned
+from tests.rmq_formats.test_scan import BASE, WINDOWS, flatten, scanned
 
 PAGE = 64
 
 
 class GrowingFile:
-    """Bytes of which more are written before each page of each read; what is not written yet is zero."""
+    """A file to which more bytes are written before each page of each read; unwritten bytes are zeros."""
 
     def __init__(self, raw: bytes, written: int, steps: Iterable[int]) -> None:
         self._raw = raw
@@ -46,7 +46,7 @@ class GrowingFile:
         self._steps = iter(steps)
 
     def read(self, position: int, length: int) -> bytes:
-        """Read as a kernel does: a page may be copied before the broker fills it, and the next one after that."""
+        """Read like a kernel, which may copy a page before, and the next page after the broker has filled it."""
         end = min(position + length, len(self._raw))
         parts = []
         while position < end:
@@ -88,11 +88,11 @@ def scanned_growing(file: GrowingFile, size: int, framing: Framing) -> list[Piec
 )
 @example(bodies=[b"a", b"b"], framing=Framing.PLAIN, sealed=False, written=0, steps=[0, 0, 0, 3000])
 @example(bodies=[b"a"], framing=Framing.PLAIN, sealed=True, written=0, steps=[0, 0, 0, 3000])
-def test_bytes_that_a_broker_is_writing_are_not_damage(  # noqa: PLR0913, PLR0917 - a segment, and a broker's steps
+def test_bytes_that_a_broker_is_writing_are_not_damage(  # noqa: PLR0913, PLR0917 - a segment, and the steps of a broker
     reads: _Reads, bodies: list[bytes], framing: Framing, sealed: bool, written: int, steps: list[int]
 ) -> None:
-    raw = log_of([a_record(body, properties=b"KEYS\x01k\x02") for body in bodies], _BASE, framing)
-    raw += a_blank(200, framing) if sealed else bytes(200)
+    raw = make_log([make_record(body, properties=b"KEYS\x01k\x02") for body in bodies], _BASE, framing)
+    raw += make_blank(200, framing) if sealed else bytes(200)
 
     found = reads(GrowingFile(raw, written, steps), len(raw), framing)
 
@@ -100,13 +100,13 @@ def test_bytes_that_a_broker_is_writing_are_not_damage(  # noqa: PLR0913, PLR091
     assert found[-1].kind is not PieceKind.DAMAGE
 
 
-_SIZE = a_record(b"x" * 60).total_size
+_SIZE = make_record(b"x" * 60).total_size
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
 def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_proven: bool) -> None:
     """An older record after damage in an open segment is a leftover, unless queues point past the damage."""
-    whole = log_of([a_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
+    whole = make_log([make_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
     raw = whole[:_SIZE] + bytes(_SIZE) + whole[2 * _SIZE :] + bytes(100)  # the second record is zeroed
     asked: list[tuple[int, int]] = []
 
@@ -117,7 +117,9 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
     expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
     log = SegmentBytes.from_buffer(raw, _BASE)
     by_walk = list(walk_segment(log, why_left_over=why_left_over))
-    by_scan = flat(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, why_left_over=why_left_over))
+    by_scan = flatten(
+        scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, why_left_over=why_left_over)
+    )
 
     assert [piece.kind for piece in by_walk] == (expected if is_proven else [PieceKind.RECORD, PieceKind.WAITING])
     assert by_scan == by_walk
@@ -126,15 +128,17 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
 
 def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
     log = b""
-    for number, record in enumerate(placed([a_record(body)] * len(terms), BASE, Framing.DLEDGER)):
-        entry = bytearray(framed(record, Framing.DLEDGER, number))
+    for number, record in enumerate(place_records([make_record(body)] * len(terms), BASE, Framing.DLEDGER)):
+        entry = bytearray(frame_record(record, Framing.DLEDGER, number))
         at = DLEDGER_ENTRY.offset("term")
         entry[at : at + 8] = terms[number].to_bytes(8, signed=True)
         log += entry
     return log
 
 
-@pytest.mark.parametrize("rest", [b"", bytes(500), a_blank(500, Framing.DLEDGER)], ids=["none", "zeros", "stale end"])
+@pytest.mark.parametrize(
+    "rest", [b"", bytes(500), make_blank(500, Framing.DLEDGER)], ids=["none", "zeros", "stale end"]
+)
 def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> None:
     raw = entries([1, 2, 2, 1, 1]) + rest
     pieces = list(walk(raw, BASE, Framing.DLEDGER))
@@ -147,26 +151,26 @@ def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> N
 
 _ENTRY = len(entries([0]))
 _LONG = bytes(range(256)) * 5000
-_WRONG_TERM = damaged(entries([1, 900, 1, 1, 1]), 2 * _ENTRY, b"\xff" * _ENTRY)
+_WRONG_TERM = damage(entries([1, 900, 1, 1, 1]), 2 * _ENTRY, b"\xff" * _ENTRY)
 TERMS = {
-    # A group of one, whose leader nobody had to elect, has term -1 up to 4.7.1.
+    # Up to 4.7.1, a group with one member, which is never elected, has term -1.
     "terms below zero": (entries([-1, -1, -1]) + bytes(500), 0, False, "RRRU"),
     "terms from below zero on": (entries([-1, 0, 3]) + bytes(500), _ENTRY, False, "RRU"),
     "terms below -1": (entries([-7, -1]) + bytes(500), 0, False, "RRU"),
-    # It is being written over entries of its own size.
+    # It overwrites entries of the same size.
     "a record that is not whole yet before a leftover": (
-        damaged(entries([1, 2, 2, 1]), 3 * _ENTRY - 5, bytes(5)),
+        damage(entries([1, 2, 2, 1]), 3 * _ENTRY - 5, bytes(5)),
         *(0, False, "RRW"),
     ),
-    # A later run looks itself for the term of the entry that ends there, however long that is.
+    # A later run finds the term of the entry that ends there, regardless of its size.
     "a start at a leftover": (entries([1, 2, 1], _LONG), 2 * len(entries([0], _LONG)), False, "W"),
-    # Later segments go when an earlier one is written again: a term that falls there is damage to a header.
-    "a segment that is followed": (entries([1, 2, 1]) + a_blank(100, Framing.DLEDGER), 0, True, "RRRB"),
-    # A term that is wrong itself must not hide what a range that begins after the damage would find.
+    # Later segments are deleted when an earlier one is rewritten, so a decreasing term there is a damaged header.
+    "a segment that is followed": (entries([1, 2, 1]) + make_blank(100, Framing.DLEDGER), 0, True, "RRRB"),
+    # A wrong term must not hide records that a range after the damage would find.
     "a wrong term before damage": (_WRONG_TERM, 0, False, "RRDRR"),
     "a start after that damage": (_WRONG_TERM, 3 * _ENTRY, False, "RR"),
-    # The header of an entry with a damaged record (here its magic) adds up: a lower term after it is a leftover.
-    "a damaged record": (damaged(entries([2, 2, 2, 1]), 2 * _ENTRY + DLEDGER_ENTRY.size + 4, b"\0"), 0, False, "RRDW"),
+    # If the header of an entry with a damaged record is valid, a lower term after it is a leftover.
+    "a damaged record": (damage(entries([2, 2, 2, 1]), 2 * _ENTRY + DLEDGER_ENTRY.size + 4, b"\0"), 0, False, "RRDW"),
 }
 
 
@@ -197,7 +201,7 @@ def test_scan_finds_the_same_leftovers_as_the_scalar_walk(
     terms: list[int], data: st.DataObject, window: int, final: bool
 ) -> None:
     size = len(entries([0]))
-    raw = entries(terms) + data.draw(st.sampled_from([b"", bytes(100), a_blank(100, Framing.DLEDGER)]))
+    raw = entries(terms) + data.draw(st.sampled_from([b"", bytes(100), make_blank(100, Framing.DLEDGER)]))
     raw = data.draw(mutations(raw)) if data.draw(st.booleans()) else raw
     start = min(data.draw(st.integers(0, len(terms))) * size, len(raw))
 
@@ -206,7 +210,7 @@ def test_scan_finds_the_same_leftovers_as_the_scalar_walk(
     )
 
 
-BRIDGED = 1 << 20  # where the log with a hole begins
+BRIDGED = 1 << 20  # the start of the log with a hole
 
 
 def bridged_record(place: int) -> bytes:
@@ -225,7 +229,7 @@ START = BRIDGED + len(FIRST)
         (500, [LostMessage(START, 500, "T1", 3, 7)], 1),
         (500, [LostMessage(START, 200, "T1", 3, 7), LostMessage(START + 200, 300, "%LMQ%x", 0, 0)], 2),
         (500, [LostMessage(START + 200, 150, "T1", 3, 7)], 3),
-        (500, [LostMessage(START, 500, "t" * 128, 3, 7)], 1),  # longer than a record of the first version takes
+        (500, [LostMessage(START, 500, "t" * 128, 3, 7)], 1),  # larger than the limit of a record of the first version
         (500, [LostMessage(START + 50, 150, "T1", 3, 7)], 1),  # 50 bytes before it are too few for a record
         (500, [LostMessage(START, 300, "T1", 3, 7), LostMessage(START + 200, 300, "T1", 3, 8)], 1),  # they overlap
     ],

@@ -1,4 +1,4 @@
-"""One record: the meaning and valid values of its bytes, and that encoding reproduces them."""
+"""Records: the meaning and valid values of their bytes, and their encoding."""
 
 import struct
 import zlib
@@ -33,12 +33,12 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
 from tests.golden import GOLDEN, StoreOf, golden_stores
-from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
+from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, make_record
 from tests.rmq_formats.reference import encode_inner_batch
 from tests.rmq_formats.strategies import mutations, records
 from tests.support.stores import read_store_records
 
-# Written out by hand, field by field, from the broker's sources.
+# Written by hand, field by field, according to the broker's sources.
 BY_HAND = b"".join(
     (
         struct.pack(">i", 91 + 5 + 2 + 4),  # total size
@@ -99,10 +99,10 @@ def test_encoded_records_are_decoded_at_any_position(record: MessageRecord, befo
 
 def test_each_host_has_its_own_address_length() -> None:
     """Each host has its own bit in sysFlag; bits that the producer set there are ignored."""
-    both = a_record(born_host=PRODUCER_V6, store_host=BROKER_V6)
-    born = a_record(born_host=PRODUCER_V6, store_host=BROKER)
-    store = a_record(born_host=PRODUCER, store_host=BROKER_V6)
-    neither = a_record(sys_flag=BORN_HOST_V6 | STORE_HOST_V6 | 1)
+    both = make_record(born_host=PRODUCER_V6, store_host=BROKER_V6)
+    born = make_record(born_host=PRODUCER_V6, store_host=BROKER)
+    store = make_record(born_host=PRODUCER, store_host=BROKER_V6)
+    neither = make_record(sys_flag=BORN_HOST_V6 | STORE_HOST_V6 | 1)
 
     assert [record.sys_flag for record in (both, born, store, neither)] == [0x30, 0x10, 0x20, 1]
     assert [record.total_size - neither.total_size for record in (both, born, store)] == [24, 12, 12]
@@ -111,13 +111,13 @@ def test_each_host_has_its_own_address_length() -> None:
 
 @pytest.mark.parametrize(("topic", "magic_code"), [("t" * 128, MAGIC_V1), ("t" * 40000, MAGIC_V2)], ids=["V1", "V2"])
 def test_a_topic_too_long_for_its_version_cannot_be_encoded(topic: str, magic_code: int) -> None:
-    """The broker would store a negative length and fail on its own record."""
+    """The broker would store a negative length, and fail to read its own record."""
     with pytest.raises(CorruptData, match="do not fit"):
-        encode_record(a_record(topic=topic, magic_code=magic_code))
+        encode_record(make_record(topic=topic, magic_code=magic_code))
 
 
 def test_negative_lengths_of_body_and_properties_mean_empty() -> None:
-    record = a_record(body=b"", properties=b"")._replace(body_length=-1, properties_length=-5)
+    record = make_record(body=b"", properties=b"")._replace(body_length=-1, properties_length=-5)
 
     decoded = decode_record(encode_record(record))
 
@@ -125,7 +125,7 @@ def test_negative_lengths_of_body_and_properties_mean_empty() -> None:
     assert decoded == record
 
 
-# What is wrong with BY_HAND (102 bytes), when a number at one place is changed.
+# The error in BY_HAND (102 bytes) if the number at a position is changed.
 WRONG = {
     "invalid magic 00000000": (4, ">i", 0),
     "invalid magic CBD43194": (4, ">i", MAGIC_BLANK),
@@ -186,7 +186,7 @@ def test_damaged_bytes_decode_to_a_record_or_raise_a_format_error(data: st.DataO
 
 
 def with_property_crc(record: MessageRecord) -> MessageRecord:
-    """Put the CRC over the whole record at its end, as 5.2.0+ can."""
+    """Append the CRC of the whole record, which 5.2.0 and later may write."""
     longer = record._replace(
         total_size=record.total_size + 20,
         properties_length=record.properties_length + 20,
@@ -197,13 +197,13 @@ def with_property_crc(record: MessageRecord) -> MessageRecord:
 
 
 def test_the_property_crc_covers_everything_before_it() -> None:
-    """Off by default; a record without one has nothing to be wrong about."""
-    record = with_property_crc(a_record())
+    """A record without a property CRC, which is off by default, is valid."""
+    record = with_property_crc(make_record())
 
     assert has_right_property_crc(record) is True
     assert has_right_property_crc(record._replace(queue_id=1)) is False
-    assert has_right_property_crc(a_record()) is None
-    assert has_right_property_crc(a_record(properties=b"__CRC32#\x01")) is None
+    assert has_right_property_crc(make_record()) is None
+    assert has_right_property_crc(make_record(properties=b"__CRC32#\x01")) is None
 
 
 @given(st.data())
@@ -221,11 +221,11 @@ def test_damaged_inner_batches_are_decoded_or_rejected(data: st.DataObject) -> N
 @pytest.mark.parametrize(
     ("numbers", "properties_length"),
     [
-        ((21, 0, 0, 0, 0), 0),  # smaller than the smallest
+        ((21, 0, 0, 0, 0), 0),  # smaller than the minimum
         ((100, 0, 0, 0, 0), 0),  # larger than the body
         ((22, 0, 0, 0, -1), 0),
-        ((22, 0, 0, 0, 1), 0),  # its body leaves no place for the properties' length
-        ((22, 0, 0, 0, 0), 1),  # the parts do not add up
+        ((22, 0, 0, 0, 1), 0),  # its body leaves no space for the length of the properties
+        ((22, 0, 0, 0, 0), 1),  # the sum of the parts is wrong
         ((22, 0, 0, 0, 0), -1),
     ],
 )
@@ -249,7 +249,7 @@ def test_broker_records_are_encoded_unchanged_and_are_intact(golden: StoreOf, na
 
 
 def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
-    raw = encode_record(with_property_crc(a_record(b"body", properties=b"KEYS\x01k\x02")))
+    raw = encode_record(with_property_crc(make_record(b"body", properties=b"KEYS\x01k\x02")))
     kinds = Counter(
         _change(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]) for at in range(len(raw)) for bit in range(8)
     )
@@ -263,11 +263,11 @@ def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
     [(4, 1, kernels.WRONG_RECORD_CRC), (12, 1, kernels.WRONG_RECORD_CRC), (12, 0, 0), (8, 1, 0)],
 )
 def test_a_record_of_no_queue_has_no_queue_offset(sys_flag: int, queue_offset: int, kind: int) -> None:
-    assert _change(encode_record(a_record()._replace(sys_flag=sys_flag, queue_offset=queue_offset))) == kind
+    assert _change(encode_record(make_record()._replace(sys_flag=sys_flag, queue_offset=queue_offset))) == kind
 
 
 def _change(raw: bytes) -> int | None:
-    """Return what the compiled walk says of a record: 0 for nothing, None where it is no record at all."""
+    """Return the result of the compiled walk for a record: 0 for no change, None if it is not a record."""
     buffer = as_bytes(raw)
     place = int.from_bytes(raw[28:36], "big")
     if kernels.check_record(buffer, 0, len(raw), place) != kernels.GOOD:
@@ -279,7 +279,7 @@ def _change(raw: bytes) -> int | None:
 
 @pytest.mark.parametrize("name", golden_stores("types"))
 def test_inner_batches_of_brokers_have_the_stated_number_of_messages(golden: StoreOf, name: str) -> None:
-    """The outer record's INNER_NUM counts them; before 5.0.0 there are none."""
+    """INNER_NUM of the outer record is their number; they exist since 5.0.0."""
     batches = [
         record
         for record, _ in read_store_records(golden(name))

@@ -1,4 +1,4 @@
-"""Differences between releases, the detection of a store's release, and the rule of a broker's next start."""
+"""Differences between releases, the detection of a store's release, and the recovery at a broker's start."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from rmq_formats.properties import PropertyParser, index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, make_rules, release_at
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.rmq_formats.builders import BROKER_V6, a_record
+from tests.rmq_formats.builders import BROKER_V6, make_record
 from tests.rmq_formats.test_record import with_property_crc
 from tests.support.stores import list_names, read_store_records
 
@@ -144,21 +144,21 @@ def test_a_file_is_evidence_only_of_the_last_release() -> None:
 
 
 MARKED = [
-    (a_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
-    (a_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
-    (a_record(sys_flag=0xC0), "5.0.0", "5.5.1"),
-    (with_property_crc(a_record()), "5.2.0", "5.5.1"),
-    (a_record(properties=b"CLUSTER\x01c\x02"), "4.6.0", "4.9.0"),
-    (a_record(properties=b"CLUSTER\x01c"), "4.9.1", "4.9.8"),
-    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r"), "5.0.0", "5.1.4"),
-    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r\x02"), "5.2.0", "5.5.1"),
-    (a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC"), "4.3.0", "5.5.1"),
-    (a_record(b"0", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "4.0.0", "5.0.0"),
-    (a_record(b"0,1,", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "5.1.0", "5.5.1"),
-    (a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02"), "4.3.0", "5.3.3"),
-    (a_record(topic="rmq_sys_wheel_timer"), "5.0.0", "5.5.1"),
-    (a_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
-    (a_record(), "4.0.0", "5.5.1"),
+    (make_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
+    (make_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
+    (make_record(sys_flag=0xC0), "5.0.0", "5.5.1"),
+    (with_property_crc(make_record()), "5.2.0", "5.5.1"),
+    (make_record(properties=b"CLUSTER\x01c\x02"), "4.6.0", "4.9.0"),
+    (make_record(properties=b"CLUSTER\x01c"), "4.9.1", "4.9.8"),
+    (make_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r"), "5.0.0", "5.1.4"),
+    (make_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r\x02"), "5.2.0", "5.5.1"),
+    (make_record(topic="RMQ_SYS_TRANS_HALF_TOPIC"), "4.3.0", "5.5.1"),
+    (make_record(b"0", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "4.0.0", "5.0.0"),
+    (make_record(b"0,1,", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "5.1.0", "5.5.1"),
+    (make_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02"), "4.3.0", "5.3.3"),
+    (make_record(topic="rmq_sys_wheel_timer"), "5.0.0", "5.5.1"),
+    (make_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
+    (make_record(), "4.0.0", "5.5.1"),
 ]
 FILES = {
     "lock": "4.2.0", "abort.bak": "5.0.0", f"batchconsumequeue/T/0/{0:020}": "5.0.0",
@@ -191,16 +191,16 @@ def test_a_mark_has_the_offset_of_its_record(record: MessageRecord) -> None:
 def test_damaged_records_are_no_evidence_of_a_release() -> None:
     """A changed bit or zeros at the end read as properties that another release writes or leaves out."""
     properties = b"CLUSTER\x01DefaultCluster\x02KEYS\x01k1\x02"
-    record = with_property_crc(a_record(properties=properties))
+    record = with_property_crc(make_record(properties=properties))
 
     assert list(record_marks(record))
     assert not list(record_marks(record._replace(queue_id=record.queue_id + 1)))
-    assert list(record_marks(a_record(properties=properties)))
-    assert not list(record_marks(a_record(properties=properties[:-4] + bytes(4))))
+    assert list(record_marks(make_record(properties=properties)))
+    assert not list(record_marks(make_record(properties=properties[:-4] + bytes(4))))
 
 
 def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> None:
-    (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
+    (era,) = detect_eras(record_marks(make_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 
     assert {str(release) for release in era.candidates} >= {"4.0.0", "4.2.0", "5.4.0", "5.5.1"}
     assert not {str(release) for release in era.candidates} & {"4.3.0", "4.9.8", "5.3.3"}
@@ -238,7 +238,7 @@ def test_checkpoints_of_the_oldest_release_and_an_empty_abort_are_no_evidence() 
 def test_the_slot_count_of_an_index_file_shows_its_counting_rule(
     slots: int, count: int, shared: bool, expected: HashSlotCount | None
 ) -> None:
-    """Where no two entries share a slot, both rules count the same."""
+    """If no entries share a slot, both rules give the same count."""
     mark = slot_count_mark(IndexHeader(1, 2, 100, 200, slots, count), has_shared_slot=shared)
 
     assert (mark and mark.values[0]) == expected
@@ -250,11 +250,11 @@ def test_the_slot_count_of_an_index_file_shows_its_counting_rule(
 @pytest.mark.parametrize(("hashed", "expected"), [("Orders#T#TagA", True), ("Orders#TagA", False)])
 def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, expected: bool) -> None:
     """5.4.0 and later."""
-    mark = tag_entry_mark(a_record(properties={"TAGS": "TagA"}, physical_offset=77), {index_key_hash(hashed)})
+    mark = tag_entry_mark(make_record(properties={"TAGS": "TagA"}, physical_offset=77), {index_key_hash(hashed)})
 
     assert mark
     assert (mark.values, mark.offset) == ((expected,), 77)
-    assert tag_entry_mark(a_record(), {1}) is None
+    assert tag_entry_mark(make_record(), {1}) is None
 
 
 def marks_of(store: Path) -> Iterator[Mark]:
@@ -268,10 +268,10 @@ def marks_of(store: Path) -> Iterator[Mark]:
         yield mark
 
 
-# This decides every rule about the bytes of queues; index files decide the rest.
+# The marks decide every rule for the bytes of queues; index files decide the others.
 ORDINARY = {
     "b420-base": ("4.0.0", "4.2.0"),
-    "b470-base": ("4.3.0", "4.9.8"),  # 4.7.0 leaves no CLUSTER
+    "b470-base": ("4.3.0", "4.9.8"),  # 4.7.0 writes no CLUSTER
     "b498-base": ("4.9.1", "4.9.8"),
     "b514-base": ("5.1.0", "5.1.4"),
     "b533-base": ("5.2.0", "5.3.3"),
@@ -292,22 +292,22 @@ def test_the_release_that_wrote_a_store_is_not_ruled_out_and_ordinary_stores_sho
 
 # Ten segments of a hundred bytes, the first records stored ten seconds after each other.
 LOG = [SegmentStart(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
-MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queues, which are behind
+MIDDLE = Checkpoint(160_000, 155_000, 0)  # the times of the log and of the queues, which lag
 
 
 @pytest.mark.parametrize(
     ("release", "has_abort", "checkpoint", "reach", "expected"),
     [
-        ("4.9.8", False, MIDDLE, 950, 700),  # the last three, whatever the queues say
+        ("4.9.8", False, MIDDLE, 950, 700),  # the last three, regardless of the queues
         ("5.3.1", False, MIDDLE, 950, 700),
-        ("5.3.2", False, MIDDLE, 950, 900),  # the last one that queues reach
+        ("5.3.2", False, MIDDLE, 950, 900),  # the last one that has units
         ("5.3.2", False, MIDDLE, 300, 300),
         ("5.3.3", False, MIDDLE, -1, 0),  # no queues
-        ("4.9.8", True, MIDDLE, 950, 500),  # the earlier time of both, less three seconds
+        ("4.9.8", True, MIDDLE, 950, 500),  # the earlier of both times, minus three seconds
         ("5.3.3", True, MIDDLE._replace(logic_timestamp=152_999), 950, 400),
         ("5.3.3", True, Checkpoint(0, 0, 0), 950, 0),
         ("5.4.0", True, MIDDLE, 950, 500),
-        ("5.5.0", True, MIDDLE._replace(logic_timestamp=150_001), 950, 500),  # the queues' time, as it is
+        ("5.5.0", True, MIDDLE._replace(logic_timestamp=150_001), 950, 500),  # the time of the queues, unchanged
         ("5.5.0", True, MIDDLE._replace(dispatched_offset=250), 950, 200),  # or the offset
     ],
 )
@@ -332,7 +332,7 @@ def test_segments_with_a_damaged_first_record_are_skipped_after_a_kill() -> None
 @pytest.mark.parametrize(
     ("release", "longer", "empty_last", "empty_middle"),
     [
-        ("4.4.0", False, False, False),  # leaves out what does not fit
+        ("4.4.0", False, False, False),  # omits records that do not fit
         ("4.9.1", True, True, True),
         ("4.9.2", False, False, False),
         ("4.9.8", True, True, True),

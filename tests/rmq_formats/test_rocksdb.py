@@ -1,4 +1,4 @@
-"""RocksDB rows of 5.x brokers, as written by real ones and as built by us."""
+"""RocksDB rows of real 5.x brokers, and rows that we build."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -136,7 +136,7 @@ def test_a_key_and_the_topic_of_a_transaction_may_contain_the_separator() -> Non
 
 
 def test_the_next_hour_of_the_index_is_computed_up_to_the_last() -> None:
-    """Rows of progress are of no hour; a row's key may end after its hour."""
+    """Rows of progress do not belong to an hour; the key of a row may continue after its hour."""
     hour = bytes.fromhex("0000019aa4f02700")
 
     assert [None] * 2 == [hour_of_key(LAST_OFFSET_KEY), hour_of_key(LAST_TIME_KEY)]
@@ -258,7 +258,7 @@ def test_hashed_keys_equal_those_of_the_scalar_module(rows: list[tuple[bytes, by
 
 _I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 _TOPICS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-_SIZE = 1000  # of a record
+_SIZE = 1000  # the size of a record
 _QUEUE = QueueName(QueueKind.PLAIN, "T", 0)
 
 

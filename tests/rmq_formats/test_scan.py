@@ -23,13 +23,13 @@ from tests.rmq_formats.builders import (
     PRODUCER,
     PRODUCER_V6,
     STORED,
-    a_blank,
-    a_record,
-    a_segment,
-    framed,
-    log_of,
-    placed,
-    reading,
+    frame_record,
+    make_blank,
+    make_log,
+    make_reader,
+    make_record,
+    make_segment,
+    place_records,
 )
 from tests.rmq_formats.reference import group_of
 from tests.rmq_formats.strategies import FRAMINGS, I64, mutations, records
@@ -38,8 +38,8 @@ BASE = 1 << 40
 WINDOWS = st.sampled_from([1, 64, 200, 300, 512, 777, 1 << 16])
 
 
-def flat(items: Iterator[RawRecords | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
-    """Return every piece, records too, and check that each record's bytes are in its group's buffer."""
+def flatten(items: Iterator[RawRecords | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
+    """Return all pieces, including records, and check that each record's bytes are in the buffer of its group."""
     pieces = []
     for item in items:
         if isinstance(item, Piece):
@@ -60,15 +60,17 @@ def scanned(
     start: int = 0,
     end: int | None = None,
     size: int | None = None,
-    **options: Any,  # noqa: ANN401 - those of scan
+    **options: Any,  # noqa: ANN401 - arguments of scan
 ) -> list[Piece]:
     size = len(segment) if size is None else size
     options.setdefault("final", False)
-    return flat(scan(reading(segment), start, size if end is None else end, size, BASE, framing, **options), framing)
+    return flatten(
+        scan(make_reader(segment), start, size if end is None else end, size, BASE, framing, **options), framing
+    )
 
 
 def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
-    """Return where a file system that does not store blocks of zeros says that the next bytes are."""
+    """Return a function like SEEK_DATA of a file system that does not store blocks of zeros."""
 
     def next_written(position: int) -> int:
         behind = raw[position:].lstrip(b"\0")
@@ -80,20 +82,20 @@ def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
 @st.composite
 def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
     framing = draw(FRAMINGS)
-    some = draw(st.lists(records() | st.builds(a_record, body=st.binary(max_size=40)), max_size=5))
-    raw = log_of(some, BASE, framing)
+    some = draw(st.lists(records() | st.builds(make_record, body=st.binary(max_size=40)), max_size=5))
+    raw = make_log(some, BASE, framing)
     tail = draw(st.sampled_from(["", "zeros", "blank", "stale blank", "stale record", "false blank"]))
     if tail == "zeros":
         raw += bytes(draw(st.integers(1, 600)))
     elif tail == "stale record":
-        stale = log_of([a_record()], BASE + len(raw) + 8, framing)
-        raw += a_blank(8 + len(stale), framing)[:8] + stale
+        stale = make_log([make_record()], BASE + len(raw) + 8, framing)
+        raw += make_blank(8 + len(stale), framing)[:8] + stale
     elif tail:
-        raw += a_blank(8 + draw(st.integers(0, 300)), framing)
+        raw += make_blank(8 + draw(st.integers(0, 300)), framing)
     if tail == "stale blank":
         raw = raw[:-1] + b"\1"
     elif tail == "false blank":
-        raw += log_of([a_record()], BASE + len(raw), framing)
+        raw += make_log([make_record()], BASE + len(raw), framing)
     return draw(mutations(raw)) if draw(st.booleans()) else raw, framing
 
 
@@ -178,7 +180,9 @@ def test_records_after_a_recent_one_are_not_settled(
     """The order of the log is kept. An IPv6 host moves the position of the store time."""
     hosts = (PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER)
     pairs = zip(hosts, delays, strict=True)
-    group = group_of(placed([a_record(born_host=host, store_timestamp=STORED + delay) for host, delay in pairs], BASE))
+    group = group_of(
+        place_records([make_record(born_host=host, store_timestamp=STORED + delay) for host, delay in pairs], BASE)
+    )
     assert count_settled_records(group.buffer, group.positions, STORED + limit, STORED + ahead) == expected
 
 
@@ -199,15 +203,15 @@ LENGTHS = st.sampled_from([-(1 << 31), -1, 0, 1, 6, 90, 91, 127, 128, 255, (1 <<
 def test_wrong_lengths_are_rejected_as_by_the_decoder(
     magic_code: int, framing: Framing, at: int, size: int, value: int
 ) -> None:
-    record = a_record(b"x" * 9, magic_code=magic_code)
-    raw = bytearray(log_of([record, a_record()], BASE, framing) + bytes(50))
+    record = make_record(b"x" * 9, magic_code=magic_code)
+    raw = bytearray(make_log([record, make_record()], BASE, framing) + bytes(50))
     raw[at : at + size] = value.to_bytes(8, "big", signed=True)[-size:]
     assert scanned(bytes(raw), framing) == list(walk(bytes(raw), BASE, framing))
 
 
 def test_a_dledger_header_must_state_the_size_of_its_record() -> None:
-    record = placed([a_record()], BASE, Framing.DLEDGER)[0]
-    raw = bytearray(framed(record, Framing.DLEDGER) + bytes(60))
+    record = place_records([make_record()], BASE, Framing.DLEDGER)[0]
+    raw = bytearray(frame_record(record, Framing.DLEDGER) + bytes(60))
     for name, value in (("size", record.total_size + 8), ("body_length", record.total_size + 8 - DLEDGER_ENTRY.size)):
         at = DLEDGER_ENTRY.offset(name)
         raw[at : at + 4] = value.to_bytes(4)
@@ -235,14 +239,14 @@ def test_only_disk_errors_count_as_damage(number: int | None) -> None:
 
 
 class Disk:
-    """Bytes of which some blocks cannot be read."""
+    """A file with unreadable blocks."""
 
     def __init__(self, raw: bytes, *bad: int) -> None:
         self._raw = raw
         self._bad = bad
 
     def read(self, position: int, length: int) -> bytes:
-        """Read as a disk does: a request that touches a bad block fails whole."""
+        """Read like a disk: a request that includes a bad block fails completely."""
         if any(
             position < (block + 1) * DISK_BLOCK_SIZE and block * DISK_BLOCK_SIZE < position + length
             for block in self._bad
@@ -258,8 +262,8 @@ class Disk:
 
 def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
     """Return a sealed segment of 16 blocks with records of about a third of one."""
-    some = placed([a_record(bytes([65 + i]) * (1200 + 13 * i)) for i in range(40)], BASE)
-    return a_segment(some, 16 * DISK_BLOCK_SIZE, BASE, sealed=True), some
+    some = place_records([make_record(bytes([65 + i]) * (1200 + 13 * i)) for i in range(40)], BASE)
+    return make_segment(some, 16 * DISK_BLOCK_SIZE, BASE, sealed=True), some
 
 
 @pytest.mark.sample(12)
@@ -270,7 +274,7 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
     raw, some = _log_of_some_blocks()
     disk = Disk(raw, *bad)
     read_into = disk.read_into if into else None
-    found = flat(scan(disk.read, 0, len(raw), len(raw), BASE, final=True, window=window, read_into=read_into))
+    found = flatten(scan(disk.read, 0, len(raw), len(raw), BASE, final=True, window=window, read_into=read_into))
     lost = [
         record
         for record in some
@@ -291,8 +295,8 @@ def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: boo
 
 def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_after_it_are_left_for_later() -> None:
     """Unwritten bytes after the block are recognised; no other record contradicts the block."""
-    raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * DISK_BLOCK_SIZE, BASE)
-    found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
+    raw = make_segment(place_records([make_record(b"a" * 1000) for _ in range(6)], BASE), 4 * DISK_BLOCK_SIZE, BASE)
+    found = flatten(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
     assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * DISK_BLOCK_SIZE)]
     assert found[-2].reason == IO_ERROR
@@ -300,10 +304,10 @@ def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_af
 
 @pytest.mark.parametrize("bad", [1, 3])
 def test_an_unreadable_block_in_unwritten_space_leaves_the_tail_waiting(bad: int) -> None:
-    """Zeros that cannot all be seen are not called unwritten, and the records before them are read."""
-    some = placed([a_record(b"a" * 1000) for _ in range(2)], BASE)
-    raw = a_segment(some, 4 * DISK_BLOCK_SIZE, BASE)
-    found = flat(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
+    """If not all zeros are readable, they are not reported as unwritten; the records before them are read."""
+    some = place_records([make_record(b"a" * 1000) for _ in range(2)], BASE)
+    raw = make_segment(some, 4 * DISK_BLOCK_SIZE, BASE)
+    found = flatten(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.RECORD, PieceKind.WAITING]
 
 
@@ -313,37 +317,38 @@ def test_a_file_truncated_during_a_scan_is_scanned_to_its_new_end(
 ) -> None:
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final))
-    if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are shown by the listing until they are read
+    if expected and expected[-1].kind is PieceKind.BLANK:  # the listing still contains the missing bytes
         behind = expected[-1].offset - BASE + 1
         assume(SegmentBytes.from_buffer(raw, BASE, framing).find_record(behind) is None)
     found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
-    if found and found[-1].reason == LEFTOVER_REASON:  # what a leader took back is not looked at
+    if found and found[-1].reason == LEFTOVER_REASON:  # truncated entries are not read
         found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))
     assert found == expected
 
 
 def test_a_large_record_does_not_enlarge_later_groups() -> None:
-    some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
-    raw = log_of(some, BASE)
-    for group in scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
+    some = [make_record(b"x" * 10_000), *(make_record() for _ in range(90)), make_record(b"y" * 10_000)]
+    raw = make_log(some, BASE)
+    for group in scan(make_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
         assert isinstance(group, RawRecords)
         assert int(group.sizes[:-1].sum()) <= 512
 
 
 def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
     wanted: list[int] = []
-    record = a_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
-    raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
+    record = make_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
+    raw = make_log([make_record()], BASE + 200).rjust(1000, b"\0")
     raw = encode_record(record) + raw[200:]
     assert [
-        piece.kind for piece in flat(scan(reading(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
+        piece.kind
+        for piece in flatten(scan(make_reader(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
     ]
     assert max(wanted) <= 256
 
 
 def test_groups_remain_valid_after_the_scan() -> None:
-    raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
-    groups = list(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
+    raw = make_log([make_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
+    groups = list(scan(make_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
     assert len(groups) > 1
     positions = [group.base_offset + at for group in groups if isinstance(group, RawRecords) for at in group.positions]
     assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
@@ -351,11 +356,11 @@ def test_groups_remain_valid_after_the_scan() -> None:
 
 @pytest.mark.parametrize("is_left_early", [False, True])
 def test_a_finished_scan_releases_its_buffer(is_left_early: bool) -> None:
-    """Each range kept its buffer until the garbage collector looked for cycles."""
-    raw = log_of([a_record(), a_record()], BASE)
+    """Each range once kept its buffer until the next garbage collection."""
+    raw = make_log([make_record(), make_record()], BASE)
     gc.disable()
     try:
-        pieces = iter(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True))
+        pieces = iter(scan(make_reader(raw), 0, len(raw), len(raw), BASE, final=True))
         buffers = [ref(group.buffer.base) for group in islice(pieces, 1) if isinstance(group, RawRecords)]
         assert buffers[0]() is not None
         if not is_left_early:
@@ -368,14 +373,14 @@ def test_a_finished_scan_releases_its_buffer(is_left_early: bool) -> None:
 
 def test_offsets_beyond_64_bits_are_rejected() -> None:
     with pytest.raises(CorruptData, match="64-bit offset"):
-        list(scan(reading(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
+        list(scan(make_reader(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
 
 
 def test_zeros_after_a_live_log_are_read_only_once() -> None:
-    raw = a_segment([a_record()], 1 << 20)
+    raw = make_segment([make_record()], 1 << 20)
     counted: list[int] = []
 
-    found = flat(scan(reading(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
+    found = flatten(scan(make_reader(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
 
@@ -383,7 +388,7 @@ def test_zeros_after_a_live_log_are_read_only_once() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
 @example([(0, 27), (1, 28), (2, 35), (3, 36)])
 def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[int, int]]) -> None:
-    raw = log_of([a_record(b"body" * number) for number in range(4)], BASE)
+    raw = make_log([make_record(b"body" * number) for number in range(4)], BASE)
     found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)
     (records,) = (item for item in found if not isinstance(item, Piece))
     copies = records.buffer.copy()
@@ -407,14 +412,14 @@ def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[
 def test_bytes_after_a_range_decide_whether_its_last_record_is_complete(
     framing: Framing, behind: str, final: bool
 ) -> None:
-    torn = a_record()._replace(body=bytes(len(a_record().body)))
-    raw = log_of([a_record(), torn], BASE, framing)
+    torn = make_record()._replace(body=bytes(len(make_record().body)))
+    raw = make_log([make_record(), torn], BASE, framing)
     end = len(raw)
     if behind.startswith("record"):
         gap = b"\1" * 60 if "garbage" in behind else b""
-        raw += gap + log_of([a_record()], BASE + end + len(gap), framing)
+        raw += gap + make_log([make_record()], BASE + end + len(gap), framing)
     else:
-        raw += {"zeros": bytes(99), "blank": a_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
+        raw += {"zeros": bytes(99), "blank": make_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
     expected = list(walk(raw, BASE, framing, final=final))
     for cut in (end - 1, end):
         first = scanned(raw, framing, end=cut, final=final)

@@ -1,7 +1,7 @@
 """
 Segments: the chain of records, the end of a segment, and bytes that are not a record.
 
-Read from top to bottom this tells how a CommitLog works.
+Read from top to bottom, this file explains a CommitLog.
 """
 
 import errno
@@ -27,7 +27,16 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, damaged, log_of, placed, reading
+from tests.rmq_formats.builders import (
+    STORED,
+    damage,
+    make_blank,
+    make_log,
+    make_reader,
+    make_record,
+    make_segment,
+    place_records,
+)
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 from tests.support.stores import find_newest_segment, walk_store
 
@@ -35,7 +44,7 @@ PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
 UNWRITTEN, WAITING = PieceKind.UNWRITTEN, PieceKind.WAITING
 
-ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three three")
+ONE, TWO, THREE = make_record(b"one"), make_record(b"two two"), make_record(b"three three three")
 
 
 def kinds(pieces: list[Piece]) -> list[PieceKind]:
@@ -46,60 +55,60 @@ ERASED = b"\xff" * (48 + ONE.total_size)
 OLDER = THREE._replace(store_timestamp=STORED - 1)
 LETTERS = {"R": RECORD, "B": BLANK_PIECE, "U": UNWRITTEN, "D": DAMAGE, "W": WAITING}
 CASES = {
-    "full, so the broker has sealed it": (a_segment([ONE, TWO], sealed=True), "RRB"),
-    "a blank of eight bytes": (log_of([ONE]) + a_blank(8), "RB"),
-    # Brokers to 4.9.0 leave stale bytes of earlier messages after a blank: whole records, with right offsets.
+    "full, so the broker has sealed it": (make_segment([ONE, TWO], sealed=True), "RRB"),
+    "a blank of eight bytes": (make_log([ONE]) + make_blank(8), "RB"),
+    # Brokers up to 4.9.0 leave stale bytes after a blank: complete records of earlier messages, with valid offsets.
     "a record after a blank": (
-        log_of([ONE])
-        + a_blank(BLANK.size + TWO.total_size)[: BLANK.size]
+        make_log([ONE])
+        + make_blank(BLANK.size + TWO.total_size)[: BLANK.size]
         + encode_record(TWO._replace(physical_offset=ONE.total_size + BLANK.size)),
         "RB",
     ),
-    # As after any damage: where the log is still written, an older record was left there by a truncation.
+    # As after any damage: in an open segment, an older record is a leftover of a truncation.
     "leftovers after a false blank": (
-        damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size, BLANK.pack(8, MAGIC_BLANK)),
+        damage(make_segment([ONE, TWO, OLDER]), ONE.total_size, BLANK.pack(8, MAGIC_BLANK)),
         "RB",
     ),
-    "zeros after the last record": (a_segment([ONE]), "RU"),
-    # The broker copies a record front to back, and the first bytes of its size are zeros.
-    "the size of a record": (log_of([ONE, TWO])[: ONE.total_size + 4].ljust(4096, b"\0"), "RW"),
-    "a record without its last byte": (log_of([ONE, TWO])[:-1].ljust(4096, b"\0"), "RW"),
+    "zeros after the last record": (make_segment([ONE]), "RU"),
+    # The broker copies a record from front to back, and the first bytes of its size are zeros.
+    "the size of a record": (make_log([ONE, TWO])[: ONE.total_size + 4].ljust(4096, b"\0"), "RW"),
+    "a record without its last byte": (make_log([ONE, TWO])[:-1].ljust(4096, b"\0"), "RW"),
     "zeros alone, made ahead of need": (bytes(4096), "U"),
     "nothing": (b"", ""),
-    "cut off after a record": (log_of([ONE, TWO]), "RR"),
-    # Someone mirrors a log through a log: only the chain says what is a message.
-    "a record in a body": (a_segment([a_record(encode_record(ONE._replace(physical_offset=88))), TWO]), "RRU"),
-    "both versions": (a_segment([ONE, a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2), TWO]), "RRRU"),
-    "a wrong body, which the next record vouches for": (damaged(a_segment([ONE, TWO]), 88), "RRU"),
-    "a wrong body, for which nobody vouches": (damaged(a_segment([TWO]), 88), "W"),
-    "a wrong body behind damage": (damaged(damaged(a_segment([ONE, TWO, THREE]), 0), ONE.total_size + 88), "DRU"),
-    "damage before the blank": (damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size), "RDB"),
+    "cut off after a record": (make_log([ONE, TWO]), "RR"),
+    # A body may contain a copy of a log: only the chain identifies messages.
+    "a record in a body": (make_segment([make_record(encode_record(ONE._replace(physical_offset=88))), TWO]), "RRU"),
+    "both versions": (make_segment([ONE, make_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2), TWO]), "RRRU"),
+    "a wrong body, which the next record vouches for": (damage(make_segment([ONE, TWO]), 88), "RRU"),
+    "a wrong body, for which nobody vouches": (damage(make_segment([TWO]), 88), "W"),
+    "a wrong body behind damage": (damage(damage(make_segment([ONE, TWO, THREE]), 0), ONE.total_size + 88), "DRU"),
+    "damage before the blank": (damage(make_segment([ONE, TWO], sealed=True), ONE.total_size), "RDB"),
     "a copy of a record elsewhere": (b"\xff" * 10 + encode_record(ONE) + bytes(100), "W"),
     "a blank that names other bytes after damage": (b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50), "W"),
-    # Recovery moves the write position back and leaves what was there.
-    "a live tail that is not zeros": (a_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300, "RW"),
-    # Leftovers are at right offsets, whole: but they were stored before what was written over their neighbours.
-    "leftovers of a truncation": (damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size), "RW"),
+    # Recovery moves the write position back, but does not delete the bytes after it.
+    "a live tail that is not zeros": (make_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300, "RW"),
+    # Leftovers are complete and at valid offsets, but were stored before the records that overwrote their neighbours.
+    "leftovers of a truncation": (damage(make_segment([ONE, TWO, OLDER]), ONE.total_size), "RW"),
 }
 FINAL = {
-    "zeros in a segment that others follow": (a_segment([ONE]), PLAIN, "RD"),
-    "an older record after damage": (damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size), PLAIN, "RDRD"),
-    "cut off inside a record": (log_of([ONE, TWO])[:-3], PLAIN, "RD"),
-    "cut off inside an entry": (log_of([ONE, TWO], 0, DLEDGER)[:-3], DLEDGER, "RD"),
-    # An entry whose magic was changed keeps its own size: it is no end of the file.
+    "zeros in a segment that others follow": (make_segment([ONE]), PLAIN, "RD"),
+    "an older record after damage": (damage(make_segment([ONE, TWO, OLDER]), ONE.total_size), PLAIN, "RDRD"),
+    "cut off inside a record": (make_log([ONE, TWO])[:-3], PLAIN, "RD"),
+    "cut off inside an entry": (make_log([ONE, TWO], 0, DLEDGER)[:-3], DLEDGER, "RD"),
+    # An entry with a changed magic code keeps its size, so it is not the end of the file.
     "an entry with the magic of an end": (
-        damaged(a_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, b"\xff\xff\xff\xff"),
+        damage(make_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, b"\xff\xff\xff\xff"),
         DLEDGER,
         "RDRB",
     ),
     "a wrong magic before the end of the file": (
-        damaged(a_segment([ONE, TWO], framing=DLEDGER, sealed=True), 48 + ONE.total_size, bytes(4)),
+        damage(make_segment([ONE, TWO], framing=DLEDGER, sealed=True), 48 + ONE.total_size, bytes(4)),
         DLEDGER,
         "RDB",
     ),
-    # A page of ones begins like the end of a file, but an end states how many bytes are left.
+    # A page of ones begins like the end of a file, but an end contains the number of remaining bytes.
     "an erased page": (
-        damaged(a_segment([ONE, ONE, ONE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, ERASED),
+        damage(make_segment([ONE, ONE, ONE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, ERASED),
         DLEDGER,
         "RDRB",
     ),
@@ -125,15 +134,15 @@ def test_a_walk_splits_a_segment_into_pieces(raw: bytes, framing: Framing, final
 @pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
 def test_a_blank_with_a_wrong_size_ends_the_segment_if_no_record_follows(stated: int) -> None:
     """No broker checks the size, and a file that was truncated in its blank is still complete."""
-    assert kinds(list(walk(log_of([ONE]) + BLANK.pack(stated, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
+    assert kinds(list(walk(make_log([ONE]) + BLANK.pack(stated, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
 
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("stated", [-5, 8, TWO.total_size, 4096, (1 << 31) - 1])
 def test_a_blank_with_a_wrong_size_does_not_hide_records(stated: int, final: bool) -> None:
     """Every blank of a broker has the right size, so this one is probably a record with a changed magic code."""
-    whole = a_segment([ONE, TWO, THREE], sealed=True)
-    raw = damaged(whole, ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
+    whole = make_segment([ONE, TWO, THREE], sealed=True)
+    raw = damage(whole, ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
 
     pieces = list(walk(raw, 0, final=final))
 
@@ -145,12 +154,12 @@ def test_a_blank_with_a_wrong_size_does_not_hide_records(stated: int, final: boo
 @pytest.mark.parametrize(
     ("segment", "expected"),
     [
-        (a_segment([ONE]), PLAIN),
-        (a_blank(16), PLAIN),
+        (make_segment([ONE]), PLAIN),
+        (make_blank(16), PLAIN),
         (bytes(16), PLAIN),
         (b"\0\0\0\1", PLAIN),
-        (a_segment([ONE], framing=DLEDGER), DLEDGER),
-        (a_blank(16, DLEDGER), DLEDGER),
+        (make_segment([ONE], framing=DLEDGER), DLEDGER),
+        (make_blank(16, DLEDGER), DLEDGER),
         (b"\xff" * 4096, PLAIN),
     ],
     ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
@@ -164,8 +173,8 @@ def test_first_bytes_determine_the_framing_of_a_segment(segment: bytes, expected
     [("magic", 2, "entry header has magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
 )
 def test_a_dledger_header_must_match_its_record(field: str, value: int, reason: str) -> None:
-    """Its CRCs are always 0, but its sizes and its place can be checked."""
-    raw = bytearray(a_segment([ONE, TWO], framing=DLEDGER))
+    """Its CRCs are always 0, but its sizes and its offset can be checked."""
+    raw = bytearray(make_segment([ONE, TWO], framing=DLEDGER))
     width = 8 if field == "pos" else 4
     at = DLEDGER_ENTRY.offset(field)
     raw[at : at + width] = value.to_bytes(width, "big")
@@ -202,7 +211,7 @@ def test_a_segment_that_a_broker_cannot_have_begun_is_reported(head: bytes, is_f
 
 
 def test_a_walk_from_the_middle_uses_the_given_store_time_to_find_leftovers() -> None:
-    raw = damaged(a_segment([ONE, TWO]), 0)
+    raw = damage(make_segment([ONE, TWO]), 0)
 
     assert kinds(list(walk(raw, 0, store_timestamp=STORED))) == [DAMAGE, RECORD, UNWRITTEN]
     assert kinds(list(walk(raw, 0, store_timestamp=STORED + 1))) == [WAITING]
@@ -211,10 +220,10 @@ def test_a_walk_from_the_middle_uses_the_given_store_time_to_find_leftovers() ->
 def test_a_walk_reads_at_most_one_record_or_window_per_call() -> None:
     """Neither a gigabyte of zeros nor a corrupt size may allocate a gigabyte."""
     calls: list[int] = []
-    raw = bytearray(a_segment([ONE], size=3 << 20))
+    raw = bytearray(make_segment([ONE], size=3 << 20))
     raw[ONE.total_size : ONE.total_size + 8] = (2 << 20).to_bytes(4, "big") + b"\xda\xa3\x20\xa8"
 
-    pieces = list(walk_segment(SegmentBytes(reading(raw, calls), len(raw), 0)))
+    pieces = list(walk_segment(SegmentBytes(make_reader(raw, calls), len(raw), 0)))
 
     assert kinds(pieces) == [RECORD, WAITING]
     assert max(calls) <= (1 << 20) + 3
@@ -222,8 +231,8 @@ def test_a_walk_reads_at_most_one_record_or_window_per_call() -> None:
 
 def test_a_walk_skips_holes_of_sparse_files() -> None:
     calls: list[int] = []
-    raw = a_segment([ONE], size=4096)
-    log = SegmentBytes(reading(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
+    raw = make_segment([ONE], size=4096)
+    log = SegmentBytes(make_reader(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
 
     assert kinds(list(walk_segment(log))) == [RECORD, UNWRITTEN]
     assert len(calls) < 100
@@ -238,8 +247,8 @@ def test_records_are_found_across_windows(shift: int) -> None:
 
 
 def test_a_walk_ends_where_a_file_was_truncated_meanwhile() -> None:
-    raw = a_segment([ONE, TWO])
-    shrunk = SegmentBytes(reading(raw[: ONE.total_size]), 4096, 0)
+    raw = make_segment([ONE, TWO])
+    shrunk = SegmentBytes(make_reader(raw[: ONE.total_size]), 4096, 0)
 
     pieces = list(walk_segment(shrunk))
 
@@ -251,14 +260,14 @@ def test_a_walk_ends_where_a_file_was_truncated_meanwhile() -> None:
 def test_every_log_is_walked_record_by_record(
     messages: list[MessageRecord], framing: Framing, sealed: bool, base_offset: int
 ) -> None:
-    log = log_of(messages, base_offset, framing)
-    raw = log + (a_blank(64, framing) if sealed else bytes(64))
+    log = make_log(messages, base_offset, framing)
+    raw = log + (make_blank(64, framing) if sealed else bytes(64))
     segment = SegmentBytes.from_buffer(raw, base_offset, framing)
 
     pieces = list(walk_segment(segment, final=sealed))
 
     found = [segment.record_at(piece.offset - base_offset) for piece in pieces if piece.kind is RECORD]
-    wanted = placed(messages, base_offset, framing)
+    wanted = place_records(messages, base_offset, framing)
     if not sealed and messages and not is_fully_written(wanted[-1]):
         assert kinds(pieces)[-1] is WAITING
         wanted.pop()
@@ -267,7 +276,7 @@ def test_every_log_is_walked_record_by_record(
 
 @given(st.data(), FRAMINGS, st.booleans())
 def test_pieces_cover_a_segment_with_any_damage(data: st.DataObject, framing: Framing, final: bool) -> None:
-    whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
+    whole = make_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
     raw = data.draw(mutations(whole))
     segment = SegmentBytes.from_buffer(raw, 1000, framing)
 
@@ -284,7 +293,7 @@ def test_pieces_cover_a_segment_with_any_damage(data: st.DataObject, framing: Fr
 
 @given(st.data(), FRAMINGS)
 def test_records_before_damage_are_never_lost(data: st.DataObject, framing: Framing) -> None:
-    whole = a_segment([ONE, TWO, THREE], 700, framing=framing, sealed=True)
+    whole = make_segment([ONE, TWO, THREE], 700, framing=framing, sealed=True)
     raw = data.draw(mutations(whole))
     first = next((i for i, (old, new) in enumerate(zip(whole, raw, strict=False)) if old != new), len(raw))
     before = [piece for piece in walk(whole, 0, framing) if piece.end <= first and piece.kind is RECORD]
@@ -325,7 +334,7 @@ def test_stale_bytes_after_a_blank_depend_on_the_release(golden: StoreOf, name: 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("head", [b"", b"\xff" * 8, b"\0\0\0\1" * 2, b"\0" * 4 + b"\1" * 60, b"\0" * 64])
 def test_framing_is_found_after_damaged_first_bytes(framing: Framing, head: bytes) -> None:
-    segment = bytearray(a_segment([ONE, TWO, THREE], 2048, 1 << 20, framing))
+    segment = bytearray(make_segment([ONE, TWO, THREE], 2048, 1 << 20, framing))
     segment[: len(head)] = head
 
     assert framing is find_framing(lambda at, size: bytes(segment[at : at + size]), len(segment), 1 << 20)
@@ -335,7 +344,7 @@ def test_framing_is_found_after_damaged_first_bytes(framing: Framing, head: byte
 @pytest.mark.parametrize("bad_blocks", [1, 2])
 def test_framing_is_found_after_an_unreadable_first_block(framing: Framing, bad_blocks: int) -> None:
     """If more blocks are unreadable, the framing cannot be determined."""
-    segment = a_segment([a_record(b"x" * 3000)] * 4, 4 * DISK_BLOCK_SIZE, 1 << 20, framing)
+    segment = make_segment([make_record(b"x" * 3000)] * 4, 4 * DISK_BLOCK_SIZE, 1 << 20, framing)
 
     def read(at: int, size: int) -> bytes:
         if at < bad_blocks * DISK_BLOCK_SIZE:

@@ -1,4 +1,4 @@
-"""Files other than log, queues and index, as written by real brokers: the timer's, a tier's index, epochs."""
+"""Other files of real brokers: those of the timer, the index of a tier, and epochs."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from rmq_formats.timer_files import (
     used_slots,
 )
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import damaged, reading
+from tests.rmq_formats.builders import damage, make_reader
 from tests.support.stores import read_store_records
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
@@ -35,12 +35,12 @@ _END = "0000001c" + "00" * 8 + "cbd43194"
 
 @pytest.fixture
 def store(situation: StoreOf) -> Path:
-    """Give a store of 5.5.1 with messages that were delivered, that wait, that were rolled and taken back."""
+    """Return a store of 5.5.1 with delivered, pending, rolled and cancelled timer messages."""
     return situation("b551-timerwheel")
 
 
 def slots_of(wheel: bytes) -> dict[int, Slot]:
-    return dict(used_slots(reading(wheel), len(wheel)))
+    return dict(used_slots(make_reader(wheel), len(wheel)))
 
 
 def units_of(folder: Path) -> dict[int, TimerUnit]:
@@ -56,7 +56,7 @@ def units_of(folder: Path) -> dict[int, TimerUnit]:
 
 
 def test_waiting_timers_equal_those_that_the_broker_counted(store: Path) -> None:
-    """Slots from the read time on: their numbers, and their units less the message that was taken back, twice."""
+    """Counts the slots from the read time on, and their units without the cancelled message and its cancellation."""
     answer = json.loads((store / "EXPECT.json").read_text())["beforeStop"]["timer"]
     progress = (store / "store/config/timercheck").read_bytes()
     slots = slots_of((store / "store/timerwheel").read_bytes())
@@ -166,7 +166,7 @@ def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
 
 
 def test_tier_index_lookups_find_the_same_message_as_the_broker(place: Path) -> None:
-    """The broker found one message in its own log, and the same message in the tier, where it has another offset."""
+    """The broker found the same message in its log and in the tier, where it has another offset."""
     own, copied = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["keys"]["Orders#k3"]
     entries = np.concatenate([decode_tier_index(data).entries for data in files(place)])
     found = entries[entries["key_hash"] == index_key_hash("Orders#k3")]
@@ -196,7 +196,7 @@ def test_time_differences_are_rounded_toward_zero(place: Path) -> None:
     ],
 )
 def test_a_contradiction_within_a_file_is_located(place: Path, position: int, raw: bytes, field: str) -> None:
-    (difference,) = decode_tier_index(damaged(files(place)[0], position, raw)).find_contradictions()
+    (difference,) = decode_tier_index(damage(files(place)[0], position, raw)).find_contradictions()
 
     assert (field, 1) == (difference.field, difference.times)
     assert difference.found != difference.expected
@@ -223,7 +223,7 @@ def test_unfinished_files_and_invalid_first_slots_are_rejected(
     place: Path, position: int, raw: bytes, why: str
 ) -> None:
     with pytest.raises(CorruptData, match=why):
-        decode_tier_index(damaged(files(place)[0], position, raw))
+        decode_tier_index(damage(files(place)[0], position, raw))
 
 
 @pytest.mark.parametrize(

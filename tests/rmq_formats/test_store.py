@@ -1,4 +1,4 @@
-"""The files of a store: the facts in their names, the checkpoint, and that golden stores are unchanged."""
+"""The files of a store: their names, the checkpoint, and the hashes of golden stores."""
 
 import hashlib
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def test_the_path_of_a_file_determines_its_kind(kind: FileKind, paths: Sequence[
         (f"cfcd2084{4096:020d}", 4096),  # in a tier, a hash before the offset
         (f"cfcd208{4096:020d}", None),
         ("4096", None),
-        ("09223372036854775807", (1 << 63) - 1),  # Java reads it into a signed 64-bit number
+        ("09223372036854775807", (1 << 63) - 1),  # Java parses a signed 64-bit number
         ("09223372036854775808", None),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_truncated_checkpoint_needs_more_data(size: int) -> None:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreOf, name: str) -> None:
-    """Later fields are zero in older releases; PROVENANCE tells what a second program read there."""
+    """Later fields are zero in older releases; PROVENANCE contains the values that another program read."""
     store = golden(name)
     raw = (store / "checkpoint").read_bytes()
     checkpoint = decode_checkpoint(raw)

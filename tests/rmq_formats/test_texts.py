@@ -1,4 +1,4 @@
-"""Texts of a store as Java reads them: strings and their hashes, properties, message ids, configuration files."""
+"""Texts as read by Java: strings and their hashes, properties, message ids, configuration files."""
 
 import importlib
 import random
@@ -57,8 +57,8 @@ R = "\N{REPLACEMENT CHARACTER}"
         (b"\xed\xbf\xbf", R),
         (b"\xed\xa0", R),
         (b"\xed\xa0a", f"{R}a"),
-        (b"\xed\x9f\xbf", "\ud7ff"),  # the last character before the surrogates is whole
-        # The rest is replaced as Python does it.
+        (b"\xed\x9f\xbf", "\ud7ff"),  # the last character before the surrogates is valid
+        # Other bytes are replaced as in Python.
         (b"\xc0\x80", R * 2),
         (b"\xf0\x9f\x98", R),
         (b"\xf4\x90\x80\x80", R * 4),
@@ -79,7 +79,7 @@ def test_malformed_utf8_is_replaced_as_in_java(raw: bytes, expected: str) -> Non
         ("TagA", 2598919, 2598919),
         ("hello", 99162322, 99162322),
         ("zzzzzz", -685785664, 685785664),
-        ("polygenelubricants", -(1 << 31), 0),  # whose absolute value overflows
+        ("polygenelubricants", -(1 << 31), 0),  # the absolute value overflows
         ("😀", 0xD83D * 31 + 0xDE00, 0xD83D * 31 + 0xDE00),  # two UTF-16 units
         ("중", 0xC911, 0xC911),
     ],
@@ -119,7 +119,7 @@ def test_every_length_has_the_same_crc_as_in_zlib(lengths: range | tuple[int, ..
 
 
 def test_crc_tables_are_used_if_numba_has_no_internals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiled, "_CACHE", tmp_path)  # kept code would be that with the multiplication
+    monkeypatch.setattr(compiled, "_CACHE", tmp_path)  # cached code would use the multiplication
     with monkeypatch.context() as without:
         without.delattr("numba.core.cgutils")
         without.setitem(sys.modules, "numba.core.cgutils", None)
@@ -137,7 +137,7 @@ SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
 @pytest.mark.parametrize(
     ("raw", "split", "scan"),
     [
-        (b"a\x01b\x01c\x02", {}, {"a": "b\x01c"}),  # a value that holds the separator
+        (b"a\x01b\x01c\x02", {}, {"a": "b\x01c"}),  # a value with the separator
         (b"a\x01b\x01\x02", {"a": "b"}, {"a": "b\x01"}),  # Java's split drops empty parts at the end
         (b"a\x01\x02", {}, {}),  # an empty value
         (b"\x01b\x02", {"": "b"}, {}),  # an empty name
@@ -154,7 +154,7 @@ def test_the_parsers_differ_on_malformed_properties(raw: bytes, split: dict[str,
 
 @pytest.mark.parametrize("parser", PropertyParser)
 def test_the_last_value_of_a_repeated_property_wins(parser: PropertyParser) -> None:
-    """Batches of 5.0.0 to 5.3.3 have two UNIQ_KEYs; the name keeps its first place."""
+    """Batches of 5.0.0 to 5.3.3 have two UNIQ_KEYs; the name keeps its first position."""
     raw = b"UNIQ_KEY\x01own\x02WAIT\x01true\x02UNIQ_KEY\x01envelope\x02"
 
     assert list(parse_properties(raw, parser).items()) == [("UNIQ_KEY", "envelope"), ("WAIT", "true")]
@@ -241,8 +241,8 @@ TEN_DAYS = 10 * 86_400_000
     [
         (3_600_000, ms(2026, 11, 20, 12), UTC, ms(2026, 11, 1, 1)),
         (3_600_000, ms(2026, 11, 20, 12), SHANGHAI, ms(2026, 11, 1, 1, zone=SHANGHAI)),
-        (TEN_DAYS, ms(2027, 1, 10), UTC, ms(2026, 12, 11)),  # it would lie ahead: of last month, here December
-        (TEN_DAYS, ms(2027, 1, 11), UTC, ms(2026, 12, 11)),  # now itself counts as ahead
+        (TEN_DAYS, ms(2027, 1, 10), UTC, ms(2026, 12, 11)),  # otherwise in the future: so of last month, here December
+        (TEN_DAYS, ms(2027, 1, 11), UTC, ms(2026, 12, 11)),  # the current time is treated as the future
         (TEN_DAYS, ms(2027, 1, 11) + 1, UTC, ms(2027, 1, 11)),
         (2_678_399_000, ms(2027, 1, 2), UTC, ms(2026, 12, 31, 23, 59, 59)),  # 31 days are beyond a signed integer
     ],
@@ -276,7 +276,7 @@ def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreO
 
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_the_time_of_an_id_is_the_birth_time_of_its_message(golden: StoreOf, name: str) -> None:
-    """Real clients made the ids; the store's zone is UTC."""
+    """The ids are from real clients; the time zone of the store is UTC."""
     delays = []
     for record, _ in read_store_records(golden(name)):
         unique = parse_properties(record.properties_raw, PropertyParser.SCAN).get("UNIQ_KEY")
@@ -331,7 +331,7 @@ def test_half_a_character_is_read_as_a_question_mark(raw: bytes, text: str) -> N
 
 
 def test_one_half_and_one_whole_character_do_not_multiply_the_memory() -> None:
-    """A file of 64 MiB took 1.1 GB."""
+    """A file of 64 MiB once took 1.1 GB."""
     raw = b'{"a":"' + b"x" * (4 << 20) + "\N{GRINNING FACE}".encode() + rb'\ud800"}'
 
     assert measure_peak(lambda: decode_json_config(raw))[1] < 10 * len(raw)

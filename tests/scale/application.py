@@ -1,8 +1,8 @@
 """
-Steps that a driver runs for tests, beyond the verbs: `python -m tests.scale.application STEPS`.
+Run steps of tests in a Spark driver: `python -m tests.scale.application STEPS`.
 
-STEPS is a JSON list of [name, arguments]; all run in one application, and their results are printed as a JSON list.
-Workers do not have this file: being the main program, what is defined in it travels with the tasks.
+STEPS is a JSON list of [name, arguments]. All steps run in one application, and their results are printed as JSON.
+Workers do not have this file, but definitions of the main program are sent with the tasks.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from jobs.store.spark_workers import SparkWorkers
 
 T = TypeVar("T")
 
-_LATE_SECONDS = 600.0  # of a busy machine; a good run waits for no more than a copy's files
+_LATE_SECONDS = 600.0  # for a busy machine; usually only until a copy has written its files
 
 
 def command(*arguments: str) -> dict[str, Any]:
@@ -38,43 +38,43 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def rebuild_index_counting_tasks(store: str, out: str, range_size: int) -> int:
-    """Rebuild the index files from ranges of that size; give the number of tasks that read the log."""
+    """Rebuild the index files from ranges of that size, and return the number of tasks that read the log."""
     workers = _Workers(spark_session("tests"))
     rebuild_index(RebuildIndexRequest(store, out, range_size=range_size), workers)
     return workers.asked[0]
 
 
-def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
-    workers = _Workers(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
+def ingest_with(disturb: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
+    workers = _Workers(spark_session("tests"), disturb=_TROUBLES[disturb](lake))
     summary = ingest(IngestRequest(store, lake, range_size=range_size), workers)
     return {"code": int(summary.exit_code), "messages": summary.messages}
 
 
 @dataclass
 class _Workers(SparkWorkers):
-    """Notes how many ranges it was given, and runs their tasks with trouble after them."""
+    """Counts its ranges, and disturbs their tasks after they have run."""
 
-    trouble: Callable[[int, int], object] = max
+    disturb: Callable[[int, int], object] = max
     asked: list[int] = field(default_factory=list)
 
     def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
-        trouble = self.trouble
+        disturb = self.disturb
 
-        def troubled(range_: Range) -> Any:  # noqa: ANN401
+        def disturbed(range_: Range) -> Any:  # noqa: ANN401
             result = task(range_)
             context = TaskContext.get()
             if context is not None:
-                trouble(range_.start_offset, context.attemptNumber())
+                disturb(range_.start_offset, context.attemptNumber())
             return result
 
         if sizes:
             self.asked.append(len(items))
-        return super().map(items, troubled if sizes else task, label, sizes)
+        return super().map(items, disturbed if sizes else task, label, sizes)
 
 
-def _failing(lake: str) -> Callable[[int, int], None]:
+def _fail_first_attempts(lake: str) -> Callable[[int, int], None]:
     """
-    Let every first attempt fail, and the next one end when both have written their files: it may be a copy.
+    Let each first attempt fail, and the next attempt, which may be a copy, end when both have written their files.
 
     The files of the range at the time of the failure are noted next to the lake.
     """
@@ -89,8 +89,8 @@ def _failing(lake: str) -> Callable[[int, int], None]:
     return fail
 
 
-def _late(lake: str) -> Callable[[int, int], None]:
-    """Let the first range's first attempt be late, and its copy end when both have written their files."""
+def _delay_first_attempt(lake: str) -> Callable[[int, int], None]:
+    """Delay the first attempt of the first range, and let its copy end when both have written their files."""
 
     def wait(offset: int, attempt: int) -> None:
         if offset == 0 and attempt:
@@ -108,7 +108,10 @@ def _await_both(lake: str, offset: int) -> None:
         time.sleep(0.1)
 
 
-_TROUBLES: dict[str, Callable[[str], Callable[[int, int], None]]] = {"fail": _failing, "late": _late}
+_TROUBLES: dict[str, Callable[[str], Callable[[int, int], None]]] = {
+    "fail": _fail_first_attempts,
+    "late": _delay_first_attempt,
+}
 _STEPS: dict[str, Callable[..., Any]] = {
     "command": command, "rebuild_index": rebuild_index_counting_tasks, "ingest_with": ingest_with
 }  # fmt: skip

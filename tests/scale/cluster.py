@@ -1,8 +1,8 @@
 """
-A standalone Spark cluster on this machine: a master and two workers, from the Spark that pip installed.
+A standalone Spark cluster on this machine: a master and two workers, from the Spark of the pip package.
 
-Each worker is as far away as this machine allows: an address of its own, where the system permits it a host name of its
-own and a directory that only it sees. Nothing of this repository is on its path.
+Each worker has its own address and, if the system permits it, its own host name and a directory that only it can see.
+No code of this repository is on its path.
 """
 
 import os
@@ -24,14 +24,14 @@ _SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Cluster(NamedTuple):
-    """Where its master listens, and where its workers work."""
+    """The address of the master, and the folder of the workers."""
 
     url: str
     folder: Path
 
     @property
     def spark_options(self) -> list[str]:
-        """What a user writes before the verb; the workers' Python has what we depend on, not us."""
+        """Options before the name of the command; the workers' Python has our dependencies, but not our code."""
         return [*self.bare_options, "--conf", f"spark.pyspark.python={self.folder / 'environment' / 'bin' / 'python'}"]
 
     @property
@@ -45,14 +45,14 @@ class Cluster(NamedTuple):
 
     @property
     def compiled(self) -> dict[str, int]:
-        """The machine code that workers keep, with the time it was made."""
+        """The compiled code in the workers' cache, with its times."""
         return {str(path): path.stat().st_mtime_ns for path in self.worker_cache.rglob("*.nb[ci]")}
 
     @property
-    def apart(self) -> Path:
+    def private_folder(self) -> Path:
         return self.folder / "apart"
 
-    def said(self) -> str:
+    def read_worker_logs(self) -> str:
         return "".join(path.read_text(errors="replace") for path in self.folder.glob("work-*/*/*/stderr"))
 
 
@@ -99,8 +99,8 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
 
 
 @cache
-def can_set_apart() -> bool:
-    """Return whether this system gives a process mounts and a host name of its own."""
+def has_namespaces() -> bool:
+    """Return whether a process may have its own mounts and host name."""
     command = [*_UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -109,14 +109,14 @@ _UNSHARE = ["unshare", "--mount", "--uts", *(["--map-root-user"] if os.getuid() 
 
 
 def _machine(apart: Path, name: str) -> list[str]:
-    """Return what makes a command run as on another machine; nothing where this system does not permit it."""
-    if not can_set_apart():
+    """Return a prefix that runs a command as on another machine; empty if the system does not permit it."""
+    if not has_namespaces():
         return []
     return [*_UNSHARE, "sh", "-c", 'mount -t tmpfs none "$0" && hostname "$1" && shift && exec "$@"', str(apart), name]
 
 
 def _make_environments(folder: Path) -> None:
-    """Make a bare one, and one with this one's packages; a path file leads to them, but not on to this checkout."""
+    """Create an empty environment, and one with the packages of this one, but without this checkout."""
     for name in ("bare", "environment"):
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / name)], check=True)
     (packages,) = folder.glob("environment/lib/python*/site-packages")
@@ -127,7 +127,7 @@ def executors_at_work(cluster: Cluster) -> list[int]:
     found = []
     for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError):  # it has ended
-            if _works(process, cluster) and (executor := _parent(_parent(process))) != 1:
+            if _is_working(process, cluster) and (executor := _parent(_parent(process))) != 1:
                 found.append(executor)
     return found
 
@@ -138,7 +138,7 @@ def await_no_executor(cluster: Cluster) -> None:
     )
 
 
-def _works(process: int, cluster: Cluster) -> bool:
+def _is_working(process: int, cluster: Cluster) -> bool:
     """Return whether a process is a Python worker with compiled code: a child of an executor's daemon."""
     entry = Path(f"/proc/{process}")
     if not (entry / "cwd").readlink().is_relative_to(cluster.folder):

@@ -1,4 +1,4 @@
-"""Servers that tests start on this machine's own address, and stop again."""
+"""Servers that tests start on an address of this machine."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _STOP_SECONDS = 20
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a server whose words go to *log*, and end it with the block."""
+    """Run a server that writes its output to *log*, and stop it after the block."""
     with log.open("wb") as output:
         own = {**os.environ, **(environment or {})}
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=own)
@@ -47,34 +47,34 @@ def running(
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Return when something listens on *port*; say what the server said when it does not come up."""
+    """Wait until the server listens on *port*; if it does not start, raise an error with its output."""
 
-    def complaint() -> str:
+    def describe() -> str:
         return f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}"
 
-    wait_until(lambda: _is_listening(port) or process.poll() is not None, complaint)
+    wait_until(lambda: _is_listening(port) or process.poll() is not None, describe)
     if process.poll() is not None:
-        raise OSError(complaint())
+        raise OSError(describe())
 
 
 def _is_listening(port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex((ADDRESS, port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex((ADDRESS, port)) == 0
 
 
-def spark_options_of(settings: Mapping[str, str]) -> list[str]:
-    """Return what a user writes before the verb, so that Hadoop has some settings."""
+def hadoop_options(settings: Mapping[str, str]) -> list[str]:
+    """Return Spark options that set properties of Hadoop."""
     return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
 
 
 S3PROXY = Module("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
 ACCESS_KEY = "an-access-key-of-tests"
-SECRET_KEY = "a-secret-key-that-nobody-may-read"  # noqa: S105 - of a server that lives as long as a test
+SECRET_KEY = "a-secret-key-that-nobody-may-read"  # noqa: S105 - of a temporary server
 BUCKET = "rocketmq"
 
 
 class S3Server(NamedTuple):
-    """A port, and the folder of the objects."""
+    """An S3 server, and the local folder of its objects."""
 
     port: int
     folder: Path
@@ -126,7 +126,7 @@ CONTAINER = "rocketmq"
 
 
 class AzureServer(NamedTuple):
-    """A port, and the file system with the container."""
+    """An Azure server, and the file system of its container."""
 
     port: int
     filesystem: FileSystem
@@ -170,14 +170,14 @@ def azure_server(folder: Path) -> Iterator[AzureServer]:
 
 
 _SECONDS = 240  # of a busy machine
-HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 has the rest of it
+HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 contains its other parts
 _JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs(NamedTuple):
-    """Where its name node listens, and its configuration as users have it."""
+    """The address of the name node, and the configuration directory of its users."""
 
     port: int
     http_port: int
@@ -199,7 +199,7 @@ class Hdfs(NamedTuple):
         self.shell("-put", f"file://{folder}", f"/{prefix}")
 
     def shell(self, *arguments: str) -> None:
-        """Run `hdfs dfs …`, as the user who may do everything."""
+        """Run `hdfs dfs …` as the superuser."""
         command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if answer.returncode:
@@ -236,12 +236,12 @@ def _write(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def _wait_for_data_node(http_port: int, log: Path) -> None:
-    """Ask the name node until it knows one; its log holds errors alone."""
+    """Poll the name node until it has a data node; its log contains only errors."""
     state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
     def is_there() -> bool:
         with urlopen(state) as answer:
-            beans = json.load(answer)["beans"]  # none while it starts
+            beans = json.load(answer)["beans"]  # no answer during the start
         return bool(beans) and bool(beans[0]["NumLiveDataNodes"])
 
     wait_until(is_there, lambda: f"the data node did not come up: {log.read_text(errors='replace')[-2000:]}")
@@ -264,7 +264,7 @@ def fetch_iceberg() -> list[Path]:
 
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
-    """Start the catalog in a JVM of its own, and yield its address."""
+    """Start the catalog in a new JVM, and yield its address."""
     jars = spark_home() / "jars"
     port, token, process = launch_gateway(
         jarpath=str(next(jars.glob("py4j-*.jar"))),
@@ -305,16 +305,16 @@ def _listening(gateway: JavaGateway, folder: Path) -> int:
     return port
 
 
-# --- verbs as users run them, in another process ---
+# --- commands in another process ---
 
-_LONGEST_S = 1000  # of a busy machine; on an idle one, a tenth of it
+_LONGEST_S = 1000  # for a busy machine; on an idle one, a tenth of it
 
 
 def rmq_lake(*arguments: str, **environment: str) -> Outcome:
     return _run("jobs.main", *arguments, **environment)
 
 
-def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:
+def run_in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:
     """Run steps in one application (see `tests.scale.application`) and return their results."""
     options = shlex.join(spark_options)
     ended = _run("tests.scale.application", json.dumps(steps), RMQ_LAKE_SPARK_OPTIONS=options, **environment)

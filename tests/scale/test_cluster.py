@@ -1,4 +1,4 @@
-"""A real cluster: other processes that have only the code that spark-submit ships."""
+"""A real cluster: worker processes have only the code that spark-submit sends."""
 
 import hashlib
 import os
@@ -18,16 +18,16 @@ from jobs.ingest import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
-from tests.scale.cluster import WORKERS, Cluster, await_no_executor, can_set_apart, executors_at_work, spark_cluster
-from tests.scale.servers import expected_rows, in_one_application, rmq_lake
+from tests.scale.cluster import WORKERS, Cluster, await_no_executor, executors_at_work, has_namespaces, spark_cluster
+from tests.scale.servers import expected_rows, rmq_lake, run_in_one_application
 from tests.support.commands import Outcome
 from tests.support.lakes import list_leftovers, raw_rows, rows_of
 from tests.support.stores import list_segments
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # for a busy machine: usually, minutes suffice
 
 STORE = "b498-base"
-SEGMENT = 16384  # the size of its segments
+SEGMENT = 16384  # the segment size of the store
 RANGES = {1: SEGMENT, 7: SEGMENT // 7 + 1}  # of a segment: their size
 OF_A_RUN = ("store_id", "modified", "time")  # columns that differ from run to run
 
@@ -59,8 +59,8 @@ def ingested(cluster: Cluster, store: Path) -> tuple[Outcome, Path]:
 
 @pytest.fixture(scope="module")
 def results(cluster: Cluster, store: Path, ingested: tuple[Outcome, Path]) -> dict[str, Any]:
-    del ingested  # whose machine code is there by now
-    folder, apart = cluster.folder, cluster.apart
+    del ingested  # by now, the workers have compiled code
+    folder, apart = cluster.folder, cluster.private_folder
     shutil.copytree(store, apart / "store")
     steps: dict[str, tuple[str, Any]] = {
         "late": ("ingest_with", ["late", str(store), str(folder / "late"), SEGMENT]),
@@ -74,7 +74,7 @@ def results(cluster: Cluster, store: Path, ingested: tuple[Outcome, Path]) -> di
         },
     }
     settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
-    found = in_one_application([*cluster.spark_options, *settings], list(steps.values()))
+    found = run_in_one_application([*cluster.spark_options, *settings], list(steps.values()))
     return dict(zip(steps, found, strict=True))
 
 
@@ -146,7 +146,7 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
     environment = {
         "RMQ_LAKE_CACHE": "/dev/null/cache",
         "TMPDIR": str(temporary),
-        "NUMBA_DISABLE_JIT": "1",  # other tests run the compiled code; this takes seconds
+        "NUMBA_DISABLE_JIT": "1",  # other tests cover compiled code; this takes seconds
     }
     options = ["--conf", f"spark.pyspark.python={python}"]
     options += [word for name, value in environment.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]
@@ -155,7 +155,7 @@ def test_workers_without_a_home_get_the_code(cluster: Cluster, store: Path, tmp_
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
-    assert "rmq-lake: /dev/null/cache cannot be written; using" in cluster.said()
+    assert "rmq-lake: /dev/null/cache cannot be written; using" in cluster.read_worker_logs()
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
 
@@ -163,7 +163,7 @@ def test_a_worker_without_numpy_fails_the_run_and_is_named(cluster: Cluster, sto
     ended = rmq_lake(*cluster.bare_options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
 
     assert 1 == ended.code
-    names = WORKERS if can_set_apart() else {gethostname()}
+    names = WORKERS if has_namespaces() else {gethostname()}
     assert any(f"rmq-lake: worker {name}: its Python, {cluster.folder / 'bare'}" in ended.err for name in names)
     assert "venv-pack2" in ended.err
     assert not (tmp_path / "lake").exists()
@@ -204,7 +204,7 @@ def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: 
     assert expected_rows(store) == raw_rows(lake)
 
 
-@pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
+@pytest.mark.skipif(not has_namespaces(), reason="this system gives a process no mounts of its own")
 @pytest.mark.parametrize("what", ["out", "lake"])
 def test_a_directory_not_shared_with_workers_fails_the_run(
     cluster: Cluster, results: dict[str, Any], what: str
@@ -212,12 +212,12 @@ def test_a_directory_not_shared_with_workers_fails_the_run(
     said = results[what]["said"].strip().splitlines()[-1]
 
     assert 1 == results[what]["code"]
-    assert said.startswith(f"rmq-lake: {cluster.apart / what}")
+    assert said.startswith(f"rmq-lake: {cluster.private_folder / what}")
     assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
 
 
-@pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
+@pytest.mark.skipif(not has_namespaces(), reason="this system gives a process no mounts of its own")
 def test_a_store_not_visible_to_workers_fails_the_run_before_reading(cluster: Cluster, results: dict[str, Any]) -> None:
     assert 1 == results["store"]["code"]
-    assert f"{cluster.apart}/store/commitlog/{0:020d}" in results["store"]["said"]
+    assert f"{cluster.private_folder}/store/commitlog/{0:020d}" in results["store"]["said"]
     assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]

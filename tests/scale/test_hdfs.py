@@ -1,4 +1,4 @@
-"""What only HDFS has, from a real name node and a real data node: names, permissions, files that shrink, settings."""
+"""Features of HDFS, with real name and data nodes: file names, permissions, truncated files, settings."""
 
 import shutil
 from functools import partial
@@ -9,7 +9,7 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.storage import storage_for
 from tests.golden import StoreOf
-from tests.scale.servers import Hdfs, expected_rows, in_one_application, spark_options_of
+from tests.scale.servers import Hdfs, expected_rows, hadoop_options, run_in_one_application
 from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows
 
@@ -48,7 +48,7 @@ def server(hdfs: Hdfs, tree: Path) -> Hdfs:
 @pytest.fixture
 def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    return partial(runner(capfd), *spark_options_of(server.options))
+    return partial(runner(capfd), *hadoop_options(server.options))
 
 
 def test_the_launcher_uses_the_configuration_of_hadoop(server: Hdfs, local: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_launcher_uses_the_configuration_of_hadoop(server: Hdfs, local: Path
         ("command", ("ingest", store, "--lake", str(lake))),
         ("command", ("export", "--store", store, "--format", "ndjson", "--out", str(out))),
     ]
-    results = in_one_application(["--master", "local[2]"], steps, HADOOP_CONF_DIR=str(server.conf))
+    results = run_in_one_application(["--master", "local[2]"], steps, HADOOP_CONF_DIR=str(server.conf))
 
     assert [0, 0] == [result["code"] for result in results], results
     assert expected_rows(local) == raw_rows(lake)

@@ -1,4 +1,4 @@
-"""Stores on S3, Azure and HDFS, and lakes on S3 and Azure: real servers, signed requests, and no key in any output."""
+"""Stores on S3, Azure and HDFS, and lakes on S3 and Azure: real servers, signed requests, no keys in any output."""
 
 import hashlib
 import json
@@ -43,9 +43,9 @@ from tests.scale.servers import (
     Hdfs,
     S3Server,
     expected_rows,
+    hadoop_options,
     rest_catalog,
     rmq_lake,
-    spark_options_of,
 )
 from tests.support.broker import Broker, some_records
 from tests.support.commands import copy_store, runner
@@ -54,33 +54,33 @@ from tests.support.stores import raw_records, read_files
 
 pytestmark = pytest.mark.cluster
 STORE = "b533-base"
-_RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
+_RANGE = 3000  # bytes: larger than any record, and not a divisor of a segment's size
 
 
-class Uploaded:
-    """A store on a server, and a place for its lake."""
+class UploadedStore:
+    """A store on a server, and the location of its lake."""
 
     def __init__(self, server: S3Server | AzureServer | Hdfs, golden: Path, prefix: str, folder: Path) -> None:
         self.server, self.folder = server, folder
         self.local = copy_store(golden, folder)
         self.prefix = re.sub(r"\W|_", "-", prefix).strip("-")
         self.options = server.options
-        self.store, self.lake = self.upload(self.local), self.place("lake")
+        self.store, self.lake = self.upload(self.local), self.output_location("lake")
 
     def upload(self, local: Path, name: str = "store") -> str:
         self.server.upload(local, f"{self.prefix}/{name}")
         return self.server.uri(self.prefix, name)
 
-    def place(self, name: str) -> str:
-        """Return a place to write to: on this machine where the server is only read from."""
+    def output_location(self, name: str) -> str:
+        """Return a location for output: on this machine if the server is read-only."""
         return str(self.folder / name) if isinstance(self.server, Hdfs) else self.server.uri(self.prefix, name)
 
     def ingest(self) -> Summary:
         request = IngestRequest(self.store, self.lake, range_size=_RANGE)
         return ingest(request, SerialWorkers(self.options))
 
-    def downloaded(self, name: str = "lake") -> Path:
-        """Return what the server has, on this machine."""
+    def download(self, name: str = "lake") -> Path:
+        """Copy a directory from the server to this machine."""
         if not isinstance(self.server, Hdfs):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             self.server.download(f"{self.prefix}/{name}", self.folder / name)
@@ -88,8 +88,8 @@ class Uploaded:
 
 
 @pytest.fixture(params=["s3", "azure", "hdfs"])
-def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> Uploaded:
-    return Uploaded(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
+def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> UploadedStore:
+    return UploadedStore(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
 
 
 _WITH_LAKES = pytest.mark.parametrize("uploaded", ["s3", "azure"], indirect=True)
@@ -104,13 +104,13 @@ def without_secrets(*places: Path | str) -> bool:
     return not any(key.encode() in content for content in contents for key in (ACCESS_KEY, SECRET_KEY, KEY))
 
 
-def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uploaded) -> None:
-    """The lake is also merged, queried and restored there, and none of its files contains a key."""
-    first, lake = uploaded.ingest(), uploaded.downloaded()
+def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: UploadedStore) -> None:
+    """The lake is also merged, queried and restored on the server, and none of its files contains a key."""
+    first, lake = uploaded.ingest(), uploaded.download()
     files = {name for name in read_files(lake) if name.endswith(".parquet")}
     second = uploaded.ingest()
     assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
-    assert files == {name for name in read_files(uploaded.downloaded()) if name.endswith(".parquet")}
+    assert files == {name for name in read_files(uploaded.download()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
     ingest_store(uploaded.local, uploaded.folder / "here")
     for table in ("consume_queue", "index_entries"):
@@ -121,7 +121,7 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
 
     optimize(uploaded.lake, SerialWorkers(uploaded.options))
 
-    assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
+    assert expected_rows(uploaded.local) == raw_rows(uploaded.download())
     found = LakeTables(uploaded.lake, uploaded.options).rows("SELECT count(*) AS n FROM messages")
     assert found[0]["n"] == first.messages
     out = uploaded.folder / "out"
@@ -132,29 +132,29 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
 
 
 def test_commands_give_the_same_output_for_a_server_and_the_disk(
-    uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    uploaded: UploadedStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    run = partial(runner(capfd), *spark_options_of(uploaded.options))
-    asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
+    run = partial(runner(capfd), *hadoop_options(uploaded.options))
+    client = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
     uploaded.ingest()
     for verb in (
         ("inspect", "--deep", "--json", "--quiet", ""),
         ("dump", "--json", f"/commitlog/{0:020d}"),
-        (*asked, "--store", ""),
+        (*client, "--store", ""),
     ):
         there, here = (run(*verb[:-1], f"{place}{verb[-1]}") for place in (uploaded.store, uploaded.local))
 
         assert ExitCode.CLEAN is here.code, verb
         assert here[:2] == (there.code, there.out.replace(uploaded.store, str(uploaded.local)))
-    of_store, of_lake = run(*asked, "--store", uploaded.local), run(*asked, "--lake", uploaded.lake)
+    of_store, of_lake = run(*client, "--store", uploaded.local), run(*client, "--lake", uploaded.lake)
     assert of_store.lines[0] == of_lake.lines[0]
 
 
-def test_index_files_rebuilt_from_a_server_equal_those_of_the_broker(uploaded: Uploaded) -> None:
-    request = RebuildIndexRequest(uploaded.store, uploaded.place("index"), range_size=_RANGE)
+def test_index_files_rebuilt_from_a_server_equal_those_of_the_broker(uploaded: UploadedStore) -> None:
+    request = RebuildIndexRequest(uploaded.store, uploaded.output_location("index"), range_size=_RANGE)
     result = rebuild_index(request, SerialWorkers(uploaded.options))
-    made = read_files(uploaded.downloaded("index"))
+    made = read_files(uploaded.download("index"))
     manifest = json.loads(made.pop("MANIFEST.json"))
 
     assert ExitCode.CLEAN is result.exit_code
@@ -164,16 +164,18 @@ def test_index_files_rebuilt_from_a_server_equal_those_of_the_broker(uploaded: U
     }
 
 
-def test_verify_finds_no_problem_in_a_healthy_store_on_a_server_and_deletes_its_scratch(uploaded: Uploaded) -> None:
-    request = VerifyRequest(uploaded.store, range_size=_RANGE, scratch=uploaded.place("scratch"))
+def test_verify_finds_no_problem_in_a_healthy_store_on_a_server_and_deletes_its_scratch(
+    uploaded: UploadedStore,
+) -> None:
+    request = VerifyRequest(uploaded.store, range_size=_RANGE, scratch=uploaded.output_location("scratch"))
 
     assert [] == verify(request, SerialWorkers(uploaded.options)).findings
-    assert {} == read_files(uploaded.downloaded("scratch"))
+    assert {} == read_files(uploaded.download("scratch"))
 
 
 @dataclass(frozen=True, slots=True)
-class Together(SerialWorkers):
-    """Workers that wait until all runs have read their log, so that all write at the same time."""
+class SynchronizedWorkers(SerialWorkers):
+    """Workers that wait until all runs have read their logs, so that all write at the same time."""
 
     barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
 
@@ -184,13 +186,13 @@ class Together(SerialWorkers):
         return results
 
 
-def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) -> list[int | None]:
-    """Run each request in a thread, all at the same moment; return the numbers of their runs, None of one too late."""
+def run_simultaneously(requests: Sequence[IngestRequest], options: dict[str, str]) -> list[int | None]:
+    """Run all requests simultaneously in threads; return the numbers of the runs, None for a rejected run."""
     barrier = threading.Barrier(len(requests))
 
     def attempt(request: IngestRequest) -> int | None:
         try:
-            return ingest(request, Together(options, barrier=barrier)).run
+            return ingest(request, SynchronizedWorkers(options, barrier=barrier)).run
         except OtherRunActiveError:
             return None
 
@@ -199,21 +201,21 @@ def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) ->
 
 
 @_WITH_LAKES
-def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: Uploaded) -> None:
-    """The server's conditional put decides."""
-    runs = runs_together([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
+def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: UploadedStore) -> None:
+    """The conditional put of the server accepts only one."""
+    runs = run_simultaneously([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
 
     assert [run for run in runs if run is not None] == [1]
-    assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
+    assert expected_rows(uploaded.local) == raw_rows(uploaded.download())
 
 
 @_WITH_LAKES
-def test_simultaneous_runs_of_several_brokers_keep_all_messages(uploaded: Uploaded, golden: StoreOf) -> None:
+def test_simultaneous_runs_of_several_brokers_keep_all_messages(uploaded: UploadedStore, golden: StoreOf) -> None:
     stores = {"a": golden(STORE), "b": golden("b498-base"), "c": golden("b420-base")}
     requests = [IngestRequest(uploaded.upload(local, name), uploaded.lake, name) for name, local in stores.items()]
 
-    assert None not in runs_together(requests, uploaded.options)
-    messages = uploaded.downloaded() / "messages"
+    assert None not in run_simultaneously(requests, uploaded.options)
+    messages = uploaded.download() / "messages"
     table = table_of(messages, ["broker", "physical_offset"]).to_pylist()
     for name, local in stores.items():
         offsets = sorted(row["physical_offset"] for row in table if row["broker"] == name)
@@ -223,24 +225,26 @@ def test_simultaneous_runs_of_several_brokers_keep_all_messages(uploaded: Upload
     }
 
 
-# --- S3 alone ---
+# --- S3 only ---
 
 
 @pytest.fixture
-def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_path: Path) -> Uploaded:
-    return Uploaded(s3, golden(STORE), request.node.name, tmp_path)
+def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_path: Path) -> UploadedStore:
+    return UploadedStore(s3, golden(STORE), request.node.name, tmp_path)
 
 
 PLACES = ("environment", "profile", "properties file", "options")  # of keys
 
 
-def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tuple[list[str], dict[str, str]]:
-    """Return the options before the verb, and the environment, for keys that are in a *place*."""
+def options_and_environment(
+    place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY
+) -> tuple[list[str], dict[str, str]]:
+    """Return the options before the command, and the environment, for keys from a *place*."""
     endpoint, region = f"http://127.0.0.1:{s3.port}", "us-east-1"
     home.joinpath(".aws").mkdir(exist_ok=True)
     environment = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")
     environment |= {"HOME": str(home), "RMQ_LAKE_CACHE": str(cache_directory()), "AWS_EC2_METADATA_DISABLED": "true"}
-    options = [word.replace(SECRET_KEY, secret) for word in spark_options_of(s3.options)]
+    options = [word.replace(SECRET_KEY, secret) for word in hadoop_options(s3.options)]
     if place == "environment":
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
         return [], {**environment, **keys, "AWS_ENDPOINT_URL": endpoint, "AWS_REGION": region}
@@ -257,13 +261,13 @@ def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tup
 
 @pytest.mark.parametrize("place", PLACES)
 def test_keys_from_each_source_open_a_store_and_are_never_printed(
-    place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path
+    place: str, on_s3: UploadedStore, s3: S3Server, tmp_path: Path
 ) -> None:
-    options, environment = given(place, s3, tmp_path)
+    options, environment = options_and_environment(place, s3, tmp_path)
     said = rmq_lake(*options, "inspect", on_s3.store, **environment)
     shown = rmq_lake(*options, "inspect", on_s3.store, "--show-config", **environment)
     wrong = "a-wrong-key-that-nobody-may-read"
-    options, environment = given(place, s3, tmp_path, wrong)
+    options, environment = options_and_environment(place, s3, tmp_path, wrong)
     denied = rmq_lake(*options, "inspect", on_s3.store, **environment)
 
     assert (0, 0) == (said.code, shown.code), said.err + shown.err
@@ -273,13 +277,15 @@ def test_keys_from_each_source_open_a_store_and_are_never_printed(
 
 
 @pytest.mark.parametrize("place", mark_campaign_except(PLACES, "profile", "options"))
-def test_keys_from_each_source_fill_a_spark_lake(place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path) -> None:
-    options, environment = given(place, s3, tmp_path)
+def test_keys_from_each_source_fill_a_spark_lake(
+    place: str, on_s3: UploadedStore, s3: S3Server, tmp_path: Path
+) -> None:
+    options, environment = options_and_environment(place, s3, tmp_path)
     report = tmp_path / "report"
     ingested = ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report))
     written = rmq_lake(*options, *ingested, **environment)
     answered = rmq_lake(*options, "query", "by-key", "-t", "T1", "-k", "k1", "--lake", on_s3.lake, **environment)
-    lake = on_s3.downloaded()
+    lake = on_s3.download()
 
     assert (0, 0) == (written.code, answered.code), written.err + answered.err
     assert answered.out
@@ -292,7 +298,7 @@ HERE = "here.rocketmq"
 
 
 def test_a_lake_on_s3_is_registered_without_storing_keys(
-    on_s3: Uploaded, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_s3: UploadedStore, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
     on_s3.ingest()
@@ -304,7 +310,7 @@ def test_a_lake_on_s3_is_registered_without_storing_keys(
     reader = {"s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": "us-east-1", "s3.access-key-id": ACCESS_KEY}
     registered = load_catalog("here", **reader, **{"s3.secret-access-key": SECRET_KEY}).load_table("rocketmq.messages")
     assert f"s3://rocketmq/{on_s3.prefix}/lake/_iceberg/rocketmq/messages" == registered.location()
-    lake = on_s3.downloaded()
+    lake = on_s3.download()
     delta = table_of(lake / "messages")
     assert rows(delta, delta.column_names) == rows(registered.scan().to_arrow(), delta.column_names)
     assert without_secrets(tmp_path / "catalog.db", lake / "_iceberg")
@@ -333,7 +339,7 @@ def test_a_rest_catalog_has_the_rows_of_delta(
     assert 80 == table_of(lake / "messages").num_rows
 
 
-# --- Azure alone ---
+# --- Azure only ---
 
 OTHER_KEY = KEY.replace("Eby8", "Eby9")
 DENIED = r"Azure denies access \(.*AuthorizationFailure.*\); the request used a key of devstoreaccount1"
@@ -357,7 +363,7 @@ FAILURES: dict[str, tuple[dict[str, str], str, str, str]] = {
 def test_failures_are_reported_in_one_line_without_secrets(
     azure: AzureServer, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a store, which pyarrow reads, and of a lake, which `deltalake` opens."""
+    """Both for a store, which pyarrow reads, and for a lake, which `deltalake` opens."""
     variables, container, *expected = FAILURES[name]
     good = {"AZURE_STORAGE_KEY": KEY, "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{azure.port}"}
     for variable, value in {**good, **variables}.items():

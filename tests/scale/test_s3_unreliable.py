@@ -1,4 +1,4 @@
-"""A lake on an S3 server that fails requests, and one that another engine writes to."""
+"""A lake on an S3 server that fails requests, and a lake on S3 to which another engine writes."""
 
 import http.client
 import shutil
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.cluster
 
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 _ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"
-_SILENT_S = 4.0  # longer than a client waits
-KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one request in so many fails
+_SILENT_S = 4.0  # longer than the timeout of a client
+KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one of that many requests fails
 
 
 @dataclass
-class Flaky:
-    """Passes requests on to a port of this machine, and fails some."""
+class FlakyProxy:
+    """Forwards requests to a local port, and fails some."""
 
     target: int
     fails: Callable[[int], bool]
@@ -118,8 +118,8 @@ def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
 
 
 @contextmanager
-def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[Flaky]:
-    server = Flaky(port, fails, kind)
+def flaky_proxy(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[FlakyProxy]:
+    server = FlakyProxy(port, fails, kind)
     with run_http_server(server.answer, "HTTP/1.1") as address:
         server.port = int(address.rpartition(":")[2])
         yield server
@@ -132,13 +132,13 @@ OFFSETS = "SELECT physical_offset FROM messages ORDER BY physical_offset"
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", mark_campaign_except(KINDS, "error", "cut off"))
 def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, kind: str) -> None:
-    """All clients retry. If a run fails nevertheless, the next one completes it."""
+    """All clients retry. If a run still fails, the next one completes it."""
     prefix = "flaky-" + kind.replace(" ", "-")
     shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
     request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
     said = "nothing"
     # The numbers of failing requests are the same each time, but a repeated request has a different number.
-    with flaky(s3.port, lambda number: Random(number).randrange(KINDS[kind]) == 0, kind) as server:
+    with flaky_proxy(s3.port, lambda number: Random(number).randrange(KINDS[kind]) == 0, kind) as server:
         try:
             ingest(request, SerialWorkers(S3Server(server.port, s3.folder).options))
         except OSError as error:
@@ -153,9 +153,9 @@ def test_an_unreliable_server_loses_no_messages(s3: S3Server, golden: StoreOf, k
 
 @pytest.mark.timeout(600)
 def test_a_table_is_created_once_if_any_response_is_cut_off(s3: S3Server) -> None:
-    for number in count(1):  # until there are fewer requests
+    for number in count(1):  # until the run makes fewer requests
         lake = s3.uri(f"cut-answer-{number}")
-        with flaky(s3.port, number.__eq__, "cut off") as server:
+        with flaky_proxy(s3.port, number.__eq__, "cut off") as server:
             table = ensure_table(Lake(lake, S3Server(server.port, s3.folder).options), RUNS)
         assert table.schema() == RUNS.delta_schema
         if not server.failed:
@@ -165,13 +165,13 @@ def test_a_table_is_created_once_if_any_response_is_cut_off(s3: S3Server) -> Non
 
 @pytest.mark.timeout(600)
 def test_a_commit_counts_once_if_any_response_is_cut_off(s3: S3Server) -> None:
-    """This includes listings, which no client retries, and the response to the request that committed."""
+    """This includes listings, which clients do not retry, and the response to the commit."""
     found = Finding("queues", "dangling", "consumequeue/T/0/00000000000000000000", 20, "physical_offset", "1", "2", "")
     ensure_table(Lake(s3.uri("cut-commit-0"), s3.options), FINDINGS)
     for number in count(1):
         name = f"cut-commit-{number}"
         shutil.copytree(s3.path("cut-commit-0"), s3.path(name))
-        with flaky(s3.port, number.__eq__, "cut off") as server:
+        with flaky_proxy(s3.port, number.__eq__, "cut off") as server:
             append_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).options), None, "b", [found._asdict()])
         assert [(1,)] == read_rows(Lake(s3.uri(name), s3.options), FINDINGS.name, ("verification",))
         if not server.failed:
@@ -179,8 +179,8 @@ def test_a_commit_counts_once_if_any_response_is_cut_off(s3: S3Server) -> None:
     assert number > 10  # requests of a commit
 
 
-class OnS3:
-    """A lake on the server, which runs reach by its address, and another engine on the server's disk."""
+class LakeOnS3:
+    """A lake on the server, which runs access by its address, and another engine by the server's disk."""
 
     def __init__(self, s3: S3Server, spark: SparkSession, prefix: str) -> None:
         self.there = shared_lake(spark, s3.path(prefix))
@@ -191,45 +191,47 @@ class OnS3:
 
 
 @pytest.fixture
-def shared(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) -> OnS3:
-    """Give a lake of which another engine has deleted every third message through vectors."""
-    made = OnS3(s3, spark, request.node.name)
+def shared_lake_on_s3(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) -> LakeOnS3:
+    """Return a lake in which another engine has deleted every third message by deletion vectors."""
+    made = LakeOnS3(s3, spark, request.node.name)
     made.there.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")
     return made
 
 
-def test_rows_deleted_by_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
-    left, gone = shared.there.offsets(), shared.there.offsets("physical_offset % 3 = 0")
+def test_rows_deleted_by_vectors_on_s3_stay_deleted(shared_lake_on_s3: LakeOnS3) -> None:
+    left, gone = shared_lake_on_s3.there.offsets(), shared_lake_on_s3.there.offsets("physical_offset % 3 = 0")
     assert left
     assert gone == []
 
-    snapshot = open_table(shared.lake, "messages")
+    snapshot = open_table(shared_lake_on_s3.lake, "messages")
     assert snapshot is not None
-    assert sorted(read_rows_where(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
-    deleted = read_rows_where(shared.lake, snapshot, ["physical_offset"], only_deleted=True).column(0).to_pylist()
+    assert sorted(read_rows_where(shared_lake_on_s3.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
+    deleted = (
+        read_rows_where(shared_lake_on_s3.lake, snapshot, ["physical_offset"], only_deleted=True).column(0).to_pylist()
+    )
     assert deleted
     assert not any(offset % 3 for offset in deleted)
-    queried = LakeTables(shared.lake.location, shared.lake.options).rows(OFFSETS)
+    queried = LakeTables(shared_lake_on_s3.lake.location, shared_lake_on_s3.lake.options).rows(OFFSETS)
     assert [row["physical_offset"] for row in queried] == left
-    new = shared.there.grow(7)
-    shared.run()
-    optimize(shared.lake.location, SerialWorkers(shared.lake.options))
+    new = shared_lake_on_s3.there.grow(7)
+    shared_lake_on_s3.run()
+    optimize(shared_lake_on_s3.lake.location, SerialWorkers(shared_lake_on_s3.lake.options))
 
-    assert shared.there.offsets() == [*left, *new]
+    assert shared_lake_on_s3.there.offsets() == [*left, *new]
 
 
-def test_a_rewritten_log_with_vectors_on_s3_is_refused_with_the_remedy(shared: OnS3) -> None:
-    there = shared.there
+def test_a_rewritten_log_with_vectors_on_s3_is_refused_with_the_remedy(shared_lake_on_s3: LakeOnS3) -> None:
+    there = shared_lake_on_s3.there
     cut = there.offsets()[5]
     left = [offset for offset in there.offsets() if offset < cut]
     there.broker.truncate(cut)
     there.grow(60)
     with pytest.raises(UnsupportedTableError, match=r"REORG TABLE .* APPLY \(PURGE\)"):
-        shared.run()
+        shared_lake_on_s3.run()
     assert there.offsets()[: len(left)] == left
 
     there.sql("REORG TABLE {messages} APPLY (PURGE)")
-    shared.run()
+    shared_lake_on_s3.run()
 
     assert there.offsets()[: len(left) + 1] == [*left, cut]
     assert len(there.offsets()) == len(left) + 60

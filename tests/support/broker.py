@@ -12,7 +12,7 @@ from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import file_name_of_offset
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 
 SEGMENT_SIZE = 16384
 QUEUE_FILE_SIZE = 100 * UNIT.size
@@ -24,7 +24,7 @@ def some_records(count: int, seed: int = 1, stored: int = STORED) -> list[Messag
     """Return records of different topics and lengths, with store times one millisecond apart."""
     random = Random(seed)
     return [
-        a_record(
+        make_record(
             random.randbytes(random.choice((0, 3, 40, 400))),
             topic=random.choice(("Orders", "Payments", "%RETRY%group", "_a")),
             properties={"KEYS": f"order-{seed}-{number}", "UNIQ_KEY": f"{seed:08X}{number:024X}", "TAGS": "TagA"},

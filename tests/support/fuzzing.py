@@ -19,7 +19,7 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import file_name_of_offset
-from tests.rmq_formats.builders import STORED, a_blank, a_record, framed
+from tests.rmq_formats.builders import STORED, frame_record, make_blank, make_record
 from tests.support.stores import walk_store
 
 SEGMENT_SIZE = 1536
@@ -70,12 +70,12 @@ def _make_store(random: Random) -> TinyStore:
         record = _some_record(random, number, offset + framing.header_size)
         left = SEGMENT_SIZE - (offset - base)
         if record.total_size + 8 + 2 * framing.header_size > left:
-            store.segments[base] += a_blank(left, framing)
+            store.segments[base] += make_blank(left, framing)
             base = offset = base + SEGMENT_SIZE
             store.segments[base] = bytearray()
             record = record._replace(physical_offset=offset + framing.header_size)
         store.records.append(record)
-        store.segments[base] += framed(record, framing, number)
+        store.segments[base] += frame_record(record, framing, number)
         offset = record.end_offset
     store.segments[base] += bytes(SEGMENT_SIZE - len(store.segments[base]))
     if random.random() < 0.3:
@@ -86,8 +86,10 @@ def _make_store(random: Random) -> TinyStore:
 def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
     body = random.randbytes(1) * random.choice((0, 1, 20, 200))
     if random.random() < 0.1:  # a body that is a complete record, with its correct physical offset
-        body = encode_record(a_record(b"inner", store_timestamp=STORED + number)._replace(physical_offset=offset + 88))
-    return a_record(
+        body = encode_record(
+            make_record(b"inner", store_timestamp=STORED + number)._replace(physical_offset=offset + 88)
+        )
+    return make_record(
         body,
         topic=random.choice(("Orders", "a", "T" * 100, "../../x")),
         properties=random.choice(

@@ -32,7 +32,7 @@ from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import unpack
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support import lakes
 from tests.support.broker import Broker, some_records
 from tests.support.killing import (
@@ -88,7 +88,7 @@ def _type(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
 
 def _write(broker: Broker, start: int, messages: int) -> None:
     broker.append(
-        a_record(_body(number), topic=("Orders", "Payments")[number % 2], store_timestamp=1_795_000_000_000 + number)
+        make_record(_body(number), topic=("Orders", "Payments")[number % 2], store_timestamp=1_795_000_000_000 + number)
         for number in range(start, start + messages)
     )
 

@@ -52,7 +52,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
 from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 from tests.golden import unpack_situation
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import gaps_of, list_leftovers, messages_of_broker, messages_of_lake, raw_rows, rows_of
@@ -284,7 +284,7 @@ def some_traces(seed: int) -> list[MessageRecord]:
     line = "SubBefore\x017\x01region\x01group\x01request\x01{id}\x010\x01null\x02"
     bodies = ("".join(line.format(id=f"{seed}-{number}-{n}") for n in range(2)) for number in range(2))
     return [
-        a_record(
+        make_record(
             body.encode(),
             topic=TRACE_TOPIC,
             properties={"KEYS": f"trace-{seed}", "UNIQ_KEY": f"{seed:032X}", "TAGS": "TagA"},

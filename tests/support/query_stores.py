@@ -17,7 +17,7 @@ from rmq_formats.consumequeue.dispatch import UnitRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, make_rules
 from rmq_formats.store import file_name_of_offset
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment
+from tests.rmq_formats.builders import STORED, make_blank, make_record, make_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 from tests.support.lakes import IngestOptions, ingest_store
 
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
     def record(self, queue_offset: int, physical_offset: int, stored: int) -> MessageRecord:
         named = {"KEYS": " ".join(self.keys), "UNIQ_KEY": self.unique_key, "TAGS": self.tags}
         properties = {name: value for name, value in named.items() if value} | dict(self.properties)
-        return a_record(
+        return make_record(
             self.body,
             topic=self.topic,
             properties=properties,
@@ -91,7 +91,7 @@ def write_store(  # noqa: PLR0913 - parts of a store
 def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
     """Write a store with one segment, without queues and index."""
     (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / file_name_of_offset(0)).write_bytes(a_segment(records, 1 << 14))
+    (root / "commitlog" / file_name_of_offset(0)).write_bytes(make_segment(records, 1 << 14))
     return root
 
 
@@ -129,7 +129,7 @@ def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
         own = [record for record in records if base <= record.physical_offset < base + SEGMENT_SIZE]
         log = b"".join(map(encode_record, own))
         rest = SEGMENT_SIZE - len(log)
-        (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else a_blank(rest)))
+        (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else make_blank(rest)))
 
 
 def _write_index(folder: Path, records: Sequence[MessageRecord], release: Release, geometry: Geometry) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.builders import make_record, place_records
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, HOSTILE_FOLDER
 from tests.support.query_stores import RELEASE, write_queues, write_segment
@@ -19,10 +19,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bodies = (HOSTILE.encode(), json.dumps({HOSTILE: [HOSTILE]}).encode(), b'{"a":' * 900 + b"1" + b"}" * 900)
     moved = {"PGROUP": HOSTILE, "REAL_TOPIC": HOSTILE, "RETRY_TOPIC": HOSTILE, "UNIQ_KEY": "another"}
     topics = (HOSTILE_FOLDER, f"%DLQ%{HOSTILE_FOLDER}", "RMQ_SYS_TRANS_HALF_TOPIC")
-    records = placed(
+    records = place_records(
         [
-            *(a_record(body, topic=HOSTILE, properties=names) for body in bodies),
-            *(a_record(topic=topic, properties=moved) for topic in topics),
+            *(make_record(body, topic=HOSTILE, properties=names) for body in bodies),
+            *(make_record(topic=topic, properties=moved) for topic in topics),
         ]
     )
     write_segment(folder / "store", records)

@@ -34,7 +34,7 @@ from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT
 from tests.support.pages import HOSTILE, Pages, render_page, serve_pages
@@ -284,11 +284,11 @@ def test_system_topics_are_shown_on_request(store_pages: Pages) -> None:
 
 def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    broker.append([a_record(b"1")])
+    broker.append([make_record(b"1")])
     with serve_pages(tmp_path) as pages:
         page = pages.get("/messages").text
         every = next("/messages" + one for one in links(page, "?") if "every=" in one)
-        broker.append([a_record(b"2")])
+        broker.append([make_record(b"2")])
         again = pages.get(every).text
         assert 2 == len(set(links(again, "/message?")))
         assert '<meta http-equiv="refresh" content="5">' in again
@@ -460,7 +460,7 @@ def test_typed_tables_are_listed_and_shown(newer_lake: Path, tmp_path: Path) -> 
 
 def test_a_body_too_large_to_decompress_is_downloaded_compressed(tmp_path: Path) -> None:
     bomb = zlib.compress(bytes((64 << 20) + 1), 1)
-    record = a_record(bomb, topic="T1", sys_flag=COMPRESSED)
+    record = make_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
     assert bomb == render_page(Place(str(tmp_path)), "/body?at=0").body

@@ -23,7 +23,7 @@ from jobs.console.lines import abridged_lines_under_heading, wrap_line
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Severity
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import a_record, a_segment
+from tests.rmq_formats.builders import make_record, make_segment
 from tests.sampling import mark_campaign_except
 from tests.support.commands import Run, copy_store
 from tests.support.waiting import wait_until
@@ -80,8 +80,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("terminal") / "store"
     (root / "commitlog").mkdir(parents=True)
     for number in range(4):
-        records = [a_record(os.urandom(50_000)) for _ in range(_RECORDS)]
-        segment = a_segment(records, _SEGMENT, number * _SEGMENT, sealed=number < 3)
+        records = [make_record(os.urandom(50_000)) for _ in range(_RECORDS)]
+        segment = make_segment(records, _SEGMENT, number * _SEGMENT, sealed=number < 3)
         (root / "commitlog" / f"{number * _SEGMENT:020d}").write_bytes(segment)
     return root
 

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 from jobs.console.result import ExitCode
-from tests.rmq_formats.builders import a_record, a_segment
+from tests.rmq_formats.builders import make_record, make_segment
 from tests.support.commands import Run
 from tests.support.meanwhile import fail_reads_of_first_segment
 
@@ -12,7 +12,7 @@ from tests.support.meanwhile import fail_reads_of_first_segment
 def test_an_unreadable_sector_is_damage_and_later_records_are_printed(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "commitlog" / f"{0:020}"
     path.parent.mkdir()
-    path.write_bytes(a_segment([a_record(b"x" * 900) for _ in range(30)], 65536, sealed=True))
+    path.write_bytes(make_segment([make_record(b"x" * 900) for _ in range(30)], 65536, sealed=True))
 
     with fail_reads_of_first_segment(errno.EIO, lambda offset, size: offset < 12288 and offset + size > 8192):
         outcome = run("dump", path)

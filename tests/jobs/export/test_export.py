@@ -38,7 +38,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.errors import UnsupportedFormat
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run, copy_store, ignore_spark_session, measure_peak
 from tests.support.query_stores import Sent, stored, write_lake, write_store
@@ -269,7 +269,7 @@ def test_a_batch_of_decompression_bombs_is_cut_into_slices_within_the_budget() -
 def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_path: Path) -> None:
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
-    broker.append(a_record(bytes(size)) for _ in range(15))
+    broker.append(make_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
     place = Place(store=str(broker.root))

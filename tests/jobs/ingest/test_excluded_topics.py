@@ -22,7 +22,7 @@ from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import FIELD_END, LINE_END
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker
 from tests.support.lakes import ingest_store, rows_of
@@ -63,7 +63,7 @@ class _MessageDrawer:
         is_packed = self.random.random() < 0.3
         if not is_secret and not form.is_unproven:
             self.fine.append(names["UNIQ_KEY"])
-        return a_record(
+        return make_record(
             zlib.compress(body) if is_packed else body,
             topic=form.topic.format(own=own),
             properties=names | {name: value.format(own=own) for name, value in form.properties.items()},
@@ -122,7 +122,7 @@ def _draw(seed: int, folder: Path) -> None:
     drawer = _MessageDrawer(random)
     excluded = random.choice(PATTERNS)
     given = Selection(exclude_topics=excluded, with_inflated=random.random() < 0.5)
-    broker.append([a_record(b"first", topic=topic, properties={"UNIQ_KEY": topic}) for topic in ("Orders",)])
+    broker.append([make_record(b"first", topic=topic, properties={"UNIQ_KEY": topic}) for topic in ("Orders",)])
     # Without compression, the search also finds values in dictionaries.
     with patch("jobs.lake.table_file.pq.ParquetWriter", _UncompressedWriter):
         for number in range(random.randrange(2, 5)):
@@ -143,7 +143,7 @@ def _draw(seed: int, folder: Path) -> None:
 
 def _grow(broker: Broker, drawer: _MessageDrawer, must_have: tuple[str, ...]) -> None:
     """Append messages, damage some of them, and write stale bytes after the end of a file."""
-    broker.append([a_record(topic=topic, properties={"KEYS": f"{CANARY}-must"}) for topic in must_have])
+    broker.append([make_record(topic=topic, properties={"KEYS": f"{CANARY}-must"}) for topic in must_have])
     placed = broker.append([drawer.record() for _ in range(drawer.random.randrange(5, 60))])
     if drawer.random.random() < 0.5:
         hit = drawer.random.choice(placed[:-1])
@@ -156,7 +156,7 @@ def _grow(broker: Broker, drawer: _MessageDrawer, must_have: tuple[str, ...]) ->
             file.seek(end % 16384 + BLANK.size)
             left = 16384 - file.tell()
             file.write(f"{CANARY}-stale ".encode()[:left])
-    broker.append([a_record(b"last", topic="Orders", properties={"UNIQ_KEY": "last"})])
+    broker.append([make_record(b"last", topic="Orders", properties={"UNIQ_KEY": "last"})])
 
 
 def _places_of_canary(lake: Path) -> Iterator[str]:
@@ -182,7 +182,7 @@ def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> Non
 
 def test_a_topic_without_queue_files_can_be_excluded(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")  # without queues or configuration
-    broker.append([a_record(topic="Orders")] * 30 + [a_record(topic="Deleted")] * 3)
+    broker.append([make_record(topic="Orders")] * 30 + [make_record(topic="Deleted")] * 3)
 
     chosen = Selection(exclude_topics=("Deleted",))
     summary = ingest_store(broker.root, tmp_path / "lake", "b", selection=chosen, step_bytes=500)

@@ -40,7 +40,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers, Workers, WorkersOnDemand
 from jobs.verbs.ingest import _workers_that_follow
 from rmq_formats.errors import NotAStore
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import encode_rows, ingest_into_own_lake, raw_rows, rows_of
 from tests.support.meanwhile import DisturbedWorkers
@@ -110,7 +110,7 @@ def test_a_table_created_later_has_the_same_short_retention(broker: Broker, tmp_
     broker.append(some_records(5))
 
     def rot() -> None:
-        broker.append([a_record()._replace(body_crc=0), a_record()])
+        broker.append([make_record()._replace(body_crc=0), make_record()])
 
     FollowScript([do_nothing, rot]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import SerialWorkers, Workers
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.sampling import mark_campaign_except
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
@@ -106,7 +106,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
 
 def test_names_are_treated_as_text(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a" / "store")
-    records = [a_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
+    records = [make_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
     placed = broker.append(records)
     queue = broker.root / "consumequeue" / "..%2F..%2Fx" / "0"
     queue.mkdir(parents=True)

@@ -28,7 +28,7 @@ from jobs.store.store import Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run, overwrite
 from tests.support.lakes import (
@@ -279,7 +279,7 @@ def damaged(tmp_path: Path) -> Broker:
     """Return a broker with a message whose body is damaged."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
-    hit = broker.append([a_record(b"body of a message that is damaged")])[0]
+    hit = broker.append([make_record(b"body of a message that is damaged")])[0]
     broker.append(some_records(3, seed=2))
     flip(broker.root / "commitlog" / f"{0:020}", hit.physical_offset + 90)
     return broker
@@ -473,7 +473,7 @@ def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) ->
 
 def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
     """Return the peak Python memory of a run whose records all have damaged bodies."""
-    record = a_record(b"body", properties={})
+    record = make_record(b"body", properties={})
     log = folder / "store" / "commitlog"
     log.mkdir(parents=True)
     with (log / f"{0:020}").open("wb") as file:

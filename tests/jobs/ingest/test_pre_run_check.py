@@ -25,7 +25,7 @@ from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import ROOT
 from tests.support.lakes import rows_of
@@ -71,7 +71,7 @@ def ingested(shared_store: IngestedStore, tmp_path: Path) -> IngestedStore:
 
 def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
-    broker.append([a_record(b"body of a message that is damaged"), *some_records(3)])
+    broker.append([make_record(b"body of a message that is damaged"), *some_records(3)])
     flip(list_segments(broker.root)[0], 90)
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
     ingest(request, SerialWorkers())

@@ -27,7 +27,7 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.lakes import ingest_into_own_lake
 from tests.support.stores import list_segments, log_folders, read_store_records
 
@@ -69,9 +69,9 @@ def _log(tmp_path: Path, content: bytes) -> Path:
 
 def _bait(offset: int, body_size: int) -> bytes:
     """Return a body for the record at *offset* that consists of records with their correct physical offsets."""
-    inner = len(encode_record(a_record(b"bait")))
+    inner = len(encode_record(make_record(b"bait")))
     start = offset + 88
-    baits = [a_record(b"bait", physical_offset=start + number * inner) for number in range(body_size // inner)]
+    baits = [make_record(b"bait", physical_offset=start + number * inner) for number in range(body_size // inner)]
     return b"".join(map(encode_record, baits)).ljust(body_size, b"\0")
 
 
@@ -81,7 +81,7 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
     expected = []
     while len(content) < SEGMENT - 2500:
         expected.append(len(content))
-        record = a_record(_bait(len(content), 1800), physical_offset=len(content))
+        record = make_record(_bait(len(content), 1800), physical_offset=len(content))
         content += encode_record(record)
 
     store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
@@ -189,7 +189,7 @@ def _planned_bytes(store: Path) -> int:
 
 
 def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_path: Path) -> None:
-    data = encode_record(a_record(random.Random(1).randbytes(10_000)))
+    data = encode_record(make_record(random.Random(1).randbytes(10_000)))
     store = _log(tmp_path, data + bytes((64 << 20) - len(data)))
 
     assert len(data) <= _planned_bytes(store) < len(data) + 4096
@@ -198,8 +198,8 @@ def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_
 
 
 def test_a_dry_run_counts_messages_after_a_body_of_zeros(tmp_path: Path) -> None:
-    first = encode_record(a_record(bytes(3 << 20)))
-    data = first + encode_record(a_record(b"last", physical_offset=len(first)))
+    first = encode_record(make_record(bytes(3 << 20)))
+    data = first + encode_record(make_record(b"last", physical_offset=len(first)))
     store = _log(tmp_path, data + bytes((16 << 20) - len(data)))
 
     assert len(data) <= _planned_bytes(store) < len(data) + 4096

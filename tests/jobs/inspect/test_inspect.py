@@ -19,7 +19,7 @@ from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.store import FileKind
 from tests.golden import SITUATIONS, StoreOf
-from tests.rmq_formats.builders import a_record, a_segment
+from tests.rmq_formats.builders import make_record, make_segment
 from tests.support.commands import Outcome, Run, copy_store
 from tests.support.stores import find_newest_segment, hold_lock, log_folders, read_store_records
 
@@ -99,7 +99,7 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
 
 def test_the_release_is_not_guessed_without_evidence(tmp_path: Path, run: Run) -> None:
     (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
+    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(make_segment([make_record()]))
 
     assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows the exact release)" in run("inspect", tmp_path).out
 

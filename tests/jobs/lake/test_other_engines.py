@@ -30,7 +30,7 @@ from jobs.report.ingest_report import build_ingest_report
 from jobs.restore import plan_log
 from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import compare_with_lake, ingest_store, restore_log, rows_of
 from tests.support.meanwhile import call_after, call_before
@@ -171,7 +171,7 @@ def test_a_registration_that_another_engine_deleted_can_be_restored(lake: Shared
 def test_times_rewritten_by_spark_keep_their_values(lake: SharedLake) -> None:
     """UPDATE writes times as INT96, which Arrow reads as nanoseconds, so `optimize` failed for the year 3000."""
     far = [253402300799999, 32503680000000, -62135596800000]  # the years 9999, 3000 and 1
-    placed = [lake.broker.append([a_record(born_timestamp=time)])[0].physical_offset for time in far]
+    placed = [lake.broker.append([make_record(born_timestamp=time)])[0].physical_offset for time in far]
     lake.run()
     lake.sql("UPDATE {messages} SET flag = flag")
 

@@ -12,7 +12,7 @@ from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from tests.jobs.lake.test_integrity import LATER
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, restore_log, rows_of
 from tests.support.stores import read_files
@@ -30,7 +30,7 @@ BOMB = zlib.compress(bytes(DEFAULT_INFLATED_BODY_LIMIT + 1))
 
 
 def compressed(body: bytes = TEXT) -> MessageRecord:
-    return a_record(body, sys_flag=COMPRESSED)
+    return make_record(body, sys_flag=COMPRESSED)
 
 
 def ingest_and_inflate(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:

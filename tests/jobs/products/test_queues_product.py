@@ -47,7 +47,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import parse_properties
 from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_into_own_lake, ingest_store, request_of, rows_of
@@ -400,7 +400,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
 
 
-_record = partial(a_record, properties={"TAGS": "TagA"})
+_record = partial(make_record, properties={"TAGS": "TagA"})
 
 
 def test_a_unit_that_overwrites_a_leftover_during_a_run_becomes_one_row(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import dataset_of, ingest_into_own_lake, rows_of
 from tests.support.recipes import RECIPES
@@ -26,7 +26,7 @@ def reports(
     name: str, lines: str = _SENT + _CONSUMED, *, packs: bool = False, topic: str = TRACE_TOPIC
 ) -> MessageRecord:
     body = lines.format(id=name, time=1_700_000_000_000).encode()
-    return a_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
+    return make_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
 
 
 def ingest_traces(broker: Broker, selection: Selection = Selection()) -> Summary:  # noqa: B008 - frozen
@@ -89,10 +89,10 @@ def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
 def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
     broken = [
         reports("late", _SENT.replace("{time}", "long ago")),
-        a_record(b"no stream", topic=TRACE_TOPIC, sys_flag=COMPRESSED),
-        a_record(b"", topic=TRACE_TOPIC),
-        a_record(b"\xff\x01\x02Pub\x01\xff\x02" + bytes(range(256)), topic=TRACE_TOPIC),
-        a_record(zlib.compress(b"Pub\x01" * (5 << 20)), topic=TRACE_TOPIC, sys_flag=COMPRESSED),
+        make_record(b"no stream", topic=TRACE_TOPIC, sys_flag=COMPRESSED),
+        make_record(b"", topic=TRACE_TOPIC),
+        make_record(b"\xff\x01\x02Pub\x01\xff\x02" + bytes(range(256)), topic=TRACE_TOPIC),
+        make_record(zlib.compress(b"Pub\x01" * (5 << 20)), topic=TRACE_TOPIC, sys_flag=COMPRESSED),
     ]
     placed = broker.append([*broken, reports("right")])
     summary = ingest_traces(broker)

@@ -30,7 +30,7 @@ from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import BROKER, STORED, a_record
+from tests.rmq_formats.builders import BROKER, STORED, make_record
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
 from tests.support.query_stores import (
@@ -369,7 +369,7 @@ def test_a_rollback_in_the_topic_itself_is_recognised(tmp_path: Path) -> None:
 
 def test_an_id_hidden_by_its_batch_is_answered_with_the_offset_id(tmp_path: Path) -> None:
     """The UNIQ_KEY of the batch follows that of each message, so it is used."""
-    message = a_record(topic="Orders", properties=b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01BATCH\x02")
+    message = make_record(topic="Orders", properties=b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01BATCH\x02")
     with opened(write_segment(tmp_path / "store", [message])) as source:
         text = reason_text(lookups.by_unique_key(source, "Orders", "ID"), ReasonKind.SHADOWED)
 

@@ -19,7 +19,7 @@ from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.builders import make_record, place_records
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import GEOMETRY, Sent, open_lake, opened, stored, write_lake, write_segment, write_store
 
@@ -180,9 +180,9 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
 def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, kind: str) -> None:
     """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has only that id."""
     ids = [f"UNIQ_KEY\1own{number}\2KEYS\1k{number}\2UNIQ_KEY\1batch\2".encode() for number in range(3)]
-    sent = [a_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
-    retry = a_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
-    records = placed([*sent, retry])
+    sent = [make_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
+    retry = make_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
+    records = place_records([*sent, retry])
     write_segment(tmp_path / "store", records)
     release = Release.from_version("5.3.3")
     with ExitStack() as stack:
@@ -205,8 +205,8 @@ def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Pa
     """Older clients report the group when they receive a message, but not after they have consumed it."""
     taken = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
     consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
-    sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
-    trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
+    sent = make_record(topic="T1", properties={"UNIQ_KEY": "ID"})
+    trace = make_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
         story = read_story(source, "ID", "T1")
     told = [line.text for line in timeline_lines(story, None)]
@@ -216,9 +216,9 @@ def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Pa
 
 def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> None:
     about = {"UNIQ_KEY": "ID", "REAL_TOPIC": "Pay", "REAL_QID": "0", "PGROUP": "producers"}
-    half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
-    moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
-    with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
+    half = make_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
+    moved = make_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
+    with opened(write_segment(tmp_path / "store", place_records([half, moved])), geometry=None) as source:
         story = read_story(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC")
 
     assert [Role.HALF, Role.ABANDONED] == roles(story)

@@ -50,7 +50,7 @@ from rmq_formats.rocksdb.layout import (
     encode_unit_key,
 )
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of, unpack_feature
-from tests.rmq_formats.builders import a_record, a_segment, framed, placed
+from tests.rmq_formats.builders import frame_record, make_record, make_segment, place_records
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
@@ -124,7 +124,7 @@ def test_a_truncated_scratch_file_of_units_is_an_error(
 
 def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
+    log = make_segment([make_record(topic="../../evil"), make_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
     conf = BrokerConf(consume_queue_size=200)
     summary = rebuild_queues(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
@@ -408,14 +408,14 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
 
 def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
     (folder / "commitlog").mkdir(parents=True)
-    content = b"".join(framed(record) for record in placed(records))
+    content = b"".join(frame_record(record) for record in place_records(records))
     (folder / "commitlog" / f"{0:020}").write_bytes(content.ljust(1 << 16, b"\0"))
     return folder
 
 
 def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
     """No rows after its end may remain, because a broker would later serve old messages there."""
-    store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
+    store = _store_of(tmp_path / "store", [make_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
     summary = made(store, tmp_path / "out")
     places = [record.physical_offset for record, _ in read_store_records(store)]
 
@@ -430,8 +430,10 @@ def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Pa
 def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None:
     """As written by a broker; also for a long name, and one that is not UTF-8."""
     further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
-    odd = a_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
-    store = _store_of(tmp_path / "store", [a_record(topic="Ä" * 60, queue_offset=5), a_record(properties=further), odd])
+    odd = make_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
+    store = _store_of(
+        tmp_path / "store", [make_record(topic="Ä" * 60, queue_offset=5), make_record(properties=further), odd]
+    )
     made(store, tmp_path / "out")
     folder = tmp_path / "out" / "consumequeue"
 

@@ -52,7 +52,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
-from tests.rmq_formats.builders import STORED, a_record, into
+from tests.rmq_formats.builders import STORED, make_record, make_writer
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import shorten_index_file
 from tests.support.stores import log_folders
@@ -221,7 +221,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
 @pytest.mark.parametrize("files", [1, 2, 6])
 def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int) -> None:
     """A broker opens a file for a message before it checks its keys; here, the last message has no keys."""
-    without_keys = a_record(properties={}, store_timestamp=STORED + 60)
+    without_keys = make_record(properties={}, store_timestamp=STORED + 60)
     Broker(tmp_path / "store").append([*some_records(60), without_keys])
     wanted = GivenSettings(10, 120 // files + 1, "5.3.3")
     result = rebuilt(tmp_path / "store", tmp_path / "out", wanted)
@@ -286,7 +286,7 @@ RANDOM = 24
 def built(build: BuildTask) -> bytes:
     data = bytearray(TINY.file_size)
 
-    build_blocks(build.recipe, into(data))
+    build_blocks(build.recipe, make_writer(data))
     return bytes(data)
 
 

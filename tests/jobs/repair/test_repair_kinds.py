@@ -26,7 +26,7 @@ from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from tests.golden import StoreOf, release_of
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
 from tests.support.commands import overwrite
 from tests.support.fault_kinds import GEOMETRY, GIVEN_SETTINGS
@@ -152,7 +152,7 @@ def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_p
     """Twice to verify it, because a broker may write to it, twice to compare it with the lake, and once to rebuild."""
     broker = Broker(tmp_path / "store", segment_size=4 << 20)
     broker.append(
-        a_record(bytes([number % 251]) * 2000, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)
+        make_record(bytes([number % 251]) * 2000, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)
         for number in range(1900)
     )
     ingest_store(broker.root, tmp_path / "lake")

@@ -11,7 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.report import Facts, Report, render_page, write_report
 from jobs.report.ingest_report import build_ingest_report
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import write_segment
 
@@ -46,7 +46,7 @@ def report(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_names_from_a_store_are_escaped(tmp_path: Path) -> None:
-    records = [a_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)]
+    records = [make_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)]
     html = render_page(_ingested(write_segment(tmp_path / "store", records), tmp_path / "lake"))
     tags = _tags(html)
 

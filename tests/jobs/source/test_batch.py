@@ -26,7 +26,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record, record_fr
 from rmq_formats.errors import CorruptData, NotAStore, UnsupportedFormat
 from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import STORED, a_blank
+from tests.rmq_formats.builders import STORED, make_blank
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.data_source import read_offsets, read_rows
@@ -484,7 +484,7 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
 
 def _truncate_and_end(store: Path, at: int) -> None:
     """Truncate the log and end the file there, as recovery does; the old bytes remain after the end."""
-    overwrite(store / "commitlog" / f"{0:020d}", at, a_blank(SEGMENT_SIZE - at)[: BLANK.size])
+    overwrite(store / "commitlog" / f"{0:020d}", at, make_blank(SEGMENT_SIZE - at)[: BLANK.size])
 
 
 OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)])

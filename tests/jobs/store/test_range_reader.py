@@ -29,7 +29,7 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
+from tests.rmq_formats.builders import make_log, make_record, make_segment, place_records
 from tests.rmq_formats.strategies import FRAMINGS, mutations
 from tests.support.agreeing_verbs import find_losses_by_wrong_clocks, set_store_times
 from tests.support.commands import Run, copy_store, overwrite
@@ -50,7 +50,7 @@ def abort(tmp_path: Path) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> bytes:
-    raw = log_of([a_record(bytes([65 + number]) * 900) for number in range(20)], 0).ljust(_SIZE, b"\0")
+    raw = make_log([make_record(bytes([65 + number]) * 900) for number in range(20)], 0).ljust(_SIZE, b"\0")
     (tmp_path / f"{0:020d}").write_bytes(raw)
     return raw
 
@@ -127,7 +127,7 @@ def test_bytes_that_remain_invalid_are_damage(log: bytes, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("abort")
 @pytest.mark.parametrize("page", [1, 80, 150])
 def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int) -> None:
-    raw = log_of([a_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
+    raw = make_log([make_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
     (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
 
@@ -186,9 +186,13 @@ def test_the_compiled_walk_yields_the_same_pieces_as_the_scalar_one(  # noqa: PL
     sealed: bool,
     data: st.DataObject,
 ) -> None:
-    some = [a_record(body, topic=f"T{number % 3}") for number, body in enumerate(bodies)]
-    raw = log_of(some, _BASE, framing)
-    raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw
+    some = [make_record(body, topic=f"T{number % 3}") for number, body in enumerate(bodies)]
+    raw = make_log(some, _BASE, framing)
+    raw = (
+        make_segment(place_records(some, _BASE), len(raw) + 400, _BASE, sealed=sealed)
+        if framing is Framing.PLAIN
+        else raw
+    )
     raw = data.draw(mutations(raw))
     monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", len(raw))
     expected = _collect_pieces(raw, framing, final=final)

@@ -31,7 +31,7 @@ from jobs.typed.values import Refusal, TimeDefaults
 from tests.jobs.typed import test_avro, test_protobuf
 from tests.jobs.typed.test_json import PAGE, both, format_as_on_page, results_of, rows_of_page
 from tests.jobs.typed.test_typing import ingested
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import Run
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
@@ -231,7 +231,7 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     (format_, good), random = FORMATS[name], Random(35)
     broker = Broker(tmp_path / "store", segment_size=1 << 26)
     bodies = (good(number) if number % 2 else _mutated(good(number), random) for number in range(count))
-    placed = [record.physical_offset for record in broker.append(a_record(body) for body in bodies)]
+    placed = [record.physical_offset for record in broker.append(make_record(body) for body in bodies)]
     ingest_store(broker.root, tmp_path / "lake")
     sources = {"id": "i8", "name": "s", "price": "d"} if name == "protobuf" else {}
     declared = TopicType("Orders", format_, _OF_ORDERS, sources)

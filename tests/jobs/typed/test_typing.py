@@ -19,7 +19,7 @@ from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, TypingSummary, type_lake
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, run_campaign
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
@@ -28,7 +28,7 @@ ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n
 
 
 def write(broker: Broker, *bodies: bytes, topic: str = "Orders") -> None:
-    broker.append(a_record(body, topic=topic, properties={"region": "eu"}) for body in bodies)
+    broker.append(make_record(body, topic=topic, properties={"region": "eu"}) for body in bodies)
 
 
 def ingested(folder: Path, *bodies: bytes, topic: str = "Orders") -> None:
@@ -203,7 +203,7 @@ def test_the_first_message_of_a_topic_creates_its_table_even_as_a_dead_letter(br
 def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) -> None:
     """The type is a tag, property or field; a message of an undeclared type is a dead letter until it is declared."""
     bodies = b'{"kind": "new", "id": 1}|{"kind": "old", "at": 2}|{"kind": "x"}|{"kind": "old"}||{}'.split(b"|")
-    broker.append(a_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
+    broker.append(make_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
     ingested(tmp_path)
     new = '[topic.Orders.types.new]\nformat = "json"\nschema = "id bigint"\n'
     old = '[topic.Orders.types.old]\nformat = "json"\nschema = "at int NOT NULL"\n'

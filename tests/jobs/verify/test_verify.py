@@ -30,7 +30,7 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf, golden_stores
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
 from tests.support.commands import ROOT, Run, overwrite
 from tests.support.lakes import ingest_store, list_tier_files, rows_of
@@ -186,7 +186,7 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     broker = Broker(tmp_path / "store", segment_size=1 << 20, dispatches=True)
     for topic, count in (("Bills", 400), ("Orders", 20), ("Bills", 20)):
         broker.append(
-            a_record(bytes(200), topic=topic, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)
+            make_record(bytes(200), topic=topic, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)
             for number in range(count)
         )
     (broker.root / "abort").unlink()

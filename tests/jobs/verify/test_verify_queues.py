@@ -33,7 +33,7 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.indexfile.build import PACKED_KEY
 from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, kill_with_database, release_of, unpack_feature
-from tests.rmq_formats.builders import a_record
+from tests.rmq_formats.builders import make_record
 from tests.support.commands import measure_peak, overwrite
 from tests.support.stores import compare_queues, flip, list_segments, read_records, read_store_records
 
@@ -229,7 +229,9 @@ T = "consumequeue/T/0"
 @pytest.fixture
 def store_of_one_queue(tmp_path: Path) -> Path:
     """Return a store of one queue, with records of equal size."""
-    record = np.frombuffer(encode_record(a_record(b"body", topic="T", properties={"TAGS": "A"}, queue_id=0)), np.uint8)
+    record = np.frombuffer(
+        encode_record(make_record(b"body", topic="T", properties={"TAGS": "A"}, queue_id=0)), np.uint8
+    )
     numbers = np.arange(COUNT)
     log = np.tile(record, COUNT).reshape(COUNT, -1)
     for name, values in (("queue_offset", numbers), ("physical_offset", numbers * record.size)):
