@@ -82,7 +82,7 @@ _TITLES = {
 _INTERVALS = ("5", "30")  # seconds between two refreshes of a page
 
 
-def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
+def serve(place: Place, port: int, *, opens_browser: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
     with open_place(place):  # errors of the place are raised before an address is printed
         pass
@@ -111,7 +111,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
         if sys.platform == "darwin":
             has_display = "SSH_CONNECTION" not in os.environ
-        if opens and has_display:
+        if opens_browser and has_display:
             folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
                 webbrowser.open(write_redirect_page(Path(folder), address).as_uri())

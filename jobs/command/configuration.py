@@ -161,13 +161,13 @@ def _meant(name: str, known: Iterable[str]) -> str:
 def verb(
     *lines: str,
     name: str | None = None,
-    of: click.Group | None = None,
+    group: click.Group | None = None,
     exit_codes: str = "",
     is_configured: bool = True,
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Callable[[Callable[..., ExitCode]], click.Command]:
     """
-    Return a decorator that turns a function into a command of the group *of*; its parameters' defaults are the options.
+    Return a decorator that turns a function into a command of *group*; its parameters' defaults are the options.
 
     The help of the command ends with examples (*lines*), and with *exit_codes* if the command has its own. Each command
     also accepts `--config FILE` and `--show-config`, which prints all settings instead of running the command.
@@ -202,8 +202,8 @@ def verb(
         params = [*click_parameters({**parts, **_CONFIG} if is_configured else parts)]
         epilog = examples(*lines, exit_codes=exit_codes) if lines else None
         command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run)
-        if of is not None:
-            of.add_command(command)
+        if group is not None:
+            group.add_command(command)
         return command
 
     return decorate

@@ -216,7 +216,7 @@ class PlaceType(click.ParamType[Any]):
 
     lacks: _Lacks | None = None  # without it, the place need not exist
     is_guarded: bool = False  # a store, or a lake that a store is restored from, into which nothing is written
-    is_writable: bool = False  # files can be written at such a place
+    requires_writable_scheme: bool = False  # files can be written at such a place
     is_output: bool = False  # this command writes there; existing files there are from its earlier runs
     local_kind: str | None = None  # a local file (so it must not be a device) or directory: the command gets its path
     makes_store: bool = False  # the command writes a store there
@@ -238,7 +238,7 @@ class PlaceType(click.ParamType[Any]):
             if not is_local(text):
                 self.fail(f"{text!r} is not on this machine; pass the local path of {self.local_kind}", param, ctx)
             return Path(text)
-        reason = why_unsupported(text, to_write=self.is_writable or self.is_output)
+        reason = why_unsupported(text, to_write=self.requires_writable_scheme or self.is_output)
         if reason is not None:
             self.fail(reason, param, ctx)
         return text
@@ -270,7 +270,7 @@ LOG_DIRECTORIES = PlaceType(lambda *_: None, is_guarded=True, takes_many=True, n
 LAKE = PlaceType(_lacks_tables, is_guarded=True)
 STORE_OR_LAKE = PlaceType(_lacks_both, is_guarded=True)
 # The answer may be written into a folder of it; a lake is only at places where one can be written.
-QUERIED_LAKE = PlaceType(_lacks_tables, is_writable=True)
+QUERIED_LAKE = PlaceType(_lacks_tables, requires_writable_scheme=True)
 CHANGED_LAKE = PlaceType(_lacks_tables, is_output=True)
 OUTPUT_LOCATION = PlaceType(is_output=True)
 OUTPUT_FILE = PlaceType(is_output=True, local_kind=_FILE, name="file")

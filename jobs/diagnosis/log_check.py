@@ -53,8 +53,8 @@ _NO_RECORDS: NDArray[np.void] = np.empty(0, _RECORD)
 class StoreTimes:
     """The store times of a range of the log, collected in one pass: the outliers, and the times at both ends."""
 
-    first: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
-    last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
+    first_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
+    last_records: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     stray_records: list[ChangedRecord] = field(default_factory=list)
 
     def add(self, group: RawRecords, times: Integers) -> None:
@@ -62,10 +62,10 @@ class StoreTimes:
         records = np.empty(times.size, _RECORD)
         records["offset"], records["size"], records["time"] = group.positions, group.sizes, times
         records["offset"] += group.base_offset
-        self.first = np.concatenate([self.first, records[:2]])[:2]
-        series = np.concatenate([self.last, records])
+        self.first_records = np.concatenate([self.first_records, records[:2]])[:2]
+        series = np.concatenate([self.last_records, records])
         self.stray_records += _stray(series)
-        self.last = series[-2:].copy()
+        self.last_records = series[-2:].copy()
 
 
 def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
@@ -83,7 +83,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[ChangedRecord]:
 
 def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[ChangedRecord]]:
     """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
-    ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
+    ends = [np.unique(np.concatenate([one.first_records, one.last_records])) for one in ranges]
     # The second record of a range and its last but one may not be adjacent: both are checked in their range.
     outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}
     at_ends = {one.offset: one for one in _stray(np.concatenate([_NO_RECORDS, *ends])) if one.offset in outer}

@@ -106,20 +106,21 @@ class ExportSummary:
     file: str = ""  # the file of a part; not written if there are no messages
 
 
-def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
+def plan_export(request: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     """Return the items to read."""
-    if asked.place.lake is not None:
-        return _plan_lake(asked, Lake(normalise_location(asked.place.lake), options))
-    store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)
+    if request.place.lake is not None:
+        return _plan_lake(request, Lake(normalise_location(request.place.lake), options))
+    store = list_store(request.place.store or "", commitlog=request.place.commitlog or (), options=options)
     store.refuse_lost_log()
-    label = asked.place.broker or DEFAULT_BROKER
+    label = request.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
-        release = asked.place.release or detect_likely_writers(reader).value.newest
+        release = request.place.release or detect_likely_writers(reader).value.newest
         times = reader.probable_time_bounds
     parser = release.property_parser
     items: list[ExportItem] = [
-        LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.time_range) for range_ in ranges
+        LogItem(range_, parser, label, request.topics, times[range_.base_offset], request.time_range)
+        for range_ in ranges
     ]
     gaps = [
         ExportDefect(label, start, end - start, "no file contains these offsets")
@@ -129,13 +130,13 @@ def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     return ExportPlan(items, gaps)
 
 
-def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
+def _plan_lake(request: ExportRequest, lake: Lake) -> ExportPlan:
     from jobs.query.lake_source import open_lake_stores  # loads the SQL engine
 
-    known, broker = list_known_broker_stores(lake), asked.place.broker
+    known, broker = list_known_broker_stores(lake), request.place.broker
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
-        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", asked.place.lake)
+        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table `messages`", request.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
@@ -143,7 +144,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
             f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten the table without it"
         )
     checked = stores = None
-    if asked.is_verified:
+    if request.is_verified:
         checked = dropped
         stores = pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
 
@@ -151,20 +152,22 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
         return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
 
     items: list[ExportItem] = [
-        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.time_range)
+        LakeItem(lake, file, broker, request.topics, checked, stores, request.time_range)
         for file in sorted(list_snapshot_files(lake, snapshot), key=place)
     ]
     # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
-    left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(asked.topics))]
-    gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if asked.topics]
+    left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(request.topics))]
+    gaps = [ExportDefect(one.broker, 0, one.topic_choices.end_offset, why) for one, why in left_out if request.topics]
     with suppress(OtherBrokerError):  # an export without messages reports this error
         gaps += [
             ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)
-            for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
+            for store in open_lake_stores(request.place.lake or "", broker, request.place.release or NEWEST)
             for lost in store.list_lost_parts()
         ]
-    return ExportPlan(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
+    return ExportPlan(
+        items, gaps, () if request.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out)
+    )
 
 
 def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
@@ -176,25 +179,25 @@ def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
     return row
 
 
-def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> ExportSummary:
+def export(request: ExportRequest, plan: ExportPlan, workers: Workers) -> ExportSummary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
-    out = asked.out
+    out = request.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
-        task = PartTask(folder, asked)
-        items = list(enumerate(planned.items))
+        task = PartTask(folder, request)
+        items = list(enumerate(plan.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
-            return _summary(planned, parts, merge_parts(parts, folder, asked.form, out))
+            return _summary(plan, parts, merge_parts(parts, folder, request.form, out))
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
             files = [folder / part.file for part in some if part.messages]
-            size += _move(files, sys.stdout.buffer, asked.form, has_begun=size > 0)
+            size += _move(files, sys.stdout.buffer, request.form, has_begun=size > 0)
             sys.stdout.flush()
             parts += some
-        return _summary(planned, parts, size)
+        return _summary(plan, parts, size)
 
 
 def _summary(planned: ExportPlan, parts: Sequence[ExportSummary], size: int) -> ExportSummary:
@@ -209,22 +212,22 @@ def _summary(planned: ExportPlan, parts: Sequence[ExportSummary], size: int) -> 
     )
 
 
-def explain_empty_export(asked: ExportRequest) -> Reason:
+def explain_empty_export(request: ExportRequest) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
-    has_times = asked.time_range != ANY_TIME
+    has_times = request.time_range != ANY_TIME
     with ExitStack() as stack:
         try:
-            sources = stack.enter_context(open_stores(asked.place))
+            sources = stack.enter_context(open_stores(request.place))
         except OtherBrokerError as error:
             return Reason(ReasonKind.OTHER_BROKER, str(error))
 
         def explain(source: Source) -> Answer:
-            unknown = [explain_unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
+            unknown = [explain_unknown_topic(source, topic) for topic in request.topics if not source.has_topic(topic)]
             if unknown:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
-            of = f" of {', '.join(asked.topics)}" if asked.topics else ""
+            of = f" of {', '.join(request.topics)}" if request.topics else ""
             times = " in the requested time range" if has_times else ""
-            condition = " that matches --where" if asked.condition else ""
+            condition = " that matches --where" if request.condition else ""
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
             return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 

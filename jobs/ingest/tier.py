@@ -277,10 +277,10 @@ def _group_into_batches(
         yield batch
 
 
-def read_bundle(numbered: tuple[int, Bundle], *, output: RunOutput, rules: Rules, selection: Selection) -> BundleRead:
+def read_bundle(item: tuple[int, Bundle], *, output: RunOutput, rules: Rules, selection: Selection) -> BundleRead:
     """Write the messages of a bundle, and the damage in it: a task."""
     check_lock_is_shared(output.lake, output.naming.store_id)
-    number, bundle = numbered
+    number, bundle = item
     name = f"{number:020d}"
     with (
         output.new_file(TIERED, name) as messages,

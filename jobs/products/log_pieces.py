@@ -22,8 +22,8 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import is_disk_error
 from rmq_formats.kernels.integers import Integers
 
-FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
-UNKNOWN = "unknown"  # bytes that the lake does not have: they must not be read as zeros
+FILE_ROW, END_ROW, DAMAGE_ROW, ENTRIES_ROW, HEADER_ROW = "file", "end", "damage", "entries", "entry header"
+UNKNOWN_ROW = "unknown"  # bytes that the lake does not have: they must not be read as zeros
 MAX_ROW_BYTES = 1 << 20  # most bytes of a row
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
@@ -77,7 +77,7 @@ class PieceCollector:
         if range_.start == 0 and range_.base_offset >= from_offset:
             parts = range_.location.split("/")  # ends with `commitlog/…` or `dledger-n0/data/…`
             path = "/".join(parts[-3:] if parts[-2:-1] == ["data"] else parts[-2:])
-            write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=path))
+            write(LogPiece(FILE_ROW, range_.base_offset, range_.segment_size, None, path=path))
 
     def add(self, item: RawRecords | Piece) -> list[tuple[int, int]]:
         """Write the bytes of *item* that no message row contains; return offsets and sizes of unreadable parts."""
@@ -86,17 +86,17 @@ class PieceCollector:
                 self._add_entries(item)
         elif item.end > self._from_offset:
             if item.kind is PieceKind.BLANK:
-                return self._copy(END, item.offset, item.size)
+                return self._copy(END_ROW, item.offset, item.size)
             if item.kind is PieceKind.DAMAGE and self._with_damage:
-                return self._copy(DAMAGE, item.offset, item.size)
+                return self._copy(DAMAGE_ROW, item.offset, item.size)
         return []
 
     def add_damage(self, offset: int, data: memoryview) -> None:
         """Write the bytes of a record that is not a message."""
         if self._with_damage and self.with_bytes:
-            self._write_bytes(DAMAGE, offset, data)
+            self._write_bytes(DAMAGE_ROW, offset, data)
         elif self._with_damage:
-            self._write(LogPiece(UNKNOWN, offset, len(data), None))
+            self._write(LogPiece(UNKNOWN_ROW, offset, len(data), None))
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return bytes of the segment; None if they are unreadable."""
@@ -131,7 +131,7 @@ class PieceCollector:
         known, unread = offset, []
         for start, end, can_be_read in self._unknown_parts(kind, offset, size):
             self._write_place(kind, known, start)
-            self._write(LogPiece(UNKNOWN, start, end - start, None))
+            self._write(LogPiece(UNKNOWN_ROW, start, end - start, None))
             known = end
             if not can_be_read and not self.was_deleted:
                 unread.append((start, end - start))
@@ -151,7 +151,7 @@ class PieceCollector:
             kept = data.rstrip(b"\0")
             own = len(kept)
             if not self.with_bytes:  # the mark of an end is the broker's own; messages may follow it
-                own = min(BLANK.size, own) if kind == END and position == offset else 0
+                own = min(BLANK.size, own) if kind == END_ROW and position == offset else 0
             if any(kept[:own]):
                 self._write(LogPiece(kind, position, own, kept[:own]))
             if any(kept[own:]):
@@ -200,7 +200,7 @@ class PieceCollector:
         usual = (headers == build_entry_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
             header = group.buffer[int(starts[at]) : int(starts[at]) + ENTRY_HEADER_SIZE]
-            self._write_bytes(HEADER, int(offsets[at]), header.data)
+            self._write_bytes(HEADER_ROW, int(offsets[at]), header.data)
         offsets, ends, headers = offsets[usual], ends[usual], headers[usual]
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
@@ -211,7 +211,7 @@ class PieceCollector:
                 known = self._entries[-1]
                 self._entries[-1] = known._replace(length=end - known.physical_offset)
             else:
-                run = LogPiece(ENTRIES, start, end - start, None, entry_index=number, entry_term=own_term)
+                run = LogPiece(ENTRIES_ROW, start, end - start, None, entry_index=number, entry_term=own_term)
                 self._entries.append(run)
             self._next_entry = end, own_term, number + some.stop - first
 

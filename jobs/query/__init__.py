@@ -28,18 +28,18 @@ class Message:
         record: MessageRecord,
         release: Release,
         superseded_by_run: int | None = None,
-        shown: Callable[[str], str] = str,
+        to_printable: Callable[[str], str] = str,
     ) -> None:
         """
         Keep *record*; properties are parsed lazily, by the rule of *release*.
 
         *superseded_by_run*: the run of a lake that found other bytes at its offset, because the broker had truncated
-        it. *shown* returns a text of the message in printable form.
+        it. *to_printable* returns a text of the message in printable form.
         """
         self.record = record
         self.release = release
         self.superseded_by_run = superseded_by_run
-        self.shown = shown
+        self.to_printable = to_printable
 
     def __repr__(self) -> str:
         one = self.record
@@ -48,13 +48,13 @@ class Message:
     @cached_property
     def topic(self) -> str:
         """The stored topic: a system topic for a delayed or half message."""
-        return self.shown(self.record.topic)
+        return self.to_printable(self.record.topic)
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
         """The properties as the release's parser sees them."""
         stored = parse_properties(self.record.properties_raw, self.release.property_parser)
-        return {self.shown(name): self.shown(value) for name, value in stored.items()}
+        return {self.to_printable(name): self.to_printable(value) for name, value in stored.items()}
 
     @property
     def unique_key(self) -> str | None:

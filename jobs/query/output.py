@@ -73,7 +73,7 @@ class Printer:
                 f"damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The body is shown as stored"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
-        return message if is_shown_raw else Message(message.record, message.release, shown=printable)
+        return message if is_shown_raw else Message(message.record, message.release, to_printable=printable)
 
     def note(self, sentence: str) -> None:
         """Print a note on the answer, once."""

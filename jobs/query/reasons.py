@@ -172,22 +172,22 @@ def explain_unknown_id(text: str) -> Reason:
     )
 
 
-def explain_other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
+def explain_other_broker(source: Source, text: str, offset_id: OffsetId, known: Iterable[Host]) -> Reason:
     """Explain that an offset id belongs to another broker, or is not an offset id at all."""
-    if not 0 < named.host.port <= _HIGHEST_PORT:
+    if not 0 < offset_id.host.port <= _HIGHEST_PORT:
         hint = other_case_hint(source, text)
         if hint:
             return Reason(ReasonKind.WRONG_KIND_OF_ID, f"no message has the id {text!r}{hint}")
         text = (
-            f"no message has this id: as an offset id, it would contain port {named.host.port}, which is not valid, "
-            "and as a unique key, it was not found in the messages that were searched; to search the index, add -t "
-            "TOPIC"
+            f"no message has this id: as an offset id, it would contain port {offset_id.host.port}, which is not "
+            "valid, and as a unique key, it was not found in the messages that were searched; to search the index, "
+            "add -t TOPIC"
         )
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     ours = ", ".join(map(host_port_text, known)) or "none"
     text = (
-        f"the id belongs to the broker {host_port_text(named.host)} (offset {named.physical_offset:,}), but this store "
-        f"has messages of {ours}; to read this offset anyway, pass --any-host"
+        f"the id belongs to the broker {host_port_text(offset_id.host)} (offset {offset_id.physical_offset:,}), but "
+        f"this store has messages of {ours}; to read this offset anyway, pass --any-host"
     )
     return Reason(ReasonKind.OTHER_BROKER, text)
 
@@ -237,9 +237,9 @@ def _place(message: Message) -> str:
     return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
 
 
-def explain_other_broker_name(broker: str, named: str) -> Reason:
+def explain_other_broker_name(broker: str, requested_broker: str) -> Reason:
     """Explain that a query is about another broker."""
-    return Reason(ReasonKind.OTHER_BROKER, f"this store belongs to the broker {broker}, not {named}")
+    return Reason(ReasonKind.OTHER_BROKER, f"this store belongs to the broker {broker}, not {requested_broker}")
 
 
 def explain_empty_page(

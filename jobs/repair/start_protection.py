@@ -95,13 +95,13 @@ def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict
     return holes
 
 
-def write_bridges(store: Store, holes: Sequence[Hole], made: RepairedSegments, folder: Path) -> RepairedSegments:
-    """Write bridges over the holes, and return the segments; segments *made* already are changed in place."""
+def write_bridges(store: Store, holes: Sequence[Hole], segments: RepairedSegments, folder: Path) -> RepairedSegments:
+    """Write bridges over the holes, and return these segments; those in *segments* are changed in place."""
     written: RepairedSegments = {}
     for hole in holes:
         segment, base = hole.segment, hole.segment.base_offset
         source = Path(local_path(segment.location))
-        known = written.get(base) or made.get(base)
+        known = written.get(base) or segments.get(base)
         path, target = known or (str(folder / source.name), str(real_path(source)))
         patch = _build_bridge_bytes(store, hole)
         if known is None:

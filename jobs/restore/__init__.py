@@ -31,7 +31,7 @@ from jobs.lake.snapshot_files import (
     read_batches,
 )
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
-from jobs.products.log_pieces import FILE, UNKNOWN
+from jobs.products.log_pieces import FILE_ROW, UNKNOWN_ROW
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -157,9 +157,11 @@ def plan_log(
     end = end if until is None else until
     place = ("physical_offset", "length")
     special = [
-        row for row in pieces.read_rows(known.store_id, place, ("kind", "path")) if row["kind"] in {FILE, UNKNOWN}
+        row
+        for row in pieces.read_rows(known.store_id, place, ("kind", "path"))
+        if row["kind"] in {FILE_ROW, UNKNOWN_ROW}
     ]
-    noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE}
+    noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE_ROW}
     damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
     of_files = [(file, frozenset(_list_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
@@ -194,7 +196,7 @@ def plan_log(
         start,
         end,
         {**messages.faults, **pieces.faults, **quarantine.faults},
-        tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
+        tuple(_find_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN_ROW])),
     )
 
 

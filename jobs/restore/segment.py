@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from jobs.lake.snapshot_files import DamagedFileError, SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
-from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, build_entry_headers
+from jobs.products.log_pieces import (
+    DAMAGE_ROW,
+    END_ROW,
+    ENTRIES_ROW,
+    ENTRY_HEADER_SIZE,
+    HEADER_ROW,
+    build_entry_headers,
+)
 from jobs.restore import Interval, PlannedSegment, merge_and_find_overlaps, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.store.running_broker import FileState
@@ -104,7 +111,7 @@ class _Segment:
             start, end = max(offset, base), min(offset + row["length"], limit)
             if data is not None and base <= offset and offset + len(data) <= limit:
                 self._write(memoryview(data), offset)
-            elif data is None and row["kind"] in {END, DAMAGE, HEADER} and start < end:
+            elif data is None and row["kind"] in {END_ROW, DAMAGE_ROW, HEADER_ROW} and start < end:
                 known = np.array(list(uncovered_parts(unread, start, end)), np.int64).reshape(-1, 2)
                 self.covered.append((known[:, 0], known[:, 1]))
 
@@ -165,7 +172,7 @@ def restore_segment(
             for row in batch.filter(_find_rows_of_segment(work, batch)).to_pylist()
             if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
         ]
-        places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
+        places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES_ROW for row in pieces) else None
         changed, unchecked = list[int](), list[tuple[Integers, Integers]]()
         for batch in read_segment_rows(work, unreadable):
             made = assemble_records(batch)
@@ -177,7 +184,7 @@ def restore_segment(
             if places is not None:
                 places.append((made.offsets, made.sizes))
         segment.add_pieces(pieces)
-        segment.add_entries([row for row in pieces if row["kind"] == ENTRIES], places or [])
+        segment.add_entries([row for row in pieces if row["kind"] == ENTRIES_ROW], places or [])
         covered, twice = merge_and_find_overlaps(segment.covered)
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)

@@ -84,9 +84,9 @@ class LogPosition(NamedTuple):
         return {**self._asdict(), "record": self.record._asdict() if self.record else None}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, object]) -> Self:
+    def from_json(cls, state: Mapping[str, object]) -> Self:
         """Read the JSON form; raise `CorruptData` if the checkpoint is damaged or of another source."""
-        values: Any = kept  # another source's checkpoint, or a damaged one, may have any values
+        values: Any = state  # another source's checkpoint, or a damaged one, may have any values
         wrong = CorruptData(f"the query's checkpoint does not contain a position in a log: {str(values)[:60]!r}")
         try:
             record = values.get("record")

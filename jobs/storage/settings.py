@@ -63,11 +63,11 @@ def read_variable_settings(environment: Mapping[str, str], variables: Mapping[st
     }
 
 
-def merge_settings(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
-    """Merge settings; the stronger ones take precedence. Access keys are never combined from both."""
-    if any(key in stronger for key in S3_KEY_SETTINGS):
-        weaker = {name: value for name, value in weaker.items() if name not in S3_KEY_SETTINGS}
-    return {**weaker, **stronger}
+def merge_settings(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
+    """Merge settings; *overrides* take precedence over *defaults*. Access keys are never combined from both."""
+    if any(key in overrides for key in S3_KEY_SETTINGS):
+        defaults = {name: value for name, value in defaults.items() if name not in S3_KEY_SETTINGS}
+    return {**defaults, **overrides}
 
 
 def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:

@@ -73,7 +73,7 @@ class Promotion(NamedTuple):
     leftovers_end: int = 0  # the end of the last leftover record
     segment_end: int = 0
 
-    def explains(self, offset: int | None) -> bool:
+    def has_truncated(self, offset: int | None) -> bool:
         """Return whether a record at *offset* was truncated: it is left over, or in a deleted segment."""
         if offset is None or not self.leftover_offsets:
             return False

@@ -144,7 +144,7 @@ def has_lost_end(store: Store, newest_offset: int, log_end: int) -> bool:
     if not log_end <= newest_offset < log_end + MAX_BYTES_PAST_LOG_END or _is_whole_at(newest_offset, store):
         return False
     promotion = find_last_promotion(store, log_end)
-    return promotion is None or not promotion.explains(newest_offset)
+    return promotion is None or not promotion.has_truncated(newest_offset)
 
 
 def _is_whole_at(offset: int, store: Store) -> bool:

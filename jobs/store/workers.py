@@ -102,13 +102,16 @@ class WorkersOnDemand:
     """Use this process for small plans, and Spark from the first large plan on until plans are small again."""
 
     def __init__(
-        self, spark: Callable[[], Workers], here: SerialWorkers | None = None, small: int = SMALL_LOG_SIZE
+        self,
+        spark: Callable[[], Workers],
+        in_process: SerialWorkers | None = None,
+        min_spark_size: int = SMALL_LOG_SIZE,
     ) -> None:
-        """*spark* is called for the first plan of at least *small* bytes; *here* executes the others."""
-        self._here = here or SerialWorkers()
+        """*spark* is called for the first plan of at least *min_spark_size* bytes; *in_process* executes the others."""
+        self._here = in_process or SerialWorkers()
         self._workers: Workers = self._here
         self._spark = spark
-        self.small = small
+        self.min_spark_size = min_spark_size
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -138,7 +141,7 @@ class WorkersOnDemand:
         sizes: Sequence[int] = (),
     ) -> list[Result]:
         """Run *task* on each item, here or on Spark, depending on the last items with *sizes*."""
-        if sizes and sum(sizes) < self.small:
+        if sizes and sum(sizes) < self.min_spark_size:
             self._workers = self._here
         elif sizes and self._workers is self._here:
             self._workers = self._spark()

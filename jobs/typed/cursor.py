@@ -29,11 +29,11 @@ def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
 class Cursor:
     """A body, and the position of the next value in it."""
 
-    __slots__ = ("at", "body", "left")
+    __slots__ = ("at", "body", "unknown_fields")
 
-    def __init__(self, body: bytes, left: dict[str, Value]) -> None:
+    def __init__(self, body: bytes, unknown_fields: dict[str, Value]) -> None:
         self.body, self.at = body, 0
-        self.left = left  # fields without a column, by path
+        self.unknown_fields = unknown_fields  # fields without a column, by path
 
     def read_varint(self) -> int:
         """Read an unsigned number that has seven bits in each byte."""
@@ -92,8 +92,8 @@ def columns_reader(values_of: Callable[[Cursor], Mapping[str, object]], columns:
     """Return a reader of columns; *values_of* returns the values of a body by name."""
     names, types = [column.name for column in columns], [column.type for column in columns]
 
-    def row(body: bytes, left: dict[str, Value]) -> Row:
-        return tuple(map(values_of(Cursor(body, left)).get, names))
+    def row(body: bytes, unknown_fields: dict[str, Value]) -> Row:
+        return tuple(map(values_of(Cursor(body, unknown_fields)).get, names))
 
     return lambda bodies: read_typed_rows(bodies.to_pylist(), row, types)
 

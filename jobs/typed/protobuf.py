@@ -188,7 +188,7 @@ def _message(descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple
             if field is None:
                 begin = cursor.at
                 _skip(cursor, tag)
-                cursor.left.setdefault(f"{path}.{number}", _example(cursor.body[begin : cursor.at], tag & 7))
+                cursor.unknown_fields.setdefault(f"{path}.{number}", _example(cursor.body[begin : cursor.at], tag & 7))
             else:
                 try:
                     field.take(found, cursor, tag & 7)

@@ -92,7 +92,7 @@ class TypingSummary:
     number: int | None  # None: there was nothing to do
     topics: list[TopicSummary] = field(default_factory=list)
     recovered: int | None = None  # number of an earlier typing that was interrupted; this one completed it
-    absent: Mapping[str, AbsentTopic] = field(default_factory=dict)  # topics of which the lake has no message
+    absent_topics: Mapping[str, AbsentTopic] = field(default_factory=dict)  # topics of which the lake has no message
 
 
 class _Topic(NamedTuple):
@@ -233,10 +233,11 @@ def _typed(
         for found in summary.topics
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     ]
-    summary.absent = explain_absent_topics(lake, snapshot, absent) if absent else {}
+    summary.absent_topics = explain_absent_topics(lake, snapshot, absent) if absent else {}
     # A topic gets its table with its first message: until then, its name may be misspelled.
     topics = [
-        one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
+        one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent_topics else one
+        for one in topics
     ]
     states = dict(before.topics)
     for one in topics:

@@ -186,7 +186,7 @@ def query() -> None:
 _topic = option("TOPIC", names="-t --topic", required=True)
 
 
-@verb(of=query, name="by-key", short_help="Find messages by key (queryMsgByKey).")
+@verb(group=query, name="by-key", short_help="Find messages by key (queryMsgByKey).")
 def by_key(  # noqa: PLR0913 - one argument an option
     *,
     topic: str = _topic,
@@ -222,7 +222,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)
 
 
-@verb(of=query, name="by-id", short_help="Find messages by id (queryMsgById).")
+@verb(group=query, name="by-id", short_help="Find messages by id (queryMsgById).")
 def by_id(
     *,
     message_ids: str = option("ID[,ID…]", names="-i --id", required=True),
@@ -236,7 +236,7 @@ def by_id(
     return _print_ids(options, texts, topic)
 
 
-@verb(of=query, short_help="Find one message by an id of any kind.")
+@verb(group=query, short_help="Find one message by an id of any kind.")
 def message(
     *,
     message_id: str = option("ID", names="-i --id", required=True),
@@ -259,7 +259,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     return outcome
 
 
-@verb(of=query, name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
+@verb(group=query, name="by-unique-key", short_help="Find messages by unique key (queryMsgByUniqueKey).")
 def by_unique_key(
     *,
     topic: str = _topic,
@@ -275,7 +275,7 @@ def by_unique_key(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
 
 
-@verb(of=query, name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
+@verb(group=query, name="by-offset", short_help="Find a message by queue offset (queryMsgByOffset).")
 def by_offset(
     *,
     topic: str = _topic,
@@ -294,7 +294,7 @@ def by_offset(
     return _answer(options, ask, lambda answer, _: options.printer.print_details(answer))
 
 
-@verb(of=query, name="list", short_help="List messages page by page, newest first.")
+@verb(group=query, name="list", short_help="List messages page by page, newest first.")
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
@@ -335,7 +335,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     return _answer(options, ask, show)
 
 
-@verb(of=query, short_help="Show the history of a message.")
+@verb(group=query, short_help="Show the history of a message.")
 def story(
     *,
     message_id: str | None = argument("ID", required=False),
@@ -367,7 +367,7 @@ def story(
     return _answer(options, ask, show)
 
 
-@verb(of=query, short_help="Run SQL on a lake, without Java.")
+@verb(group=query, short_help="Run SQL on a lake, without Java.")
 def sql(  # noqa: PLR0913 - one argument an option
     *,
     statement: str | None = argument(None, required=False),
@@ -422,7 +422,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN
 
 
-@verb(of=query, name="decode-id", short_help="Decode a message id.", is_configured=False)
+@verb(group=query, name="decode-id", short_help="Decode a message id.", is_configured=False)
 def decode_id(
     *,
     message_id: str = argument("ID"),
@@ -442,7 +442,7 @@ def decode_id(
 
 
 @verb(
-    of=query,
+    group=query,
     name="mqadmin",
     short_help="Run an mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

@@ -127,7 +127,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     retry: bool,
 ) -> ExitCode:
     exceeded = [one.topic for one in summary.topics if _is_exceeded(limit, one)]
-    not_found = sorted(topic for topic, one in summary.absent.items() if not one.is_known)
+    not_found = sorted(topic for topic, one in summary.absent_topics.items() if not one.is_known)
     severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
     if exceeded:
         severity, verdict, code = Severity.DAMAGE, f"too many dead letters for {', '.join(exceeded)}", ExitCode.DAMAGE
@@ -145,7 +145,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
             {**one._asdict(), "unknown": {path: field._asdict() for path, field in one.unknown.items()}}
             for one in summary.topics
         ],
-        "absent": sorted(summary.absent),
+        "absent": sorted(summary.absent_topics),
         "not_found": not_found,
         "too_many_dead_letters": exceeded,
     }
@@ -187,7 +187,7 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
     if summary.recovered is not None:
         lines.append(f"  run {summary.recovered} of `type` was interrupted, and is now complete")
     for topic in summary.topics:
-        absent = summary.absent.get(topic.topic)
+        absent = summary.absent_topics.get(topic.topic)
         if absent is not None:
             lines.append(f"  {topic.topic}: no table: {absent.reason}")
             continue

@@ -180,4 +180,4 @@ def browse(  # noqa: PLR0913 - one argument an option
     from jobs.query.place import Place
 
     store, lake = (None, location) if is_lake(location, file_system_options()) else (location, None)
-    return serve(Place(store, lake, commitlog, broker_conf, broker, release), port, opens=not no_open)
+    return serve(Place(store, lake, commitlog, broker_conf, broker, release), port, opens_browser=not no_open)

@@ -105,7 +105,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         newest = newest_known_offset(store, queues_in_files(store))
         ahead = newest if newest >= 0 else None
     promotion = find_last_promotion(store, joined.log_end)
-    if promotion is not None and promotion.explains(ahead):
+    if promotion is not None and promotion.has_truncated(ahead):
         ahead = None
     checks = check.checks
     log, lost = findings_on_log(store, checks, joined.log_end, ahead, request.given_settings.conf)
@@ -233,7 +233,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     for part in others:
         every, part.findings = part.findings, []
         for one in every:
-            if one.kind in _OF_PROMOTION or (one.kind in _AFTER_LOG and promotion.explains(one.log_offset)):
+            if one.kind in _OF_PROMOTION or (one.kind in _AFTER_LOG and promotion.has_truncated(one.log_offset)):
                 part.facts.append(_fact(one))
             else:
                 part.findings.append(one)

@@ -70,7 +70,7 @@ INCOMPLETE = 1  # the buffer ends before the record can be checked
 BAD = 2  # not a record
 END_OF_FILE = 3  # the broker closed the file here
 RANGE_END = 4  # the range ends here
-NO_TERM = -(1 << 63)
+UNCHECKED_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
 _PREPARED = int(TransactionType.PREPARED)  # also a bit of rolled back records
@@ -213,7 +213,7 @@ def follow_chain(
     Follow records from *at* until one begins at *stop* or after it, or no record follows.
 
     Return the number of records, their end, and the kind of the next bytes. *term* is that of the previous entry, or
-    NO_TERM if terms are not checked.
+    UNCHECKED_TERM if terms are not checked.
     """
     count = 0
     while at < stop:
@@ -224,7 +224,7 @@ def follow_chain(
         found = check_framed_record(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return count, at, found
-        if header_size and term != NO_TERM:
+        if header_size and term != UNCHECKED_TERM:
             found_term = read_i64(buffer, at + _ENTRY_TERM_AT)
             if found_term < term:
                 return count, at, LEFTOVER

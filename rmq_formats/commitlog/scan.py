@@ -131,7 +131,7 @@ WINDOW_SIZE = 16 << 20
 IO_ERROR = "io_error"
 
 _MAGIC_SIZE = 4
-NO_TERM = kernels.NO_TERM
+UNCHECKED_TERM = kernels.UNCHECKED_TERM
 _UNREADABLE = -1  # an additional kind, which the kernels do not return
 
 
@@ -180,7 +180,7 @@ def scan(
             start = first
         file = SegmentBytes(read, segment_size, base_offset, framing)
         tail = TailClassifier(file, log.find_record, store_timestamp, why_left_over, final=final)
-        term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: NO_TERM
+        term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: UNCHECKED_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
     finally:
         del log.read  # a method of its own: the buffer would stay until Python looks for cycles
@@ -239,7 +239,7 @@ class _Walker:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
         self.tail.newest_timestamp = int(kernels.read_store_timestamp(records.buffer, last))
-        if self.term != NO_TERM:
+        if self.term != UNCHECKED_TERM:
             self.term = kernels.read_entry_term(records.buffer, last)
         if not self.tail.final and not kernels.is_fully_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
@@ -293,7 +293,7 @@ class _Log(SegmentBytes):
         at = self._seek(position, self._header_size + HEAD.size)
         return self._window.buffer.data[at : min(at + length, self._window.filled)]
 
-    def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[RawRecords | None, int, int]:
+    def chain(self, position: int, stop: int, term: int = UNCHECKED_TERM) -> tuple[RawRecords | None, int, int]:
         """
         Return the consecutive records from *position* on, their end, and the kind of the next bytes.
 

@@ -518,7 +518,7 @@ def ingest_many_stores(folder: Path, stores: int) -> dict[str, Any]:
 _FOLLOW_PROGRAM: Final = """
 from functools import partial
 from jobs.store import workers
-workers.WorkersOnDemand = partial(workers.WorkersOnDemand, small=16384)
+workers.WorkersOnDemand = partial(workers.WorkersOnDemand, min_spark_size=16384)
 from jobs.main import main
 main()
 """

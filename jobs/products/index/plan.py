@@ -82,38 +82,41 @@ class IndexPlan:
     rules: Rules
     empty_index_count: int = 1
 
-    def plan_missing_files(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[PlannedFile]:
+    def plan_missing_files(self, survivors: Sequence[Survivor] = (), *, completes: bool = False) -> list[PlannedFile]:
         """
-        Return the missing files between, before and after those *kept*, in order; all files if none is kept.
+        Return the missing files between, before and after *survivors*, in order; all files if there are none.
 
-        *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
+        *completes*: the last survivor is filled with later keys; otherwise it stays as it is.
         """
         keys, total, capacity = self.key_sequence, len(self.key_sequence), self.geometry.capacity
-        ends = [0, *(one.end_key for one in kept)]
-        counts = [capacity, *(one.broker_file.header.entry_count for one in kept)]  # nothing is lost before the log
+        ends = [0, *(one.end_key for one in survivors)]
+        counts = [
+            capacity,
+            *(one.broker_file.header.entry_count for one in survivors),
+        ]  # nothing is lost before the log
         if completes:
-            ends[-1] = self.end_after_filling(kept[-1])
-            counts[-1] += ends[-1] - kept[-1].end_key
+            ends[-1] = self.end_after_filling(survivors[-1])
+            counts[-1] += ends[-1] - survivors[-1].end_key
         gaps: list[Iterable[PlannedFile]] = [
             _between(start, right.first_key, capacity, "" if count >= capacity else RESTART_DOUBT, right)
-            for start, count, right in zip(ends, counts, kept, strict=False)
+            for start, count, right in zip(ends, counts, survivors, strict=False)
         ]
-        if kept and keys.start_offset:  # else the log begins where the broker began
-            gaps[0] = _before(max(kept[0].first_key, 0), capacity)
+        if survivors and keys.start_offset:  # else the log begins where the broker began
+            gaps[0] = _before(max(survivors[0].first_key, 0), capacity)
         last = list(_between(ends[-1], total, capacity))
         if keys.ends_without_keys and total in range(ends[-1], total + 1, capacity):
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
             last.append(PlannedFile(total, total, BuiltFileKind.OPEN))
         gaps.append(last if counts[-1] >= capacity else ())
-        names = ["", *(one.broker_file.name for one in kept), ""]
+        names = ["", *(one.broker_file.name for one in survivors), ""]
         planned = [
             one._replace(previous_kept_name=before, next_kept_name=following)
             for gap, (before, following) in zip(gaps, pairwise(names), strict=True)
             for one in gap
         ]
-        if not kept:
+        if not survivors:
             return planned
-        held = [(one.first_key, end) for one, end in zip(kept, ends[1:], strict=True)]
+        held = [(one.first_key, end) for one, end in zip(survivors, ends[1:], strict=True)]
         # With another store's log, or after lost messages, a file may begin after the last key of the log.
         return [one for one in planned if one.end_key <= total and not is_covered(one.first_key, one.end_key, held)]
 

@@ -351,13 +351,13 @@ def classify_by_record(
     return None, "", ()
 
 
-def lost_offset_of_blanks(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
+def lost_offset_of_blanks(end: int, start: int, count: int, lost_ranges: Sequence[tuple[int, int]]) -> int | None:
     """
     Return where the log has lost the records of *count* blanks; None if the losses are too small.
 
-    The record before the blanks has its *end* in the log, the one after them its *start*; *lost* are ranges.
+    The record before the blanks has its *end* in the log, the one after them its *start*; *lost_ranges* are of the log.
     """
-    inside = [(max(first, end), min(last, start)) for first, last in lost if max(first, end) < min(last, start)]
+    inside = [(max(first, end), min(last, start)) for first, last in lost_ranges if max(first, end) < min(last, start)]
     most = sum(last - first for first, last in inside) // MIN_RECORD_SIZE
     return min(inside)[0] if 0 < count <= most else None
 
@@ -389,13 +389,13 @@ def classify_displaced(queue: QueueName, displaced: Sequence[tuple[int, int]]) -
 
 
 def follows_from_losses(
-    shifted: QueueDifference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]
+    difference: QueueDifference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]
 ) -> bool:
     """Return whether units are displaced only because earlier ones are missing or surplus."""
-    shift = shifted.shift
+    shift = difference.shift
     if shift < 0:
-        return all(is_missing(shifted.position + number) for number in range(-shift))
-    return all(is_bad(shifted.position - 1 - number) for number in range(shift))
+        return all(is_missing(difference.position + number) for number in range(-shift))
+    return all(is_bad(difference.position - 1 - number) for number in range(shift))
 
 
 def _text_of(unit: np.void) -> str:

@@ -350,11 +350,15 @@ ResolvedRecords = Mapping[int, RecordFields | str]  # absent: no record begins t
 
 
 def resolve_records(
-    workers: Workers, store: Store, rules: UnitRules, offsets: NDArray[np.int64], damaged: Sequence[tuple[int, int]]
+    workers: Workers,
+    store: Store,
+    rules: UnitRules,
+    offsets: NDArray[np.int64],
+    damaged_ranges: Sequence[tuple[int, int]],
 ) -> ResolvedRecords:
-    """Return the record that begins at each of *offsets*; the *damaged* ranges are known to have none."""
+    """Return the record that begins at each of *offsets*; *damaged_ranges* are known to have none."""
     wanted = np.unique(offsets)
-    is_damaged = are_inside(wanted, damaged)
+    is_damaged = are_inside(wanted, damaged_ranges)
     found: dict[int, RecordFields | str] = dict.fromkeys(wanted[is_damaged].tolist(), RECORD_DAMAGED)
     wanted = wanted[~is_damaged]
     ranges = [

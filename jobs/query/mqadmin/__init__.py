@@ -160,7 +160,7 @@ def has_route(topic: str, release: Release) -> bool:
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; as stored if it cannot be decompressed."""
     body = message.record.body if message.body is None else message.body
-    return message.shown(decode_as_java(body, charset))
+    return message.to_printable(decode_as_java(body, charset))
 
 
 def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:

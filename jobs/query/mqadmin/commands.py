@@ -303,7 +303,7 @@ def _trace_line(name: str, reported: _Reported, call: MqadminCall) -> str:
         # mqadmin sets the time of such a line to the time at which it creates the decoder's object.
         timestamp = call.now_ms
         call.printer.note("a trace has no time; like mqadmin, this command prints its own start time instead")
-    group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)
+    group, address = message.to_printable(trace.client_group or ""), address_text(message.record.born_host)
     status = "failed" if trace.is_success is False else "success"
     time = time_text_without_ms(timestamp, call.printer.zone)
     return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)

@@ -330,7 +330,7 @@ def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     monkeypatch.setattr(webbrowser, "open", open_)
     monkeypatch.setattr(uvicorn.Server, "run", lambda _server, **_given: None)
 
-    serve(Place(str(store)), 0, opens=True)
+    serve(Place(str(store)), 0, opens_browser=True)
 
     printed = capsys.readouterr().out.strip()
     token = printed.partition("token=")[2]

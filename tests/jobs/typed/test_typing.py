@@ -189,13 +189,13 @@ def test_the_name_of_a_topic_cannot_lead_outside_its_table(topic: str, tmp_path:
 def test_the_first_message_of_a_topic_creates_its_table_even_as_a_dead_letter(broker: Broker, tmp_path: Path) -> None:
     write(broker, b'{"id": 1}', topic="Other")
     ingested(tmp_path)
-    assert ["Orders"] == list(typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent)
+    assert ["Orders"] == list(typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent_topics)
     write(broker, b"broken", topic="Orders")
     ingested(tmp_path)
 
     done = typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id int"\n')  # the new type loses no values
 
-    assert not done.absent
+    assert not done.absent_topics
     assert done.topics[0].dead_letters == 1
     assert (tmp_path / "lake" / "typed" / "Orders" / "_delta_log").is_dir()
 
