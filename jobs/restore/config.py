@@ -66,15 +66,23 @@ def create_or_accept_file(path: Path, data: bytes) -> FileState:
     return state
 
 
-def write_config(
-    lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]
-) -> tuple[dict[str, FileState], list[str], dict[str, str]]:
-    """
-    Write the newest version of each file; return the files, notes, and the rows that the lake has lost.
+class RestoredConfig(NamedTuple):
+    """The restored configuration files."""
 
-    For a log that ends at *until*, write the newest version from a run whose log ended no later. If there is none,
+    files: dict[str, FileState]
+    notes: list[str]
+    lost_rows: dict[str, str]  # rows that the lake has lost → the reason
+
+
+def restore_config_files(
+    lake: Lake, store_id: str, out: Path, log_end: int | None, newest_hashes: Mapping[str, str]
+) -> RestoredConfig:
+    """
+    Write the newest version of each file.
+
+    For a log that ends at *log_end*, write the newest version from a run whose log ended no later. If there is none,
     write the oldest version, except files of consumer offsets: consumers must not be ahead of the log. The newest run
-    has *seen* files with these hashes; a missing one is a lost row.
+    found files with *newest_hashes*; a missing one is a lost row.
     """
     # There may be a version of a large file for each run: only the chosen ones are read.
     oldest, newest, in_time = (dict[str, Mapping[str, Any]]() for _ in range(3))
@@ -85,10 +93,11 @@ def write_config(
             continue
         oldest[name] = min(oldest.get(name, version), version, key=itemgetter("run"))
         newest[name] = max(newest.get(name, version), version, key=itemgetter("run"))
-        if until is None or version["to_offset"] <= until:
+        if log_end is None or version["to_offset"] <= log_end:
             in_time[name] = max(in_time.get(name, version), version, key=itemgetter("run"))
     left_out, written = [], dict[str, FileState]()
-    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - newest.keys()) if not source.faults}
+    missing = [] if source.faults else sorted(newest_hashes.keys() - newest.keys())
+    lost = {f"config_files, {name}:": ROWS_DELETED for name in missing}
     for name in sorted(newest):
         is_wanted = name in in_time or not name.endswith(_PROGRESS)
         chosen = in_time.get(name, oldest[name])
@@ -96,13 +105,13 @@ def write_config(
         if data is None:
             left_out += [name] if newest[name]["sha256"] is not None else []
             continue
-        if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
+        if log_end is None and name in newest_hashes and sha256(data).hexdigest() != newest_hashes[name]:
             lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, so an older version was restored"
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_accept_file(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)}: not restored, because {_FROM_LATER}"] if left_out else []
-    return written, notes, {**source.faults, **lost}
+    return RestoredConfig(written, notes, {**source.faults, **lost})
 
 
 def _read_version(source: TableFiles, store_id: str, name: str, run: int) -> bytes | None:

@@ -36,7 +36,7 @@ from jobs.restore.config import (
     RebuiltFileSettings,
     changed_file_error,
     create_or_accept_file,
-    write_config,
+    restore_config_files,
 )
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.storage.json_file import Shape, parse_json_file
@@ -197,10 +197,10 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     results = sorted([*made, *done.values()])
     summary = _summarize(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
-    seen = (state.get("config_files") or {}).get("files", {})
-    written, notes, lost = write_config(request.lake, known.store_id, request.out, request.end_offset, seen)
-    summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
-    summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
+    recorded = (state.get("config_files") or {}).get("files", {})
+    config = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
+    summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
+    summary.lost += [f"{name} {reason}" for name, reason in config.lost_rows.items()]
     places = [
         max(start, one.base_offset)
         for one in plan.segments[-_WALKED_AT_START:]
@@ -222,6 +222,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     )
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
+    written = config.files
     written[str(place)] = create_or_accept_file(place, encode_checkpoint(checkpoint))
     hashes = {paths[result.base_offset]: result.sha256 for result in results}
     hashed = [

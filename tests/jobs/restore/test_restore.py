@@ -16,7 +16,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES, MESSAGES
 from jobs.lake.upkeep import merge_small_files
 from jobs.restore import count_messages_in_ranges, find_offset_at_time
-from jobs.restore.config import write_config
+from jobs.restore.config import restore_config_files
 from tests.golden import StoreOf
 from tests.support import commands
 from tests.support.commands import overwrite, run_campaign
@@ -220,9 +220,9 @@ def test_restoring_the_configuration_reads_only_the_chosen_versions_into_memory(
         constants = {"store_id": "s", "broker": "b", "to_offset": run * 10, "run": run}
         commit_rows(lake, CONFIG_FILES, f"{run}.parquet", constants, rows, ("s", run))
 
-    newest, peak = commands.measure_peak(lambda: write_config(lake, "s", tmp_path / "newest", None, {}))
-    write_config(lake, "s", tmp_path / "earlier", 505, {})
-    _, notes, _ = write_config(lake, "s", tmp_path / "first", 5, {})
+    newest, peak = commands.measure_peak(lambda: restore_config_files(lake, "s", tmp_path / "newest", None, {}))
+    restore_config_files(lake, "s", tmp_path / "earlier", 505, {})
+    notes = restore_config_files(lake, "s", tmp_path / "first", 5, {}).notes
 
     def written(folder: str) -> dict[str, int]:
         return {path.name: path.read_bytes()[0] for path in (tmp_path / folder / "config").iterdir()}
