@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from importlib.util import find_spec
@@ -92,22 +92,34 @@ def count_cores() -> int:
 
 def _quotas() -> Iterator[int]:
     """Yield the cores that each CPU quota of this process allows, rounded up as Java does."""
+    for quota, period in _group_limits("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), "cpu.max"):
+        if quota > 0:
+            yield -(-quota // period)
+
+
+def count_memory() -> int:
+    """Return the bytes of memory that this process may use: those of the machine, or of a container."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = _group_limits("memory", ("memory.limit_in_bytes",), "memory.max")
+    return min([machine, *(limit for (limit,) in limits)])
+
+
+def _group_limits(controller: str, old_names: Sequence[str], name: str) -> Iterator[list[int]]:
+    """Yield the limits of each control group of this process; *old_names*: the files of version 1 of control groups."""
     try:
         groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
     except OSError:  # not Linux
         return
     for _, controllers, path in groups:
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        root = _CONTROL_GROUPS / "cpu" if controllers else _CONTROL_GROUPS
+        root = _CONTROL_GROUPS / controller if controllers else _CONTROL_GROUPS
         own = root / path.removeprefix("/")
-        # A group's quota limits the groups in it. In a container the own group may be mounted as the root.
+        # A group's limit covers the groups in it. In a container the own group may be mounted as the root.
         for folder in (one for one in (own, *own.parents) if one.is_relative_to(root)):
-            with suppress(OSError, ValueError):  # no such file, or `max`: no quota
-                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-                quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
-                if quota > 0:
-                    yield -(-quota // period)
+            with suppress(OSError, ValueError):  # no such file, or `max`: no limit
+                names = old_names if controllers else (name,)
+                yield [int(part) for one in names for part in (folder / one).read_text().split()]
 
 
 def usable_cores(*, half: bool) -> int:

@@ -23,9 +23,11 @@ from arro3.core import RecordBatchReader
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from jobs.console.amounts import size_text
 from jobs.console.process import ABANDONED_THREAD
 from jobs.lake.lake import Lake, list_views
 from jobs.lake.snapshots import open_delta, refuse_files_elsewhere, rows_without_timestamps
+from jobs.launch.engine import count_memory
 from jobs.storage.local import explaining_full_disk, temporary_directory_for
 from jobs.storage.locations import join_location, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -49,6 +51,7 @@ _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 # Errors of the engine about files; the last pattern is a panic.
 _ABOUT_FILES = re.compile(r"Parquet|Object Store|Join Error")
+_OUT_OF_MEMORY = "Resources exhausted"
 _SEARCHED_S = 10.0  # time limit of the search for the damaged file, if the engine's error does not name it
 
 
@@ -90,6 +93,9 @@ class LakeTables:
         self.location = normalise_location(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
+        # A statement that needs more writes to temporary files, or fails; the engine does not count all of its memory.
+        self._memory_limit = count_memory() // 2
+        self._builder.execute(f"SET datafusion.runtime.memory_limit = '{self._memory_limit >> 10}K'")
         self._opened: dict[str, DeltaTable | None] = {}
         self._folders: dict[str, str] = {}  # the folders of the opened tables, below the lake
         self._files: dict[tuple[str, str], list[FileStatistics]] = {}
@@ -249,6 +255,9 @@ class LakeTables:
             yield
         except Exception as error:  # the engine's own
             text = str(error)
+            if _OUT_OF_MEMORY in text:
+                limit = f"{size_text(self._memory_limit)}, half of the memory that this process may use"
+                raise MemoryError(f"the statement needs more than {limit}. Read fewer rows or columns") from error
             found = _FILE.search(text)
             if found is None and _ABOUT_FILES.search(text) is None:
                 raise

@@ -95,6 +95,15 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
     assert choose_engine("verify", two * 9, "here").engine is Engine.HERE
 
 
+def _make_control_groups(own: str, files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "own").write_text(own)
+    for name, text in files.items():
+        (folder / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "groups" / name).write_text(text)
+    monkeypatch.setattr(engine, "_OWN_GROUPS", folder / "own")
+    monkeypatch.setattr(engine, "_CONTROL_GROUPS", folder / "groups")
+
+
 @pytest.mark.parametrize(
     ("own", "files", "cores"),
     [
@@ -111,15 +120,26 @@ def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) 
 def test_the_cpu_quota_of_a_container_limits_the_cores(
     own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "own").write_text(own)
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text)
-    monkeypatch.setattr(engine, "_OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(engine, "_CONTROL_GROUPS", tmp_path / "groups")
+    _make_control_groups(own, files, tmp_path, monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
     assert cores == engine.count_cores()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "memory"),
+    [
+        ("0::/user/job\n", {"user/memory.max": "70000\n", "user/job/memory.max": "max\n"}, 70_000),
+        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "80000\n"}, 80_000),
+        ("0::/\n", {}, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+    ],
+)
+def test_the_memory_limit_of_a_container_limits_the_memory(
+    own: str, files: dict[str, str], memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _make_control_groups(own, files, tmp_path, monkeypatch)
+
+    assert memory == engine.count_memory()
 
 
 @pytest.fixture
