@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from jobs.console.amounts import count_text, is_or_are
+from jobs.console.amounts import count_text, is_or_are, size_text
 from jobs.console.lines import printable
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
@@ -97,8 +97,8 @@ def _log(report: StoreReport) -> Iterator[str]:
 
 def _segment(segment: SegmentReport, store: str) -> str:
     name = printable(segment.file.removeprefix(f"{store}/"))
-    records = "" if segment.records is None else f"{segment.records:>10,} records"
-    return f"{name}  {segment.size:>14,} bytes  {segment.end}{records}"
+    records = "" if segment.records is None else f", {count_text(segment.records, 'record')}"
+    return f"{name}  {size_text(segment.size):>8}  {segment.end}{records}"
 
 
 def _queues(report: StoreReport) -> Iterator[str]:

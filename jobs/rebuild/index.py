@@ -132,6 +132,9 @@ class IndexRebuildSummary(RatedOutcome):
         if self.contradictions:
             wrong = len(self.contradictions)
             what = f"nothing written; {count_text(wrong, 'index file')} contradict{'s' * (wrong == 1)} the log"
+        elif not self.files and self.severity is Severity.HEALTHY:
+            verdicts[Severity.HEALTHY] = "done, nothing to rebuild"
+            what = "no index file is lost" if self.lost_only else "the log has no keys"
         return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def to_dict(self) -> dict[str, object]:

@@ -197,7 +197,11 @@ def determine_writers(
 
 
 def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Known[Writers]:
-    """Return the rules for a store of these eras: those of the newest release of each."""
+    """
+    Return the rules for a store of these eras: those of the newest release of each.
+
+    They are assumed if no mark was found, or if the possible releases differ in one of the *relevant_switches*.
+    """
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
     rules = make_rules(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
@@ -205,7 +209,11 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(relevant_switches) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
-    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows the exact release")
+    return Known(
+        writers,
+        DETECTED if reasons and not undecided else ASSUMED,
+        reasons or "nothing in the store shows the exact release",
+    )
 
 
 def era_text(era: Era) -> str:

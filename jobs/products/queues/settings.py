@@ -23,13 +23,6 @@ from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FIL
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
 
-_SWITCHES = (
-    "property_parser",
-    "unit_skip",
-    "drops_low_queue_offset",
-    "multi_dispatch",
-    "multi_dispatch_excludes_topics",
-)
 QUEUE_FORMATS_KEY = "seen_queues"  # key in a manifest's state
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is in progress
@@ -137,10 +130,10 @@ def determine_releases(store: Store, release: str | None) -> Known[Writers]:
     """
     Return the releases that wrote the store: given, or the newest ones that its marks allow.
 
-    The differences between releases affect the queues of a healthy log only if properties are unusual, so the user need
-    not specify one.
+    The differences between releases affect the queues of a healthy log only if properties are unusual. So a range of
+    releases is not an assumption, and the user need not specify one of them.
     """
-    return determine_writers(store, release, _SWITCHES)
+    return determine_writers(store, release, ())
 
 
 def _batch_topics(store: Store) -> Iterator[str]:

@@ -235,3 +235,27 @@ def test_blank_units_at_the_start_of_a_queue_point_to_no_message(golden: StoreOf
 
     assert [] == report["problems"]
     assert [27248, None] == [one["first_physical_offset"] for one in report["queues"]["queues"] if one["topic"] == "E1"]
+
+
+@pytest.mark.parametrize("deep", [[], ["--deep"]])
+@pytest.mark.parametrize("name", ["b533-base", "b498-multipath"])
+def test_lines_on_segments_fit_80_columns(golden: StoreOf, name: str, deep: list[str], run: Run) -> None:
+    store = golden(name)
+    folders = log_folders(store)
+
+    outcome = run("inspect", store, *(["--commitlog", ",".join(folders)] if folders else []), *deep)
+
+    lines = [line for line in outcome.out.splitlines() if " KiB  " in line]
+    assert len(lines) >= 3
+    assert not [line for line in lines if len(line) > 80 and "/tmp" not in line]
+
+
+@pytest.mark.parametrize("name", ["b498-base", "b514-base"])
+def test_inspect_and_verify_state_the_same_release(golden: StoreOf, name: str, run: Run) -> None:
+    """`verify` called the same range of releases assumed."""
+    (shown,) = [line for line in run("inspect", golden(name)).out.splitlines() if "RELEASE" in line]
+    (stated,) = [line for line in run("verify", golden(name)).out.splitlines() if "queue format:" in line]
+
+    release = shown.removeprefix("  RELEASE    ").partition(" (")[0]
+    assert "(detected;" in shown
+    assert f"  queue format: RocketMQ {release} (detected)" == stated
