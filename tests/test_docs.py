@@ -125,4 +125,4 @@ def test_names_imported_by_examples_exist() -> None:
     ]
 
     assert len(imports) > 10
-    assert [] == [one for one in imports if not hasattr(import_module(one[0]), one[1].strip())]
+    assert [] == [(module, name) for module, name in imports if not hasattr(import_module(module), name.strip())]

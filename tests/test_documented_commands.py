@@ -58,7 +58,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
 def test_translated_pages_show_only_commands_of_the_original(page: Path) -> None:
     """The test above runs the commands of the original. Sections may differ between languages."""
     original, translated = (
-        {(command_text(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page)
+        {(command_text(command), command.exit_code) for command in commands(of)} for of in (TRANSLATIONS[page], page)
     )
 
     assert translated
@@ -120,7 +120,7 @@ def test_the_deletion_script_deletes_the_rows_of_the_selected_messages_only(run:
     messages = table_of(lake / "messages").select(["physical_offset", "properties"]).to_pylist()
     kept = {row["physical_offset"] for row in messages if ("region", "r1") not in row["properties"]}
     tables = ("tiered", "consume_queue", "index_entries", "typed/Orders", "messages")
-    expected = {name: [one for one in _offsets(lake / name) if one in kept] for name in tables}
+    expected = {name: [offset for offset in _offsets(lake / name) if offset in kept] for name in tables}
     script = _DELETION.replace("/data/lake", str(lake)).replace("['customer'] = '4711'", "['region'] = 'r1'")
 
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_recipes_import_only_packages_that_users_have() -> None:
     """A test module once imported a development package, so recipes failed in the released environment."""
     ours = {*locked("requirements.lock"), "rocketmq-lake"}
     installed = packages_distributions()
-    known = {module for module, names in installed.items() if ours & {one.lower().replace("_", "-") for one in names}}
+    known = {module for module, names in installed.items() if ours & {name.lower().replace("_", "-") for name in names}}
     foreign = sorted({*installed} - known - {"pandas"})  # pyarrow reads the version of any module of this name
     program = f"import sys; sys.modules.update(dict.fromkeys({foreign})); import tests.support.recipes"
 

@@ -73,7 +73,7 @@ def test_random_cases_that_failed_before_pass(past: str) -> None:
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
     others = [one for one in _LINES if one not in _OFTEN]
-    broken = {one: _violations(one) for one in others[part::_PARTS]}
+    broken = {other: _violations(other) for other in others[part::_PARTS]}
 
     assert {one: violations for one, violations in broken.items() if violations} == {}
 

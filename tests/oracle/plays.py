@@ -91,7 +91,7 @@ def _provenance(played: PlayedScenario) -> Iterator[str]:
     yield from (f"* Apache RocketMQ **{release}** wrote from offset {since} on" for since, release in stage.rules)
     yield f"* scenario `{played.scenario.name}`: {played.scenario.why}"
     yield f"* geometry {size}; zone UTC; further settings: {stage.settings or 'none'}"
-    yield f"* a rebuild from the log differs in: {', '.join(one.file for one in found) or 'nothing'}"
+    yield f"* a rebuild from the log differs in: {', '.join(difference.file for difference in found) or 'nothing'}"
     checkpoint = (played.store / "checkpoint").read_bytes()
     yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n"
     yield f"CHECKPOINT {struct.unpack_from('>6q', checkpoint)}\n\n## sha256"  # without the code under test

@@ -160,7 +160,7 @@ class RealStore:
         """Put messages, which the store must accept."""
         answers = self.driver.ask_each("put", map(request_fields, messages))
         stored = [self._note_stored(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
-        assert {one.status for one in stored} <= {"PUT_OK"}
+        assert {message.status for message in stored} <= {"PUT_OK"}
         return stored
 
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:

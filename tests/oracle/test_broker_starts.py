@@ -164,7 +164,7 @@ class _Broker:
             start = said.start
             assert start is not None
             # The dispatch after a kill may recreate a queue file.
-            files = {one for one in start.deletes_files if not one.startswith("consumeq") or one not in left}
+            files = {file for file in start.deletes_files if not file.startswith("consumeq") or file not in left}
             end = None if served is None else served.log_end
             seen = (end is not None, lost, {*before - left})
             if (start.starts, start.deletes_messages, files) != seen or start.cuts_at not in {None, end}:
@@ -174,8 +174,8 @@ class _Broker:
 
     def record(self) -> None:
         """Replace the recorded starts of the same kind and release."""
-        replaced = {(one.release, one.is_drawn) for one in self.starts}
-        kept = [one for one in recorded_starts() if (one.release, one.is_drawn) not in replaced]
+        replaced = {(start.release, start.is_drawn) for start in self.starts}
+        kept = [start for start in recorded_starts() if (start.release, start.is_drawn) not in replaced]
         lines = [json.dumps(one._asdict()) for one in sorted({*kept, *self.starts})]
         STARTED.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -304,7 +304,7 @@ def _find_wrong_predictions(
     if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
         yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
     if not kinds or not said.severity.is_alarm:
-        missing = {one for one in healthy if one[3] in equal} - seen.messages
+        missing = {message for message in healthy if message[3] in equal} - seen.messages
         if missing:
             yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 
@@ -418,7 +418,7 @@ def _receive(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
                 _BRIDGED_TOPIC, f"group-{pops}", at_least=_BRIDGED_MESSAGES - 1, milliseconds=2000, pops=pops
             )
             received["pop" if pops else "push"] = broker.consume(asked)
-    return {kind: sorted({one.physical_offset for one in messages}) for kind, messages in received.items()}
+    return {kind: sorted({message.physical_offset for message in messages}) for kind, messages in received.items()}
 
 
 @pytest.mark.oracle

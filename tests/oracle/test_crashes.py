@@ -95,9 +95,9 @@ def test_a_broker_does_not_dispatch_the_rest_of_a_file_after_an_invalid_delay(tm
     log = read_log(store)
     made = build_with_scalar_modules(log, Writer(((0, release),))).queues
     end_of_file = SMALL_GEOMETRY.commit_log_file_size
-    behind = {one.physical_offset for one in stored[6:] if one.physical_offset < end_of_file}
+    behind = {message.physical_offset for message in stored[6:] if message.physical_offset < end_of_file}
 
-    assert [record.physical_offset for record in log] == [one.physical_offset for one in stored]
+    assert [record.physical_offset for record in log] == [message.physical_offset for message in stored]
     assert len(behind) > 1
     assert _offsets(made) - _offsets(read_derived_files(store).queues) <= behind
     assert _offsets(read_derived_files(store).queues) <= _offsets(made) - {stored[5].physical_offset}

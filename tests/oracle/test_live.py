@@ -104,7 +104,7 @@ def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
             stop.set()
             producer.join()
 
-    assert [one for one in outcomes if one[1] or one[2]] == []
+    assert [outcome for outcome in outcomes if outcome[1] or outcome[2]] == []
     verdict(writer, "looked at beside a working broker", f"{len(outcomes)} looks, none of which names anything wrong")
 
 

@@ -142,7 +142,7 @@ def test_a_queue_of_expired_messages_continues_after_them(tmp_path: Path, verdic
 
     assert edges == (count, count)
     assert sent["queue-offset"] == str(count)
-    assert [(one.queue_offset, one.keys) for one in pulled] == [(count, "next")]
+    assert [(message.queue_offset, message.keys) for message in pulled] == [(count, "next")]
     verdict(release, "expired queues converted to rocksdb", f"the queue continues at queue offset {count}")
 
 
@@ -207,7 +207,7 @@ def test_a_broker_rebuilds_queues_in_rocksdb_as_printed_by_a_repair(tmp_path: Pa
         served = sorted(broker.pull(_TOPICS[0]))
 
     if version_of(release) < _MADE_AGAIN_SINCE:
-        assert not [one for one in served if one.physical_offset]
+        assert not [message for message in served if message.physical_offset]
         return
     assert summary.verdict_after is not None
     assert ["unreadable_database"] == [finding.kind for finding in summary.verdict_after.findings]

@@ -348,6 +348,6 @@ def test_some_releases_refuse_wrong_file_sizes(
         UnloadableFile("empty", 0, 100, is_last=True),
         UnloadableFile("empty", 0, 100, is_last=False),
     )
-    refused = [find_refused_file([one], Release.from_version(release)) is not None for one in files]
+    refused = [find_refused_file([file], Release.from_version(release)) is not None for file in files]
 
     assert [longer, empty_last, empty_middle] == refused

@@ -156,15 +156,15 @@ def test_pending_transactions_are_half_messages_without_op_message(tmp_path: Pat
     halves = {offset: properties for offset, (record, properties) in messages.items() if "TRANS_HALF" in record.topic}
     pending = [decode_transaction_row(*row) for row in rows.items()]
 
-    assert {one.physical_offset for one in pending} == halves.keys() - ended - {
+    assert {message.physical_offset for message in pending} == halves.keys() - ended - {
         offset for offset, (record, _) in messages.items() if record.topic == OP_TOPIC
     }
-    assert last == max(one.physical_offset for one in pending)
-    for one in pending:
-        assert one.topic == halves[one.physical_offset]["REAL_TOPIC"]
-        assert one.transaction_id == halves[one.physical_offset][UNIQ_KEY]
-        assert one.size == messages[one.physical_offset][0].total_size
-        assert one.check_times == 0
+    assert last == max(message.physical_offset for message in pending)
+    for message in pending:
+        assert message.topic == halves[message.physical_offset]["REAL_TOPIC"]
+        assert message.transaction_id == halves[message.physical_offset][UNIQ_KEY]
+        assert message.size == messages[message.physical_offset][0].total_size
+        assert message.check_times == 0
 
 
 def test_a_timer_row_points_to_its_waiting_record(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def kill_commits(
             within_s=0.02,
         )
         reached += result["reached"]
-        bad += [{"name": name, "feature": feature, **one} for one in result["bad"]]
+        bad += [{"name": name, "feature": feature, **error} for error in result["bad"]]
     return {"reached": reached, "bad": bad}
 
 

@@ -560,13 +560,13 @@ def _find_processes(process: "subprocess.Popen[bytes]", part: str) -> list[int]:
     if part == "driver":
         return [process.pid]
     found = []
-    for one in _session_processes(process.pid):
+    for process_id in _session_processes(process.pid):
         with suppress(OSError):  # it has ended
-            parent = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]
+            parent = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1]
             parent_command = Path(f"/proc/{parent}/cmdline").read_bytes()
-            is_jvm = Path(f"/proc/{one}/comm").read_text().strip() == "java"
+            is_jvm = Path(f"/proc/{process_id}/comm").read_text().strip() == "java"
             if is_jvm if part == "JVM" else any(name in parent_command for name in _WORKER_DAEMONS):
-                found.append(one)
+                found.append(process_id)
     return found
 
 

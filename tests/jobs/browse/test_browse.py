@@ -187,11 +187,11 @@ def test_pages_link_to_every_message(store: Path, store_pages: Pages, lake_pages
     records = [record for record, _ in read_store_records(store)]
     of_t1 = [record for record in records if record.topic == "T1"]
 
-    assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(store_pages)
+    assert [f"/message?at={record.physical_offset}" for record in reversed(records)] == messages_of(store_pages)
     assert len(records) == len(set(messages_of(lake_pages)))
     for pages in (store_pages, lake_pages):
         rows = [json.loads(line) for line in pages.get("/messages.ndjson?topic=T1").text.splitlines()]
-        assert [one.physical_offset for one in reversed(of_t1)] == [row["physical_offset"] for row in rows]
+        assert [message.physical_offset for message in reversed(of_t1)] == [row["physical_offset"] for row in rows]
         assert f"<h2>Newest first</h2>\n{'<p' if not of_t1 else '<div'}" in pages.get("/messages?topic=T1").text
 
 
@@ -263,11 +263,11 @@ def test_a_misspelled_topic_is_answered_with_similar_names(store_pages: Pages, l
 def test_one_queue_of_a_topic_is_shown(store: Path, store_pages: Pages, lake_pages: Pages) -> None:
     records = [record for record, _ in read_store_records(store)]
     for pages in (store_pages, lake_pages):
-        queues = {one for one in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in one}
-        assert {f"/messages?topic=T1&queue={one.queue_id}" for one in records if one.topic == "T1"} == queues
+        queues = {link for link in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in link}
+        assert {f"/messages?topic=T1&queue={record.queue_id}" for record in records if record.topic == "T1"} == queues
         for queue in queues:
             number = int(queue.rpartition("=")[2])
-            expected = sum((one.topic, one.queue_id) == ("T1", number) for one in records)
+            expected = sum((record.topic, record.queue_id) == ("T1", number) for record in records)
             assert expected == len(messages_of(pages, queue)) > 0
 
 
@@ -287,7 +287,7 @@ def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> N
     broker.append([make_record(b"1")])
     with serve_pages(tmp_path) as pages:
         page = pages.get("/messages").text
-        every = next("/messages" + one for one in links(page, "?") if "every=" in one)
+        every = next("/messages" + link for link in links(page, "?") if "every=" in link)
         broker.append([make_record(b"2")])
         again = pages.get(every).text
         assert 2 == len(set(links(again, "/message?")))
@@ -304,7 +304,7 @@ def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
     report = inspect_store(str(damaged), (), read_broker_conf(None), deep=False, progress=do_nothing)
-    expected = [one for one in start_warning_lines(report.start) if one.startswith("do not start")]
+    expected = [line for line in start_warning_lines(report.start) if line.startswith("do not start")]
     page = unescape(render_page(Place(str(damaged)), "/").text)
 
     assert 1 == len(expected)
@@ -439,7 +439,7 @@ def test_names_and_bodies_of_a_store_are_escaped(hostile: Path, kind: str) -> No
         assert len(shown) == 6
         in_a_topic = f"/messages?{urlencode({'topic': HOSTILE})}"
         paths = [*VIEWS, in_a_topic, *links(pages.get("/").text, "/tables/"), *shown]
-        paths += [f"{one}&chains=1&body={form}" for one in shown for form in ("text", "json", "hex")]
+        paths += [f"{page}&chains=1&body={form}" for page in shown for form in ("text", "json", "hex")]
         for path in paths:
             page = pages.get(path).text.replace(OWN_SCRIPT, "", 1)
             assert not re.search(r"<script|<img|\son\w+=\"", page)

@@ -49,7 +49,7 @@ def test_the_address_opens_pages_whose_links_work(opened: tuple[Pages, Browser])
     pages, page = opened
     _open_start_address(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
-    assert [True] * len(gaps) == ["no index file contains the keys" in one for one in gaps]
+    assert [True] * len(gaps) == ["no index file contains the keys" in gap for gap in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
 
     page.open(f"{pages.base}/messages")
@@ -137,7 +137,7 @@ def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened
                 continue  # axe takes most of the time, so it runs only on the narrow light page and the wide dark one
             page.value(axe())
             found = page.value(f"axe.run({_OF_WEIGHT}).then(answer => JSON.stringify(answer.violations))")
-            rules = [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in json.loads(found)]
+            rules = [(rule["id"], rule["impact"], rule["nodes"][0]["html"]) for rule in json.loads(found)]
             assert rules == [], (view, width, dark)
     assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
     assert [] == page.errors

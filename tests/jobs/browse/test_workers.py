@@ -49,8 +49,8 @@ def test_a_request_is_answered_while_others_never_end() -> None:
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
         workers.reopen_place()
         assert b"/short 1" == (await workers.answer(SHORT, 240)).content
-        for one in endless:
-            one.cancel()
+        for request in endless:
+            request.cancel()
         await asyncio.wait(endless)
 
     with started() as workers:
@@ -115,7 +115,7 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "jobs/query").glob("**/*.py"))]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     templates = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Sentence"]
-    constants = (one.value for node in templates for one in ast.walk(node) if isinstance(one, ast.Constant))
+    constants = (part.value for node in templates for part in ast.walk(node) if isinstance(part, ast.Constant))
     texts = {str(text) for text in constants if len(str(text)) > 1}  # a letter stands for a replaced value
 
     assert texts != set()

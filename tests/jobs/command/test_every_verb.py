@@ -97,7 +97,7 @@ def _prepare_line(text: str, words: Callable[[str], list[str]]) -> list[str]:
 def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JSON
     """Return a schema that forbids additional properties, except where it allows them explicitly."""
     if isinstance(schema, list):
-        return [_strict(one, is_whole=is_whole) for one in schema]
+        return [_strict(item, is_whole=is_whole) for item in schema]
     if not isinstance(schema, dict):
         return schema
     found = {key: _strict(value, is_whole=is_whole and key == "anyOf") for key, value in schema.items()}
@@ -107,8 +107,8 @@ def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JS
 def _properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - JSON
     """Yield each property of a schema, at any depth, with its path."""
     if isinstance(schema, list):
-        for one in schema:
-            yield from _properties(one, path)
+        for item in schema:
+            yield from _properties(item, path)
     elif isinstance(schema, dict):
         for name, value in schema.items():
             if name == "properties":
@@ -153,7 +153,7 @@ def test_rows_of_queries_and_dumps_match_their_schemas(golden: StoreOf, run: Run
 def test_every_verb_that_prints_json_has_a_schema() -> None:
     context = click.Context(cli.rmq_lake)
     verbs = {name: cli.rmq_lake.get_command(context, name) for name in VERBS}
-    options = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs.items() if verb}
+    options = {name: {option for param in verb.params for option in param.opts} for name, verb in verbs.items() if verb}
 
     assert {name for name, has in options.items() if "--json" in has} | {"query"} == {
         path.stem for path in SCHEMAS.iterdir()

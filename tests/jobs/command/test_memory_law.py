@@ -149,7 +149,7 @@ def make_damaged_input(folder: Path, amount: int) -> Input:
     return made
 
 
-def make_madeof_brokers(folder: Path, amount: int) -> Input:
+def make_input_of_brokers(folder: Path, amount: int) -> Input:
     """Create a lake of several small stores."""
     recipe = Recipe(256_000, 256, topics=2, queues=2, segment_size=SEGMENT)
     stores = [make_store(replace(recipe, seed=number), folder) for number in range(amount)]
@@ -159,7 +159,7 @@ def make_madeof_brokers(folder: Path, amount: int) -> Input:
     return Input(folder, stores[0], RELEASE, "--broker b0")
 
 
-def make_madeof_copies(folder: Path, amount: int) -> Input:
+def make_input_of_copies(folder: Path, amount: int) -> Input:
     """Create a lake of copies of a message, all with the same key, id and tag, and of that many runs."""
     store = write_store(folder / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
     write_lake(store, folder / "one")
@@ -204,13 +204,13 @@ AXES: Mapping[str, tuple[int, Callable[[Path, int], Input], str, str]] = {
     "differences": (20_000, make_damaged_input, "ingest, diff", "repair, restore"),  # `verify` reports each of them
     "matches": (
         200_000,
-        make_madeof_copies,
+        make_input_of_copies,
         "by-key among matches, by-key by tag, list of a lake, list by key",
         "list by tag, queryMsgByKey, by-offset in a lake, story in a lake",
     ),
     "brokers": (
         8,
-        make_madeof_brokers,
+        make_input_of_brokers,
         "restore, by-key in a lake, browse a lake",
         "diff, list of a lake, story in a lake, sql, type, optimize, catalog, export of a lake",
     ),

@@ -219,7 +219,7 @@ def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
     first, *others = "\n".join(broken).replace("NEXT", "    ").replace("\\\n", " ").splitlines()
 
     assert len(broken) > 1
-    assert all(len(one) <= 80 for one in broken)
+    assert all(len(row) <= 80 for row in broken)
     assert all(one.lstrip().startswith("# ") for one in (first, *others) if others)
     assert shlex.split(line) == shlex.split(" ".join(broken).replace("\\ ", " ")) or others
 

@@ -54,7 +54,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 def _find_record_without_key(store: Path) -> int:
     """Return the number of a record in the middle of the log without an index entry."""
-    records = [one.record for one in records_in(store)]
+    records = [record.record for record in records_in(store)]
     names = (b"KEYS\1", b"UNIQ_KEY\1")
     return next(
         number
@@ -71,7 +71,7 @@ def test_a_changed_bit_in_a_store_time_is_damage_even_without_a_key(store: Path,
 
     outcome = run("verify", "--engine", "here", "--json", store)
 
-    found = [(one["kind"], one["field"], one["log_offset"]) for one in outcome.document["findings"]]
+    found = [(finding["kind"], finding["field"], finding["log_offset"]) for finding in outcome.document["findings"]]
     assert ("wrong_store_time", "store_timestamp", place) in found
     assert outcome.code is ExitCode.DAMAGE
 
@@ -83,7 +83,7 @@ def test_a_wrong_time_not_explained_by_one_bit_is_undecided(store: Path, run: Ru
 
     outcome = run("verify", "--engine", "here", "--json", store)
 
-    assert [one["kind"] for one in outcome.document["findings"]] == []
+    assert [finding["kind"] for finding in outcome.document["findings"]] == []
     assert "undecided" in outcome.document["unverified"]["log"]
     assert outcome.document["severity"] == "not verified"
 

@@ -57,8 +57,8 @@ def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(st
     summary = compared(store)
 
     assert (summary.exit_code, summary.equal) == (3, rows.num_rows)
-    assert {one.what for one in summary.differences} == {"twice in the lake"}
-    assert sum(one.records for one in summary.differences) == rows.num_rows
+    assert {difference.what for difference in summary.differences} == {"twice in the lake"}
+    assert sum(difference.records for difference in summary.differences) == rows.num_rows
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_after_a_failover_no_row_is_reported_as_deleted(tmp_path: Path) -> None:
 
     summary = compare_with_lake(replicas / "old-master-killed", tmp_path / "lake")
 
-    only_in_store = [one for one in summary.differences if one.what == "only in the store"]
-    assert [Severity.CONTRADICTION, Severity.BEHIND] == [one.severity for one in only_in_store]
-    assert not any("deleted" in one.cause for one in summary.differences)
+    only_in_store = [difference for difference in summary.differences if difference.what == "only in the store"]
+    assert [Severity.CONTRADICTION, Severity.BEHIND] == [finding.severity for finding in only_in_store]
+    assert not any("deleted" in difference.cause for difference in summary.differences)
 
 
 def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
@@ -91,8 +91,8 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
     summary = compared(store)
 
     found = Counter[Severity]()
-    for one in summary.differences:
-        found[one.severity] += one.records
+    for difference in summary.differences:
+        found[difference.severity] += difference.records
     others = len(list(read_store_records(store))) - chosen
     assert (summary.exit_code, summary.equal) == (3, left)
     assert found == {Severity.GAP: chosen - left, Severity.NOT_VERIFIED: others}

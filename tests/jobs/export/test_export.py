@@ -481,7 +481,7 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 
     columns = [call.args[1] for call in read.call_args_list]
     assert len(planned.items) > 1
-    assert [("physical_offset",)] * len(planned.items) == [one for one in columns if one != COLUMNS]
+    assert [("physical_offset",)] * len(planned.items) == [column for column in columns if column != COLUMNS]
     assert columns.count(COLUMNS) == 1
 
 

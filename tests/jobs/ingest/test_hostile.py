@@ -189,7 +189,7 @@ def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     with fail_reads_of_first_segment(errno.EIO, is_bad):
         summary = ingest_into_own_lake(broker.root)
 
-    hit = [one for one in placed if is_bad(one.physical_offset, one.total_size)]
+    hit = [record for record in placed if is_bad(record.physical_offset, record.total_size)]
     assert summary.exit_code is ExitCode.DAMAGE
     assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
     assert [item for item in encode_rows(placed) if item not in encode_rows(hit)] == raw_rows(tmp_path / "lake")

@@ -135,7 +135,7 @@ def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, 
 def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) -> None:
     store = unpack("b498-base", tmp_path)
     newest = find_newest_segment(store)
-    offset = [one.record.physical_offset for one in read_store_records(store)][-5]
+    offset = [record.record.physical_offset for record in read_store_records(store)][-5]
     begin = offset - int(newest.name)
     overwrite(newest, begin, bytes(newest.stat().st_size - begin))
 
@@ -195,7 +195,7 @@ def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_p
 
     commands = [json.loads(row["detail"])["command"] for row in prepared(tmp_path / "lake")]
     assert steps > 2
-    assert [commands.count(one) for one in dict.fromkeys(commands)] == [steps, 1]
+    assert [commands.count(command) for command in dict.fromkeys(commands)] == [steps, 1]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")

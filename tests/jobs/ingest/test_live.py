@@ -89,7 +89,7 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(brok
     assert {gap["why"] for gap in during.gaps} == {"deleted while it was being read"}
     assert (gaps_of(tmp_path / "lake")[0][0], gaps_of(tmp_path / "lake")[-1][1]) == (0, 2 * SEGMENT_SIZE)
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
-        one.physical_offset for one in placed if one.physical_offset >= 2 * SEGMENT_SIZE
+        record.physical_offset for record in placed if record.physical_offset >= 2 * SEGMENT_SIZE
     ]
 
 
@@ -268,7 +268,7 @@ def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
 
     summary = ingest_into_own_lake(broker.root, settle_ms=600_000)
 
-    assert summary.messages == sum(one.physical_offset < SEGMENT_SIZE for one in placed)
+    assert summary.messages == sum(record.physical_offset < SEGMENT_SIZE for record in placed)
 
 
 MANY = 3  # a run merges that many small files
@@ -346,7 +346,7 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
 
     def grow(path: Path, summary: Summary) -> None:
         write_metrics(path, summary)
-        lines = [one.split() for one in path.read_text().splitlines() if not one.startswith("#")]
+        lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
         seen.append({name.partition("{")[0].removeprefix("rmq_lake_ingest_"): float(value) for name, value in lines})
         if len(seen) == 1:
             damaged.append(some_records(2, seed=3))
@@ -357,14 +357,14 @@ def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts
         done = run(*line, "--metrics", figures, "--until", "+60s")
 
     said = [
-        one
-        for one in done.err.splitlines()
-        if "run 1: DAMAGE 1 damaged range of the log, stored in the table quarantine" in one
+        line
+        for line in done.err.splitlines()
+        if "run 1: DAMAGE 1 damaged range of the log, stored in the table quarantine" in line
     ]
     assert (ExitCode.DAMAGE, 1) == (done.code, len(said))
     assert [(1, 1, 3)] * 2 == [(one["quarantined"], one["open_quarantined"], one["exit_code"]) for one in seen[:2]]
     assert seen[0]["messages"] + 2 == seen[1]["messages"]
-    assert min(one["newest_message_time_seconds"] for one in seen) > 0
+    assert min(metrics["newest_message_time_seconds"] for metrics in seen) > 0
 
 
 BLOCK = 4096

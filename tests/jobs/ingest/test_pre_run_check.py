@@ -218,7 +218,7 @@ def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inco
         replace(ingested.request, lake="s3a://bucket/lake"),
         replace(ingested.request, store=str(ingested.lake)),
     ]
-    assert [None, None] == [PreRunCheck(one).estimate_new_bytes() for one in elsewhere]
+    assert [None, None] == [PreRunCheck(request).estimate_new_bytes() for request in elsewhere]
     monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
     assert PreRunCheck(ingested.request).estimate_new_bytes() is None
 

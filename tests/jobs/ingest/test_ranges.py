@@ -115,14 +115,14 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
     ranges = plan_ranges(store)
-    expected = [one.payload[0] for one in read_chained(SerialWorkers(), ranges, [_Offsets])]
+    expected = [outcome.payload[0] for outcome in read_chained(SerialWorkers(), ranges, [_Offsets])]
 
     cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, least=1000)
     found = read_chained(SerialWorkers(), cut, [_Offsets])
 
     assert len(cut) > len(ranges)
     assert sum(written_sizes(ranges)) == sum(sizes)
-    assert list(chain.from_iterable(expected)) == [offset for one in found for offset in one.payload[0]]
+    assert list(chain.from_iterable(expected)) == [offset for outcome in found for offset in outcome.payload[0]]
 
 
 def _seconds(sizes: Sequence[int], width: int) -> float:

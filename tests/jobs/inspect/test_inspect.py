@@ -75,7 +75,7 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
 
     outcome = inspected(run, store, *deep)
 
-    assert [one for one in problems(outcome) if one[0] != "not verified"] == []
+    assert [problem for problem in problems(outcome) if problem[0] != "not verified"] == []
     assert outcome.document["log"]["left_over_bytes"] == 0
 
 
@@ -92,7 +92,7 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
         return replace(listed, queue_files=tuple(file for file in listed.queue_files if file.location != newest))
 
     monkeypatch.setattr("jobs.inspect.inspection.list_store", listed_before)
-    found = [one for one in problems(inspected(run, store)) if one[0] == "gap"]
+    found = [problem for problem in problems(inspected(run, store)) if problem[0] == "gap"]
 
     assert bool(found) is not is_at_work
 
@@ -145,7 +145,7 @@ def test_queues_may_be_missing_until_a_new_broker_has_flushed_units(
     with hold_lock(store):
         problems = inspected(run, store).document["problems"]
 
-    assert any("folder is missing" in one["text"] for one in problems) == has_flushed_units
+    assert any("folder is missing" in problem["text"] for problem in problems) == has_flushed_units
 
 
 def test_an_unreadable_file_is_reported_as_a_separate_problem(

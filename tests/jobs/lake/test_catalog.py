@@ -185,7 +185,7 @@ def show(session: SparkSession, lake: Path, table: str = "messages") -> None:
 
 
 def recipe_with(text: str) -> Recipe:
-    (recipe,) = (one for one in RECIPES if text in one.text)
+    (recipe,) = (recipe for recipe in RECIPES if text in recipe.text)
     return recipe
 
 

@@ -128,7 +128,7 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
 
     assert_equal_to_delta(store_with_lake.path)
     messages = catalog().load_table(("rocketmq", "messages"))
-    operations = [one.summary.operation.value for one in messages.snapshots() if one.summary is not None]
+    operations = [snapshot.summary.operation.value for snapshot in messages.snapshots() if snapshot.summary is not None]
     assert ["append", "append", "append", "overwrite"] == operations
     assert "physical offset of the record's first byte" == messages.schema().find_field("physical_offset").doc
     for _, table in catalog().list_tables("rocketmq"):
@@ -147,7 +147,7 @@ def test_iceberg_readers_return_the_same_rows_as_delta(
     before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
     again = run("catalog", store_with_lake.path, "--iceberg", "here", "--json").document
     assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
-    assert {(0, 0)} == {(one["added"], one["removed"]) for one in again}
+    assert {(0, 0)} == {(table["added"], table["removed"]) for table in again}
 
 
 class _KilledError(BaseException):
@@ -177,15 +177,15 @@ def kill_after_effects(number: int, work: Callable[[], object]) -> bool:
         return call
 
     patches = [patch(name, counted(pkgutil.resolve_name(name))) for name in EFFECTS]
-    for one in patches:
-        one.start()
+    for patcher in patches:
+        patcher.start()
     try:
         work()
     except _KilledError:
         return True
     finally:
-        for one in patches:
-            one.stop()
+        for patcher in patches:
+            patcher.stop()
     return False
 
 

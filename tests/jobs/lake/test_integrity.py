@@ -182,7 +182,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(broker: Bro
 
     lost = find_lost_transactions(lake)
 
-    assert [one.table for one in lost if one.doubt] == ["messages"]
+    assert [table.table for table in lost if table.doubt] == ["messages"]
     with pytest.raises(
         OSError,
         match=r"messages: run 3 of store \S+ added 20 rows \(offsets [\d,]+ to [\d,]+\), but the table has only 0",

@@ -171,7 +171,7 @@ def test_two_concurrent_compactions_keep_every_row_once(lake: Lake, store: Known
     with ThreadPoolExecutor(4) as pool:
         saved = list(pool.map(lambda _: merge_small_files(lake, QUARANTINE), range(4)))
 
-    assert sum(one.merged for one in saved) == 8
+    assert sum(outcome.merged for outcome in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
     assert list_leftovers(Path(lake.location)) == []
 

@@ -73,7 +73,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
 def enable_feature(lake: SharedLake, name: str) -> None:
     columns = ", ".join(f"`{column}` {type_}" for column, type_ in lake.spark.table(lake.name()).dtypes)
     path = str(lake.path / "messages")
-    lake.sql(*(one.replace("<columns>", columns).replace("<path>", path) for one in FEATURES[name]))
+    lake.sql(*(feature.replace("<columns>", columns).replace("<path>", path) for feature in FEATURES[name]))
 
 
 def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:

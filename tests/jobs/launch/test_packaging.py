@@ -128,7 +128,7 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
     looked = [run("inspect", store), run("verify", store)]
     asked = run("verify", "--engine", "spark", store)
 
-    assert [0, 0] == [one.returncode for one in looked], looked
+    assert [0, 0] == [process.returncode for process in looked], looked
     assert 1 == asked.returncode
     assert asked.stderr.startswith("rmq-lake: pyspark is not installed: run `pip install 'rocketmq-lake[spark]'`")
     assert 1 == len(asked.stderr.splitlines())

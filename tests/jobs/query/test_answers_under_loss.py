@@ -59,7 +59,7 @@ def _delete_file(store: Path, kind: str, place: str, random: Random) -> Path:
     """Delete a file of the log or the index, or of the queue with the most files."""
     folders = {path.parent for path in (store / kind).rglob("*") if path.is_file()}
     most = max(sum(1 for _ in folder.iterdir()) for folder in folders)
-    folder = random.choice(sorted(one for one in folders if sum(1 for _ in one.iterdir()) == most))
+    folder = random.choice(sorted(folder for folder in folders if sum(1 for _ in folder.iterdir()) == most))
     files = sorted(folder.iterdir())
     if kind == "commitlog":
         files = [file for file in files if any(file.read_bytes())]  # a broker preallocates the next file
@@ -83,7 +83,7 @@ def test_an_answer_is_complete_or_names_the_missing_part(
     lost = _delete_file(damaged, kind, place, random)
     with ExitStack() as stack:
         whole = _opened(stack, golden(name))
-        for question in {str(one): one for one in _questions(whole, random)}.values():
+        for question in {str(question): question for question in _questions(whole, random)}.values():
             source = _opened(stack, damaged)
             truth, answer = offsets(question(whole)), question(source)
             found = offsets(answer)

@@ -268,7 +268,7 @@ def test_a_lake_and_its_store_return_the_same_answers(  # noqa: PLR0913, PLR0917
                 answers = [ask(source) for source in (of_store, *lakes)]
             facts = [
                 (
-                    list(map(encode_record, (one.record for one in answer.messages))),
+                    list(map(encode_record, (message.record for message in answer.messages))),
                     answer.offsets,
                     answer.reason and answer.reason.kind,
                 )
@@ -398,5 +398,5 @@ def test_the_log_is_searched_once_for_all_topics(
     with opened(store) as source:
         assert lookups.by_any_id(source, "key", None).reason is not None
         assert searched.count("key") <= 2  # a second time to explain the answer
-        assert [one.keys for one in lookups.by_key(source, "T2", "key7").messages] == [["key7"]]
+        assert [message.keys for message in lookups.by_key(source, "T2", "key7").messages] == [["key7"]]
         assert not lookups.by_key(source, "T1", "key7").messages

@@ -62,7 +62,7 @@ def _properties(record: MessageRecord) -> dict[str, str]:
 
 
 def _offsets(messages: Sequence[Message | None]) -> list[int]:
-    return [one.record.physical_offset for one in messages if one is not None]
+    return [message.record.physical_offset for message in messages if message is not None]
 
 
 def test_every_message_is_found_at_its_offset_only(source: Source, records: list[MessageRecord]) -> None:
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
 def test_a_list_has_exactly_the_messages_that_match(source: Source, records: list[MessageRecord], case: str) -> None:
     wanted, is_wanted = CASES[case]
 
-    expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
+    expected = [record.physical_offset for record in reversed(records) if is_wanted(record)]
     for limit in (3, len(records)):
         assert expected[:limit] == _offsets(read_page(source, wanted, None, limit, 60).messages)
     assert (case == "quote") == (not expected)
@@ -128,7 +128,7 @@ def test_every_message_is_on_exactly_one_page(
 ) -> None:
     """The next page begins at the end of the previous one, even if a limit ends a page early."""
     wanted, is_wanted = CASES[case]
-    expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
+    expected = [record.physical_offset for record in reversed(records) if is_wanted(record)]
     found: list[int] = []
     before = None
     while True:
@@ -151,7 +151,7 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
     """All units of the topic were once read into memory before the first message was found."""
     monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_BY_DEFAULT", 0)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
-    expected = [one.physical_offset for one in reversed(records)]
+    expected = [record.physical_offset for record in reversed(records)]
     with (
         opened(write_store(tmp_path / "store", records, with_index=False)) as source,
         patch.object(StoredQueue, "read_unit", autospec=True, side_effect=StoredQueue.read_unit) as read,
@@ -190,7 +190,7 @@ def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch
 
 def test_a_histogram_counts_messages_by_store_time(both: list[Lists], records: list[MessageRecord]) -> None:
     for topic in (None, "T1"):
-        times = [one.store_timestamp for one in records if topic in {None, one.topic}]
+        times = [record.store_timestamp for record in records if topic in {None, record.topic}]
         for lists in both:
             found = lists.histogram(ListConditions(topic=topic), 60, 60)
             assert found is not None
@@ -237,10 +237,10 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
     of_queue = of_lake.table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
 
     at = table.columns.index("physical_offset")
-    newest = [one.physical_offset for one in reversed(records)][2:9]
+    newest = [record.physical_offset for record in reversed(records)][2:9]
     assert (most_sorted > 0) is ([row[at] for row in table.rows] == newest)
     assert (most_sorted == 0) is ("too many rows to sort" in table.note)
-    of_t1 = [one.physical_offset for one in records if (one.topic, one.queue_id) == ("T1", 1)]
+    of_t1 = [record.physical_offset for record in records if (record.topic, record.queue_id) == ("T1", 1)]
     assert of_t1 == sorted(int(row[at] or 0) for row in of_queue.rows) != []
 
 

@@ -192,11 +192,11 @@ def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, ki
         else:
             source = of_lake(tmp_path / "store", tmp_path / "lake", release)
         under_key = timeline.find_copies_by_key(source, "T1", "k1").messages
-        at_offsets = [source.by_offset(one.physical_offset) for one in records]
+        at_offsets = [source.by_offset(record.physical_offset) for record in records]
         seeds = [*under_key, *(found for found in at_offsets if found is not None)]
         stories = [next(timeline.find_stories(source, [seed])) for seed in seeds]
     offsets = [[copy.message.record.physical_offset for copy in story.copies] for story in stories]
-    own = [one.physical_offset for one in records]
+    own = [record.physical_offset for record in records]
     assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
     assert [Role.SENT, Role.RETRIED] == roles(stories[0])
 

@@ -43,8 +43,8 @@ def test_each_verb_reads_only_the_rows_of_one_store(
 ) -> None:
     """Another lake of the same stores has different store ids."""
     whole, bad, lake_of_all = lake.parent / name, tmp_path / "bad", tmp_path / "lake"
-    for one in order:
-        ingest_store(lake.parent / one, lake_of_all, STORES[one], **FORMS)
+    for store in order:
+        ingest_store(lake.parent / store, lake_of_all, STORES[store], **FORMS)
     for log in lake_of_all.glob("*/_delta_log"):
         DeltaTable(log.parent).optimize.compact()  # after that, a file has rows of several stores
     known = {row["uniq_key"]: row for row in rows_of(lake_of_all)}
@@ -87,7 +87,7 @@ def test_a_histogram_counts_the_messages_of_one_store(
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
     found = [LakeLists(source).histogram(ListConditions(), 7, 1) for source in open_lake_stores(str(lake))]
 
-    assert [12, 12, 12] == [sum(one.counts) for one in found if one is not None]
+    assert [12, 12, 12] == [sum(histogram.counts) for histogram in found if histogram is not None]
 
 
 @pytest.mark.parametrize("start", [0, 1 << 30])

@@ -247,9 +247,9 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
         assert summary.undecided_files
         return
     decided = {
-        one.part
-        for one in summary.verdict_after.findings
-        if not one.follows and one.severity.is_alarm and not one.is_undecided
+        finding.part
+        for finding in summary.verdict_after.findings
+        if not finding.follows and finding.severity.is_alarm and not finding.is_undecided
     }
     # An index file with entries of lost bytes of the log cannot be compared, so it is kept.
     assert (decided if fault.part is Part.LOG else left) <= ({LOG} if fault.part is Part.LOG else set())
@@ -278,7 +278,7 @@ def test_a_repair_without_read_permission_changes_nothing(
 
 
 def test_damaged_records_are_restored_and_queues_are_not_changed(healthy: Path, store: Path, lake: Path) -> None:
-    fault = next(one for one in FAULTS if one.name == "record: topic")
+    fault = next(fault for fault in FAULTS if fault.name == "record: topic")
     fault.plant(store)
     segment = store / fault.file
     data = segment.read_bytes()
@@ -415,7 +415,7 @@ def test_a_rebuilt_index_with_other_file_boundaries_survives_a_crash(
     )
 
     assert summary.verdict_after is not None
-    assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.verdict_after.findings])
+    assert (ExitCode.CLEAN, []) == (summary.exit_code, [finding.kind for finding in summary.verdict_after.findings])
 
 
 def test_lost_index_files_are_rebuilt_under_the_names_that_the_lake_recorded(newer_store: Path, tmp_path: Path) -> None:

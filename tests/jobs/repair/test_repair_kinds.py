@@ -112,7 +112,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     assert summary.verdict_after is not None
     left = {one.part for one in summary.verdict_after.findings if not one.follows and one.severity.is_alarm}
     if with_lake:
-        kinds = {one.kind for one in summary.verdict_after.findings}
+        kinds = {finding.kind for finding in summary.verdict_after.findings}
         undecided = (ExitCode.DAMAGE, {DELETED_OR_LOST_QUEUE})
         assert (summary.exit_code, kinds) == (undecided if is_undecided(kind, fault) else (ExitCode.CLEAN, set()))
         assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
@@ -175,7 +175,7 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
 
     verdict = verify(VerifyRequest(str(store), GIVEN_SETTINGS), SerialWorkers())
 
-    assert (DifferenceKind.DAMAGED_RECORD in {one.kind for one in verdict.findings}) is is_damaged
+    assert (DifferenceKind.DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in segments[:-1]:
         assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment

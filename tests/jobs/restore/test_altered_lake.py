@@ -84,9 +84,9 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
 def cases(planted: Sequence[Update]) -> dict[str, str]:
     """Return the SQL expression of each updated column."""
     by_column: dict[str, str] = {}
-    for one in (one for one in planted if one.column != DELETED):
-        when = f"WHEN physical_offset = {one.at} THEN {one.value} "
-        by_column[one.column] = by_column.get(one.column, "") + when
+    for update in (update for update in planted if update.column != DELETED):
+        when = f"WHEN physical_offset = {update.at} THEN {update.value} "
+        by_column[update.column] = by_column.get(update.column, "") + when
     return {column: f"CASE {whens}ELSE {column} END" for column, whens in by_column.items()}
 
 
@@ -122,7 +122,7 @@ def update_with_spark(lake: Path, planted: Sequence[Update]) -> None:
     sql(f"UPDATE {table} SET body = NULL")
     sql(f"RESTORE TABLE {table} TO VERSION AS OF {before}")
     sql(f"UPDATE {table} SET {_assignments(planted[::2])}")
-    places = f"SELECT explode(array({', '.join(str(one.at) for one in planted[1::2])})) AS place"
+    places = f"SELECT explode(array({', '.join(str(update.at) for update in planted[1::2])})) AS place"
     matched = f"MERGE INTO {table} USING ({places}) ON physical_offset = place WHEN MATCHED THEN UPDATE SET"
     sql(f"{matched} {_assignments(planted[1::2])}")
     sql(f"DELETE FROM {table} WHERE {deleted(planted)}")
@@ -164,10 +164,10 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
             assert _is_restored(store, out / "out", update.at), ("restore", update)
             continue  # the column is redundant
         assert any(start <= update.at < end for start, end in differing), ("diff", update)
-    moved = {int(one.value) for one in planted if one.column == "physical_offset" and one.value != "NULL"}
-    assert found <= {one.at for one in planted} | moved | {-1}
+    moved = {int(update.value) for update in planted if update.column == "physical_offset" and update.value != "NULL"}
+    assert found <= {update.at for update in planted} | moved | {-1}
     for start, end in differing:
-        assert any(start <= at < end for at in {one.at for one in planted} | moved | {-1})
+        assert any(start <= at < end for at in {update.at for update in planted} | moved | {-1})
     _check_export(lake, out / "verified.ndjson", planted)
     plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
@@ -189,10 +189,10 @@ def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
     asked = ExportRequest(Place(lake=str(lake)), is_verified=True, out=out)
     export(asked, plan_export(asked, {}), SerialWorkers())
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
-    left_out = {one.at for one in planted}
-    no_crc = {one.at for one in planted if one.column == RECORD_CRC and one.value == "NULL"}
+    left_out = {update.at for update in planted}
+    no_crc = {update.at for update in planted if update.column == RECORD_CRC and update.value == "NULL"}
     assert not exported & (left_out - no_crc)
-    moved = {int(one.value) for one in planted if one.column == "physical_offset" and one.value != "NULL"}
+    moved = {int(update.value) for update in planted if update.column == "physical_offset" and update.value != "NULL"}
     assert exported == {row["physical_offset"] for row in rows_of(lake)} - (left_out - no_crc) - moved - {None}
 
 

@@ -409,7 +409,7 @@ def test_an_available_now_query_ends_although_the_log_grows(tmp_path: Path) -> N
 def test_no_message_is_lost_after_damage(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records)
-    hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
+    hit = [records[5], records[6], next(record for record in records if record.physical_offset == SEGMENT_SIZE)]
     for record in hit:
         at = record.physical_offset % SEGMENT_SIZE
         overwrite(store / "commitlog" / f"{record.physical_offset - at:020d}", at, b"\xff" * 8)
@@ -434,7 +434,7 @@ def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tm
         _reader(store).latestOffset(start, EVERYTHING)
     tolerant = _reader(store, failOnDataLoss="false")
     rest = _read_remaining(tolerant, start, 1000)
-    assert [one.physical_offset for one in records if one.physical_offset >= 2 * SEGMENT_SIZE] == rest
+    assert [record.physical_offset for record in records if record.physical_offset >= 2 * SEGMENT_SIZE] == rest
     assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
 
 
@@ -449,7 +449,7 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
     planned = strict.partitions(start, end)
     (store / "commitlog" / f"{0:020d}").unlink()
     last = LogPosition.from_json(end).offset
-    kept = [one.physical_offset for one in records if SEGMENT_SIZE <= one.physical_offset < last]
+    kept = [record.physical_offset for record in records if SEGMENT_SIZE <= record.physical_offset < last]
 
     assert kept == _read_batch(reader, start, end)
     with pytest.raises(DataLossError):
@@ -478,7 +478,7 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     end = reader.latestOffset(before, EVERYTHING)
 
     assert _read_batch(reader, before, end) == [
-        one.physical_offset for one in records if one.physical_offset >= start + 8192
+        record.physical_offset for record in records if record.physical_offset >= start + 8192
     ]
 
 

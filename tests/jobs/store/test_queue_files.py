@@ -74,10 +74,10 @@ def test_the_short_search_for_the_end_agrees_with_the_full_search(
     queue = queue_with_holes(tmp_path, [written], 40)  # units after the hole belong to a former queue
     asked = [(queue, known, offset) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
-    near = [queue_ends.probe_queue_end(*one) for one in asked]
+    near = [queue_ends.probe_queue_end(*arguments) for arguments in asked]
     monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
 
-    assert [queue_ends.probe_queue_end(*one) for one in asked] == near
+    assert [queue_ends.probe_queue_end(*arguments) for arguments in asked] == near
 
 
 def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:

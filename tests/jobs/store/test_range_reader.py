@@ -216,14 +216,14 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def _damaged(store: Path) -> LocatedRecord:
-    in_newest = [one for one in records_in(store) if one.path == find_newest_segment(store)]
+    in_newest = [record for record in records_in(store) if record.path == find_newest_segment(store)]
     return in_newest[len(in_newest) // 3]
 
 
 def _intact(golden: StoreOf) -> tuple[list[int], int]:
     whole = golden("b533-base")
     damaged = _damaged(whole).record.physical_offset
-    offsets = [one.record.physical_offset for one in records_in(whole)]
+    offsets = [record.record.physical_offset for record in records_in(whole)]
     return [offset for offset in offsets if offset != damaged], damaged
 
 
@@ -267,7 +267,7 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
     code, found = _ingested(store, tmp_path / "lake", run)
 
     assert code is ExitCode.DAMAGE
-    assert found == [one.record.physical_offset for one in records[:number]]
+    assert found == [record.record.physical_offset for record in records[:number]]
     for place in ("--store", store), ("--lake", tmp_path / "lake"):
         assert run("query", "list", "-m", "1000", *place).code is ExitCode.DAMAGE
         assert run("export", *place, "--engine", "here", "--out", tmp_path / f"of{place[0]}").code is ExitCode.DAMAGE
@@ -343,7 +343,7 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     workers = DisturbedWorkers(width=4, before_range=lambda range_: storages.append(range_.storage))
     verify(VerifyRequest(str(golden("b551-base")), read_limits=limits), workers)
 
-    assert {limits} == {one.read_limits for one in storages if isinstance(one, AnyStorage)}
+    assert {limits} == {storage.read_limits for storage in storages if isinstance(storage, AnyStorage)}
 
 
 @pytest.mark.parametrize(

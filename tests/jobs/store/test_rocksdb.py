@@ -232,5 +232,5 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
 
     assert state.rocksdb is not None
     assert state.rocksdb.waiting_timers == pending + 60_000
-    assert [(one.kind, one.times) for one in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 60_000)]
+    assert [(finding.kind, finding.times) for finding in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 60_000)]
     assert max(verify_peak, inspect_peak) < 6 << 20

@@ -193,7 +193,7 @@ def test_a_body_is_read_as_by_fastavro_or_is_refused(good: bytes, at: int, new: 
 def test_every_truncation_is_rejected(body: bytes) -> None:
     found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
     reasons = {"truncated", "an empty body", "a block declares more items than the body has bytes"}
-    assert reasons >= {one.reason for one in found.values()}
+    assert reasons >= {result.reason for result in found.values()}
     assert len(body) == len(found)
 
 

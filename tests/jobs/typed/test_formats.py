@@ -122,7 +122,7 @@ def test_a_value_is_the_same_in_every_format(  # noqa: PLR0913, PLR0917 - cells 
     if spelled.text is not None:
         found[3] = read(spelled.text, "(?P<v>.*)", f"v {column}")
 
-    shown = ["-" if one is None else format_as_on_page(one).replace("`None`", "`NULL`") for one in found]
+    shown = ["-" if value is None else format_as_on_page(value).replace("`None`", "`NULL`") for value in found]
     assert [json, avro, protobuf, text] == shown
 
 

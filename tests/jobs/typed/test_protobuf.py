@@ -220,21 +220,21 @@ def _read_with_google(body: bytes) -> Message | None:
 
 def _as_columns(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for one in message.DESCRIPTOR.fields:
-        value = getattr(message, one.name)
-        if one.name in {"at", "w"}:
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.name in {"at", "w"}:
             at = dt.timedelta(seconds=getattr(value, "seconds", 0), microseconds=getattr(value, "nanos", 0) // 1000)
-            value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + at if one.name == "at" else value.value
-        elif one.name in {"who", "rw"}:
-            values = [_who(who) for who in ([value] if one.name == "who" else value)]
-            value = values[0] if one.name == "who" else values
-        elif one.name == "k":
+            value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + at if field.name == "at" else value.value
+        elif field.name in {"who", "rw"}:
+            values = [_who(who) for who in ([value] if field.name == "who" else value)]
+            value = values[0] if field.name == "who" else values
+        elif field.name == "k":
             value = {0: "NEW", -2: "OLD"}[value]
-        elif one.name == "m":
+        elif field.name == "m":
             value = {str(key): text for key, text in value.items()}
-        elif one.name in {"r", "rs"}:
+        elif field.name in {"r", "rs"}:
             value = list(value)
-        found[one.name] = value if not one.has_presence or message.HasField(one.name) else None
+        found[field.name] = value if not field.has_presence or message.HasField(field.name) else None
     return found
 
 

@@ -103,7 +103,7 @@ def test_files_of_a_prepared_typing_that_a_vacuum_deleted_are_typed_again(
                 typed(tmp_path, both)
     lake = Lake(str(tmp_path / "lake"))
     left = typings.without_committed_changes(lake, typings.read_newest_typing(lake))
-    change = next(one for one in left.changes if one.table == lost)
+    change = next(change for change in left.changes if change.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 
     with pytest.raises(RequestError, match="must also declare Payments"):

@@ -63,7 +63,7 @@ def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, t
 
     assert ("b0", summary.store_id, "wrong_body_crc") == (row["broker"], row["store_id"], row["kind"])
     run("verify", tier, "--findings-lake", tmp_path / "lake")
-    assert [1, 2] == [one["verification"] for one in rows_of(tmp_path / "lake", "findings", "verification")]
+    assert [1, 2] == [row["verification"] for row in rows_of(tmp_path / "lake", "findings", "verification")]
 
 
 def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
@@ -94,9 +94,9 @@ def test_a_copy_of_a_segment_inside_the_range_of_another_one_hides_no_message(go
     assert len(offsets) == ingest_store(store, tmp_path / "lake").messages
     assert offsets == [offset for offset in offsets if find_record(listed, offset) is not None]
     assert [("overlapping_file", f"commitlog/{copy.name}")] == [
-        (one.kind, one.file) for one in verify_store(store).findings
+        (finding.kind, finding.file) for finding in verify_store(store).findings
     ]
-    assert [str(copy)] == [one.file for one in inspected if one.severity is Severity.DAMAGE]
+    assert [str(copy)] == [problem.file for problem in inspected if problem.severity is Severity.DAMAGE]
 
 
 def test_a_file_named_near_the_largest_offset_is_reported_and_not_part_of_the_log(store: Path, run: Run) -> None:
@@ -132,7 +132,7 @@ def test_a_link_to_itself_is_reported_like_an_empty_file(
     path.unlink()
     path.symlink_to(path.name)
 
-    assert (kind, name) == next((one.kind, one.file) for one in verify_store(store).findings)
+    assert (kind, name) == next((finding.kind, finding.file) for finding in verify_store(store).findings)
     assert run("ingest", store, "--lake", tmp_path / "lake").code is not ExitCode.FAILED
 
 
@@ -214,7 +214,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
             r'^[A-Z]\w+ = "([a-z]+(?:_[a-z]+)*)"', module.read_text().partition("\nclass ")[0], re.MULTILINE
         )
     }
-    of_files = {one.kind for one in IndexVerdict if not one.is_explained}
+    of_files = {verdict.kind for verdict in IndexVerdict if not verdict.is_explained}
 
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
 
@@ -269,6 +269,6 @@ def test_the_offset_of_a_newest_segment_that_was_cut_is_where_its_file_ends_now(
     with newest.open("r+b") as file:
         file.truncate(8387)
 
-    (found,) = (one for one in verify_store(newer_store).findings if one.kind == "wrong_file_size")
+    (found,) = (finding for finding in verify_store(newer_store).findings if finding.kind == "wrong_file_size")
 
     assert found.log_offset == int(newest.name) + 8387

@@ -104,7 +104,7 @@ def write_files(store: Path, files: Iterable[bytes]) -> None:
 def findings(report: PartReport) -> list[tuple[str, str]]:
     """Return kinds and files, except the checkpoint finding: its time is that of the former files."""
     found = [(finding.kind, finding.file) for finding in report.findings]
-    return [one for one in found if one[0] != "checkpoint_index_time"]
+    return [finding for finding in found if finding[0] != "checkpoint_index_time"]
 
 
 @pytest.mark.parametrize("restarts", [(7,), (7, 20), (7, 8, 9), (30, 31)])

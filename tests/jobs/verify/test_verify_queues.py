@@ -91,7 +91,7 @@ def test_records_that_continue_their_queues_are_not_reported(golden: StoreOf, tm
     for at in (offsets[len(offsets) // 4], offsets[len(offsets) // 2]):
         kill(fresh_copy(golden(name), root), at)
 
-        assert OUT_OF_SEQUENCE not in {one.kind for one in compare_queues(root, release_of(name)).findings}
+        assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(root, release_of(name)).findings}
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
     flip(segment, last_byte - bit // 8, 1 << bit % 8)
 
     findings = compare_queues(newer_store, "5.5.1").findings
-    first, *others = [one for one in findings if one.log_offset == at]
+    first, *others = [finding for finding in findings if finding.log_offset == at]
     queue, found, expected = place
     if field == "queue_id":  # later records of the queue continue its sequence
-        assert [first] == [one for one in findings if one.file == f"consumequeue/{queue}"]
+        assert [first] == [finding for finding in findings if finding.file == f"consumequeue/{queue}"]
     assert (first.kind, first.file, others) == (OUT_OF_SEQUENCE, f"consumequeue/{queue}", [])
     assert (first.found, first.expected) == (f"{found}, in the record at offset {at:,}", str(expected))
     assert first.is_undecided
@@ -127,7 +127,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
 def test_a_unit_written_during_verification_breaks_no_sequence(newer_store: Path) -> None:
     """Also if it is the first remaining unit of the queue; earlier units are in no file."""
     (newer_store / T1 / file_name_of_offset(0)).unlink()
-    (queue,) = (one for one in list_queues(list_store(str(newer_store))) if one.name.path == T1)
+    (queue,) = (queue for queue in list_queues(list_store(str(newer_store))) if queue.name.path == T1)
     first, last = (unit_of(newer_store, position).physical_offset for position in (10, 25))
 
     assert (queue.first_unit_number, queue.capacity_end) == (10, 30)
@@ -142,7 +142,7 @@ def test_records_after_lost_ones_break_no_sequence(newer_store: Path) -> None:
     overwrite(*locate_in_log(newer_store, at), b"U" * 30)
     kill(newer_store, at)
 
-    assert OUT_OF_SEQUENCE not in {one.kind for one in compare_queues(newer_store, "5.5.1").findings}
+    assert OUT_OF_SEQUENCE not in {finding.kind for finding in compare_queues(newer_store, "5.5.1").findings}
 
 
 NAMES = ("b551-types", "b498-cqext", "b533-expired", "b420-direct", "b498-live")
