@@ -86,17 +86,17 @@ class LogCut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
-    """The effects of a start; None for an effect that cannot be known, with the reason in `unknown`."""
+    """The effects of a start; None for an effect that cannot be known, with the reason in `unknown_reason`."""
 
     release: str
     starts: bool | None
-    refuses: UnloadableFile | None = None
+    unloadable_file: UnloadableFile | None = None
     ignores_from: UnloadableFile | None = None  # releases that do not refuse this file ignore it and all later files
     cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
     loses_keys: LostKeyRange | None = None
-    unknown: str = ""
+    unknown_reason: str = ""
     may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
     after_repair: "StartOutcome | None" = None  # the outcome after refused files are repaired, if there are any
 
@@ -105,12 +105,12 @@ class StartOutcome:
         return {
             "release": self.release,
             "starts": self.starts,
-            "refuses": None if self.refuses is None else self.refuses.file,
+            "refuses": None if self.unloadable_file is None else self.unloadable_file.file,
             "cuts_at": self.cuts_at,
             "deletes_messages": self.deletes_messages,
             "deletes_files": list(self.deletes_files),
             "loses_keys": None if self.loses_keys is None else self.loses_keys._asdict(),
-            "unknown": self.unknown,
+            "unknown": self.unknown_reason,
         }
 
 

@@ -56,12 +56,12 @@ class Era(NamedTuple):
     marks: tuple[Mark, ...]
 
     @property
-    def lowest(self) -> Release:
+    def oldest_release(self) -> Release:
         """The oldest release that could have written this."""
         return self.candidates[0]
 
     @property
-    def highest(self) -> Release:
+    def newest_release(self) -> Release:
         """The newest release that could have written this."""
         return self.candidates[-1]
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 
 from jobs.console.amounts import round_up_duration
-from jobs.console.lines import printable, printable_lines
+from jobs.console.lines import printable_lines, printable_text
 from jobs.console.result import Severity, worst_severity
 from jobs.inspect import StoreReport
 from jobs.query import INFLATED_BODY_LIMIT, Message
@@ -257,7 +257,7 @@ def _json(body: bytes) -> object | None:
 def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not pairs:
-        yield Markup("<span>{}</span>").format(printable(json.dumps(value, ensure_ascii=False)))
+        yield Markup("<span>{}</span>").format(printable_text(json.dumps(value, ensure_ascii=False)))
         return
     yield Markup('<ul class="tree">')
     for name, inner in pairs:
@@ -267,12 +267,12 @@ def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
         if isinstance(inner, dict | list) and inner:
             opened = Markup(" open") if depth < _OPEN_DEPTH else ""
             yield Markup("<li><details{}><summary>{} <small>{:,}</small></summary>").format(
-                opened, printable(str(name)), len(inner)
+                opened, printable_text(str(name)), len(inner)
             )
             yield from _tree(inner, budget, depth + 1)
             yield Markup("</details></li>")
         else:
-            yield Markup("<li><b>{}</b> ").format(printable(str(name)))
+            yield Markup("<li><b>{}</b> ").format(printable_text(str(name)))
             yield from _tree(inner, budget, depth + 1)
             yield Markup("</li>")
     yield Markup("</ul>")

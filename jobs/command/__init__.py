@@ -18,7 +18,7 @@ class Verb(NamedTuple):
     entry_point: str  # module and function
     uses_spark: bool  # Spark is used for large work, or if the user selects it
     help: str  # one line in the list of verbs
-    after_interrupt: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
+    interrupt_advice: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
 
     def load(self) -> "click.Command":
         """Import the verb's module, and return its command."""

@@ -335,7 +335,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
-    left = process.get_resumption_text() or (VERBS[verb].after_interrupt if verb else "")
+    left = process.get_resumption_text() or (VERBS[verb].interrupt_advice if verb else "")
     log_message(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 

@@ -114,7 +114,7 @@ def styled_text(text: str, colour: str, *, bold: bool) -> str:
     return click.style(text, fg=colour, bold=bold or None).replace("\x1b[", _OWN)
 
 
-def printable(text: str) -> str:
+def printable_text(text: str) -> str:
     """Return *text* as one line that is safe for a terminal: non-printable characters are escaped."""
     if text.isprintable():
         return text
@@ -122,11 +122,11 @@ def printable(text: str) -> str:
 
 
 def printable_with_colours(line: str) -> str:
-    """Return *text* like `printable`, but keep the colours that `styled_text` added."""
+    """Return *text* like `printable_text`, but keep the colours that `styled_text` added."""
     pieces = _STYLE.split(line)
-    return "".join(f"\x1b[{piece}" if number % 2 else printable(piece) for number, piece in enumerate(pieces))
+    return "".join(f"\x1b[{piece}" if number % 2 else printable_text(piece) for number, piece in enumerate(pieces))
 
 
 def printable_lines(text: str) -> str:
-    """Return *text* like `printable`, but keep its line breaks."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """Return *text* like `printable_text`, but keep its line breaks."""
+    return "\n".join(printable_text(line) for line in text.split("\n"))

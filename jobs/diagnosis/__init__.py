@@ -125,8 +125,8 @@ def predict_store_start(
         return worst
     doubt = f"RocketMQ {outcomes[0].release} would not do this; pass --release to specify the broker's release"
     if worst.after_repair is not None:
-        return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
-    return replace(worst, unknown=doubt)
+        return replace(worst, after_repair=replace(worst.after_repair, unknown_reason=doubt))
+    return replace(worst, unknown_reason=doubt)
 
 
 def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
@@ -141,7 +141,7 @@ def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, 
 def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutcome:
     if not isinstance(reason, str):
         reason = f"a file cannot be read: {str(reason).partition('] ')[2] or reason}"  # without Python's [Errno 13]
-    return StartOutcome(str(release), starts=None, deletes_messages=None, unknown=reason)
+    return StartOutcome(str(release), starts=None, deletes_messages=None, unknown_reason=reason)
 
 
 def distinct_start_releases(writers: Writers) -> list[Release]:
@@ -180,7 +180,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
     refused = find_refused_file(lengths, release)
     if refused is not None:
         after_repair = predict_start(facts, log, repaired_files=[one.file for one in facts.unloadable_files])
-        return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
+        return StartOutcome(str(release), starts=False, unloadable_file=refused, after_repair=after_repair)
     if facts.unknown_reason:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
         may_cut = None if log is None else _cut(facts, log)
@@ -197,7 +197,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
         loses_keys=LostKeyRange(begin, walks_from) if begin < walks_from else None,
     )
     if log is None:
-        return replace(outcome, deletes_messages=None, unknown=_NOT_WALKED)
+        return replace(outcome, deletes_messages=None, unknown_reason=_NOT_WALKED)
     outcome = replace(outcome, deletes_files=(*outcome.deletes_files, *_queue_files_after_stops(facts.store, log)))
     return _with_cut(outcome, facts, log) if facts.store.segments else outcome
 
@@ -223,8 +223,8 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome is None:
         return
     broker = f"RocketMQ {outcome.release}"
-    if outcome.refuses is not None:
-        file, length, expected, _ = outcome.refuses
+    if outcome.unloadable_file is not None:
+        file, length, expected, _ = outcome.unloadable_file
         is_named = file.rpartition("/")[2].isdigit() and length != expected
         wrong = "has a name that brokers do not use"
         if is_named:
@@ -237,7 +237,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
         files = (count_text(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
         *others, last = (*messages, *files)
         deleted = f"{', '.join(others)} and {last}" if others else last
-        doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
+        doubt = f" ({outcome.unknown_reason})" * bool(outcome.unknown_reason)
         yield (
             f"do not start the broker on this store: {broker} would truncate the log at offset {outcome.cuts_at:,} "
             f"and delete {deleted}{doubt}"

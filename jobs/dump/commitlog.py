@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice, takewhile
 
 from jobs.console.amounts import count_text
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.dump import (
     MORE_FOLLOWS,
     DumpFile,
@@ -186,10 +186,10 @@ def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> DumpItem
 def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
     transaction = transaction_type(record.sys_flag)
     parts = [
-        printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
+        printable_text(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
         short_time_text(record.store_timestamp),
         f"body {len(record.body)}{' compressed' if record.sys_flag & COMPRESSED else ''}",
-        *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, UNIQ_KEY) if name in properties),
+        *(printable_text(f"{name}={properties[name]}") for name in (TAGS, KEYS, UNIQ_KEY) if name in properties),
         *([transaction.name.lower()] if transaction is not TransactionType.NONE else ()),
         *(["V2"] if record.magic_code == MAGIC_V2 else ()),
         *(problem.upper() for problem in problems),
@@ -248,7 +248,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
     for name, text, size in (
         ("body", _preview(record.body), len(record.body)),
         ("topic_length", str(record.topic_length), TOPIC_LENGTH[record.magic_code].size),
-        ("topic", printable(record.topic), len(record.topic_raw)),
+        ("topic", printable_text(record.topic), len(record.topic_raw)),
         ("properties_length", str(record.properties_length), PROPERTIES_LENGTH.size),
     ):
         fields.append(Field(offset, name, text))
@@ -273,7 +273,7 @@ def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
 def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:
     for item in raw.split(b"\x02"):
         if item:
-            yield Field(offset, "property", printable(decode_java_text(item).replace("\x01", " = ", 1)))
+            yield Field(offset, "property", printable_text(decode_java_text(item).replace("\x01", " = ", 1)))
         offset += len(item) + 1
 
 
@@ -282,6 +282,6 @@ def _preview(body: bytes) -> str:
     more = f" … {len(body)} bytes" if len(body) > _BODY_PREVIEW else ""
     try:
         # The text may be cut inside a character.
-        return printable(getincrementaldecoder("utf-8")().decode(beginning)) + more
+        return printable_text(getincrementaldecoder("utf-8")().decode(beginning)) + more
     except UnicodeDecodeError:
         return beginning.hex(" ", 4) + more

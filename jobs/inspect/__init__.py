@@ -227,7 +227,7 @@ class StoreReport:
         store = quote(self.store)
         # A file that is damaged or missing, and can be rebuilt from the log.
         made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
-        refused = self.start and self.start.refuses
+        refused = self.start and self.start.unloadable_file
         repairs = bool(refused and refused.is_last and refused.length < refused.expected) or any(
             one.severity in _LOST and one.file.startswith(made) for one in self.problems
         )
@@ -274,8 +274,8 @@ class StoreReport:
             "releases": [
                 {
                     "from_offset": era.first_offset,
-                    "lowest": str(era.lowest),
-                    "highest": str(era.highest),
+                    "lowest": str(era.oldest_release),
+                    "highest": str(era.newest_release),
                     "candidates": [str(release) for release in era.candidates],
                     "marks": [{"reason": mark.reason, "offset": mark.offset} for mark in era.marks],
                 }

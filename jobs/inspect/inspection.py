@@ -128,10 +128,10 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of_eras(report.eras, ()).value
     start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)
-    refused = start.refuses or start.ignores_from
+    refused = start.unloadable_file or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
-        does = "does not start" if start.refuses else "ignores this file and all files after it"
+        does = "does not start" if start.unloadable_file else "ignores this file and all files after it"
         report.problems.add_damage(file, f"because of the file's length or name, the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from jobs.console.amounts import count_text, is_or_are, size_text
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.diagnosis import start_warning_lines
@@ -19,15 +19,16 @@ _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "in
 
 def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the report as text; *verbose* also lists the marks that show the broker's release."""
-    lines = [f"{report.health.styled('●')} {health_text(report)}  {printable(report.store)}"]
+    lines = [f"{report.health.styled('●')} {health_text(report)}  {printable_text(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
-    replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'unknown'}"]
+    replica = () if state.replica is None else [f"{printable_text(state.replica)}, epochs: {epochs or 'unknown'}"]
     times = {} if state.checkpoint is None else {name: state.checkpoint[key] for name, key in _TIMES.items()}
     flushed = [f"{name:<7}{short_time_text(time) if time else 'never'}" for name, time in times.items()]
+    unknown = report.start.unknown_reason if report.start is not None else ""
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("BROKER", [report.state.broker]),
-        ("START", [f"unknown: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
+        ("START", [f"unknown: {unknown}"] if unknown else ()),
         ("CONTROLLER", (f"replica {text}" for text in replica)),
         ("LOG", _log(report)),
         ("QUEUES", _queues(report)),
@@ -72,7 +73,7 @@ def _other_folders(report: StoreReport) -> Iterator[str]:
     for folder, kind, files, size in report.state.folders:
         if kind not in _SHOWN_ABOVE:
             counts = f"{count_text(files, 'file')}, {count_text(size, 'byte')}"
-            yield f"{printable(folder) or 'root'}: {kind}, {counts}"
+            yield f"{printable_text(folder) or 'root'}: {kind}, {counts}"
 
 
 def _log(report: StoreReport) -> Iterator[str]:
@@ -92,11 +93,11 @@ def _log(report: StoreReport) -> Iterator[str]:
         yield f"{size} left over from before a truncation"
     yield from _shortened([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
-        yield f"{records_of_topic:>12,}  {printable(topic)}"
+        yield f"{records_of_topic:>12,}  {printable_text(topic)}"
 
 
 def _segment(segment: SegmentReport, store: str) -> str:
-    name = printable(segment.file.removeprefix(f"{store}/"))
+    name = printable_text(segment.file.removeprefix(f"{store}/"))
     records = "" if segment.records is None else f", {count_text(segment.records, 'record')}"
     return f"{name}  {size_text(segment.size):>8}  {segment.end}{records}"
 
@@ -122,12 +123,12 @@ def _queues(report: StoreReport) -> Iterator[str]:
     elif queues.in_rocksdb:
         yield "all in RocksDB" if alone == len(queues.queues) else f"{count_text(alone, 'queue')} only in RocksDB"
     if queues.deleted_topics:
-        names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
+        names = ", ".join(map(printable_text, sorted(queues.deleted_topics)[:_SHOWN]))
         yield f"deleted topics whose messages are still in the log: {names}"
     largest = sorted(queues.queues, key=lambda queue: -queue.unit_count)
     for queue in largest[:3]:
         numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
-        yield f"{queue.unit_count:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}"
+        yield f"{queue.unit_count:>12,}  {printable_text(queue.topic)}/{queue.queue_id}  {numbers}"
 
 
 def _index_rows(report: StoreReport) -> Iterator[str]:
@@ -183,7 +184,7 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
 
 def _problem(problem: Problem) -> str:
     word = "NOTE" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
-    return f"{problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
+    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(str(problem))}"
 
 
 def _shortened(texts: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.console.log import log_message
 from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat, RowPrinter
@@ -52,15 +52,17 @@ class Printer:
         """Print the end of the format, if it has one, such as that of a JSON array."""
         self._rows.close()
 
-    def write(self, shown: str) -> None:
+    def write(self, output: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; a pipe gets all of them.
-            lines = [(line, line.lstrip(_TAB)) for line in shown.removesuffix("\n").split("\n")]
-            shown = "".join(f"{'  ' * (len(line) - len(text))}{printable(text.rstrip())}\n" for line, text in lines)
+            lines = [(line, line.lstrip(_TAB)) for line in output.removesuffix("\n").split("\n")]
+            output = "".join(
+                f"{'  ' * (len(line) - len(text))}{printable_text(text.rstrip())}\n" for line, text in lines
+            )
         # In a notebook standard output takes text alone.
         takes_bytes = hasattr(sys.stdout, "buffer")
-        click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
+        click.echo(output.encode("utf-8", "replace") if takes_bytes else output, nl=False)
 
     def printable_message(self, message: Message) -> Message:
         """Return *message* in printable form; report a damaged body, which changes the exit code."""
@@ -73,7 +75,7 @@ class Printer:
                 f"damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The body is shown as stored"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
-        return message if is_shown_raw else Message(message.record, message.release, to_printable=printable)
+        return message if is_shown_raw else Message(message.record, message.release, to_printable=printable_text)
 
     def note(self, sentence: str) -> None:
         """Print a note on the answer, once."""
@@ -104,17 +106,17 @@ class Printer:
         log_message(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
-    def print_row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
-        """Print one row: *shown* in mqadmin's layout, or else its values."""
+    def print_row(self, kind: str, value: Mapping[str, object], row_text: str) -> None:
+        """Print one row: *row_text* in mqadmin's layout, or else its values."""
         if self.prints_rows:
             self.print_object(kind, value)
         else:
-            self.write(shown)
+            self.write(row_text)
 
-    def print_mqadmin_line(self, shown: str) -> None:
+    def print_mqadmin_line(self, line: str) -> None:
         """Print a line that exists only in mqadmin's layout."""
         if not self.prints_rows:
-            self.write(shown)
+            self.write(line)
 
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""

@@ -95,7 +95,7 @@ class IndexRebuildSummary(RatedOutcome):
     explained_files: Sequence[ExplainedFile] = ()  # the existing files of the store
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets of the log that are in no file
-    left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
+    left_out_keys: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided_files: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # bytes of the log that were read
     options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
@@ -113,7 +113,7 @@ class IndexRebuildSummary(RatedOutcome):
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_severity_met(
             least,
-            gap=self.gaps or self.left_out,
+            gap=self.gaps or self.left_out_keys,
             damage=self.damaged_bytes or (self.replaced and not self.installed),
             contradiction=self.contradictions,
         )
@@ -147,7 +147,7 @@ class IndexRebuildSummary(RatedOutcome):
             "keys": self.log_key_count,
             "damaged_bytes": self.damaged_bytes,
             "gaps": [list(gap) for gap in self.gaps],
-            "left_out": self.left_out,
+            "left_out": self.left_out_keys,
             "files": [file.to_dict() for file in self.files],
             "survivors": [
                 {
@@ -184,7 +184,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
             explained_files=explained,
             replaced=sorted(name for build in builds for name in build.replaces),
-            gaps=keys.gaps, left_out=list(_describe_left_out_keys(keys, explained, store)),
+            gaps=keys.gaps, left_out_keys=list(_describe_left_out_keys(keys, explained, store)),
             log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:

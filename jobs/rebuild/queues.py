@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
 from jobs.storage.locations import local_path
@@ -167,7 +167,7 @@ class _Queue:
 
 def queue_names_text(names: Sequence[QueueName]) -> str:
     """Return a few of *names* as examples."""
-    shown = ", ".join(f"{printable(name.topic)}/{name.queue_id}" for name in names[:_SHOWN])
+    shown = ", ".join(f"{printable_text(name.topic)}/{name.queue_id}" for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 

@@ -153,7 +153,7 @@ class RepairSummary(RatedOutcome):
     asks_for_release: bool = False  # several releases may have written the store, and their files differ
     default_options: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
     delivery_text: str = ""  # the messages that consumers would receive for bridges that were not written
-    at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
+    messages_at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
     withheld_reason: str | None = (
         None  # why nothing is put in place: the broker would load the store, and delete messages
     )
@@ -365,7 +365,7 @@ class _Repair:
                 )
             self.summary.verdict_after = verdict = verify(self.asked, self.workers)
         after = predict_start_after_repair(verdict)
-        self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
+        self.summary.messages_at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
         self.summary.notes += {unflushed_rows_note(store)}.intersection(verdict.parts[QUEUES].notes)
         # A repair never corrects rows of RocksDB.

@@ -50,7 +50,7 @@ def why_plan_is_withheld(verdict_before: Verdict, planned_verdict: Verdict) -> s
     return cut and (
         f"RocketMQ {after.release} now refuses to start, so nothing is lost; after this repair, it may start, "
         f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
-        f"({after.unknown})"
+        f"({after.unknown_reason})"
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.console.amounts import round_duration_text, utc_time_text
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.console.result import Result, Severity
 from jobs.storage.local import explaining_full_disk
 
@@ -152,7 +152,7 @@ def template_environment(*packages: str) -> "Environment":
 
     def shown(value: object) -> object:
         if isinstance(value, str) and not hasattr(value, "__html__"):
-            return printable(value)
+            return printable_text(value)
         return "" if value is None else value
 
     made = Environment(

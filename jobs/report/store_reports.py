@@ -121,8 +121,8 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
             (),
             Grid("Gaps", ("severity", "from", "to"), gaps),
         )
-    if result.left_out:
-        rows_left_out = [(Severity.GAP.value, text) for text in result.left_out]
+    if result.left_out_keys:
+        rows_left_out = [(Severity.GAP.value, text) for text in result.left_out_keys]
         yield Remedy("No index file contains these keys:", (), Grid("Left out", ("severity", "keys"), rows_left_out))
     if result.files and not installs:
         only = " --lost-only" * result.lost_only

@@ -126,7 +126,7 @@ class RestoreSummary(RatedOutcome):
         return worst_severity_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
     @property
-    def as_of(self) -> str:
+    def newest_time_text(self) -> str:
         """The store time of the newest restored message."""
         return utc_time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "an unknown time"
 
@@ -136,7 +136,9 @@ class RestoreSummary(RatedOutcome):
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the run."""
-        verdict = f"done, nothing missing up to {self.as_of}" if self.severity is Severity.NOT_VERIFIED else ""
+        verdict = (
+            f"done, nothing missing up to {self.newest_time_text}" if self.severity is Severity.NOT_VERIFIED else ""
+        )
         missing = sum(end - start for start, end in self.missing)
         size = max(self.to_offset - self.from_offset - missing, 0)
         return Result(self.severity, count_text(self.messages, "message"), seconds, size, verdict)
@@ -146,7 +148,7 @@ class RestoreSummary(RatedOutcome):
         yield f"{self.lake} → {self.out}"
         yield f"  broker {self.broker} ({self.store_id})"
         yield f"  {count_text(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
-        yield f"  as of {self.as_of}: messages that the broker stored later are not restored"
+        yield f"  as of {self.newest_time_text}: messages that the broker stored later are not restored"
         yield f"  {count_text(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
         yield from (f"  {form}" for form in self.forms)
         if self.resumed:

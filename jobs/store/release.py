@@ -204,7 +204,7 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
     """
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
-    rules = make_rules(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
+    rules = make_rules(*{start: era.newest_release for start, era in zip(starts, eras, strict=True)}.items())
     text = _in_words(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided_switches(relevant_switches) for era in eras)
@@ -218,7 +218,7 @@ def writers_of_eras(eras: Sequence[Era], relevant_switches: Sequence[str]) -> Kn
 
 def era_text(era: Era) -> str:
     """Return the releases of an era as text."""
-    return str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
+    return str(era.oldest_release) if len(era.candidates) == 1 else f"{era.oldest_release} to {era.newest_release}"
 
 
 def _in_words(named: Iterable[tuple[str, int]]) -> str:

@@ -56,14 +56,14 @@ class Database:
         self.families = families  # column families, by name
         self._location = location
 
-    def rows(self, family: str, start: bytes = b"", at_once: int = _AT_ONCE) -> Iterator[Rows]:
+    def rows(self, family: str, start: bytes = b"", batch_size: int = _AT_ONCE) -> Iterator[Rows]:
         """Yield the rows of a family from the key *start* on, some at a time; `CorruptData` if one cannot be read."""
         found = self.families.get(family)
         if found is None:
             return
         items = iter(found.items(from_key=start))
         last: bytes | None = None
-        while some := list(islice(items, at_once)):
+        while some := list(islice(items, batch_size)):
             keys, values = zip(*some, strict=True)
             last = keys[-1]
             yield Rows(keys, values)

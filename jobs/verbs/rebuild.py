@@ -321,7 +321,7 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
         kind = "partial" if file.kind == "supplement" else file.kind
         yield f"  {file.name}: {kind} file with {count_text(file.keys, 'key')}, {proven}: {file.proof}"
     yield from _gap_lines(result.gaps)
-    yield from (f"  LEFT OUT {text}" for text in result.left_out)
+    yield from (f"  LEFT OUT {text}" for text in result.left_out_keys)
     if result.damaged_bytes:
         damaged = count_text(result.damaged_bytes, "byte")
         yield f"  DAMAGE {damaged} of the log: the rebuilt files lack the keys of the records in this range"

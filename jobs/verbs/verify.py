@@ -255,8 +255,8 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivery_text:
         yield from _repeat_lines("accept that consumers receive all-zero messages", "--deliver-empty")
-    elif summary.at_risk:
-        messages = count_text(summary.at_risk, "intact message")
+    elif summary.messages_at_risk:
+        messages = count_text(summary.messages_at_risk, "intact message")
         words = f"write bridge records over the lost bytes, to keep the {messages} after them"
         yield from _repeat_lines(f"{words}, which the broker would delete at its next start", "--bridge")
 

@@ -26,7 +26,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
-from jobs.console.lines import printable
+from jobs.console.lines import printable_text
 from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
@@ -117,7 +117,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             known = kind or recognise_kind(file)
             is_damaged = False
             if not request.as_json:
-                _print(f"# {printable(location)}: {known}, {file.size} bytes")
+                _print(f"# {printable_text(location)}: {known}, {file.size} bytes")
             for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)

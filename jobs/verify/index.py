@@ -143,7 +143,7 @@ class IndexVerification:
     def _sure_keys(self, workers: Workers, store: Store, ranges: Sequence[Range]) -> KeySequence:
         """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
         release = self._wanted.release
-        rules = parse_rules(release) if release else make_rules((0, detect_store_eras(store)[0].lowest))
+        rules = parse_rules(release) if release else make_rules((0, detect_store_eras(store)[0].oldest_release))
         return collect_keys(workers, store, ranges, rules, self._scratch)
 
 

@@ -169,7 +169,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         parts, partial(_tails, looks=1 if store.has_clean_shutdown else _LOOKS), "reading the ends of queues"
     )
     double = compare_double_write(store, queues)
-    left_out = frozenset(queues_left_out_of_double_write(double, joined.without_queue))
+    left_out = frozenset(queues_left_out_of_double_write(double, joined.queues_without_files))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
@@ -236,7 +236,7 @@ def _notes(
     if double is not None:
         yield double.switch_safety_text()
     if left_out:
-        units = sum(joined.without_queue[name].unit_count for name in left_out)
+        units = sum(joined.queues_without_files[name].unit_count for name in left_out)
         yield (
             f"{count_text(units, 'unit')} of {count_text(len(left_out), 'light queue')} (LMQ) are neither in files nor "
             "in RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
@@ -254,7 +254,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         )
         values = f"{double.different_units:,} different in RocksDB", "the same as in the files"
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
-    for name, units in sorted(double.without_files.items()):
+    for name, units in sorted(double.units_without_files.items()):
         cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
         expected = f"{count_text(units, 'unit')}, as in RocksDB"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
@@ -284,7 +284,7 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
 
 
 def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
-    for name, (count, first, _, _) in sorted(joined.without_queue.items()):
+    for name, (count, first, _, _) in sorted(joined.queues_without_files.items()):
         if name in left_out:
             continue
         fate = joined.find_topic_fate(name)
@@ -321,7 +321,7 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
     """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
     paths = [queue.name.path for queue in joined.queues]
     there = {path.partition("/")[0] for path in paths} | {path.rpartition("/")[0] for path in paths}
-    counts = {name.path: count for name, (count, *_) in joined.without_queue.items()}
+    counts = {name.path: count for name, (count, *_) in joined.queues_without_files.items()}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and kind not in there:
@@ -465,7 +465,7 @@ def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
     if any(end > joined.dispatched_offset for end in lost):
         return  # the lost records are unknown
     queues = {queue.name: queue for queue in joined.queues}
-    contradicted = {*joined.without_queue, *(difference.queue for difference in joined.differences)}
+    contradicted = {*joined.queues_without_files, *(difference.queue for difference in joined.differences)}
     of_other_kinds = {name.topic for name in queues if name.kind is not QueueKind.PLAIN}
     newer: dict[QueueName, list[UndispatchedRecords]] = {}
     for run in joined.undispatched_records:

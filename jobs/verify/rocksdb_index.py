@@ -56,7 +56,7 @@ def verify_rocksdb_index(
         return None
     try:
         with open_database(join_location(store.root, folder), store.storage) as database:
-            if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
+            if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, batch_size=4) for key in rows.keys):
                 return None
             rules = determine_releases(store, release).value.rules
             keys = collect_keys(workers, store, ranges, rules, scratch)

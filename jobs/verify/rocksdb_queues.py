@@ -70,7 +70,7 @@ class DoubleWriteComparison:
     missing_first_end: int = 0  # physical offset: the newest of those is before it
     missing_last_units: int = 0  # units that RocksDB lacks after its last one
     missing_last_start: int = MAX_LONG  # physical offset of the oldest of those
-    without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
+    units_without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
     different_units: int = 0
     is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
 
@@ -93,8 +93,8 @@ class DoubleWriteComparison:
             parts.append(
                 f"RocksDB lacks {last} from log offset {self.missing_last_start:,} on, but a restart fills the gap"
             )
-        if self.without_files:
-            lost = count_text(sum(self.without_files.values()), "unit")
+        if self.units_without_files:
+            lost = count_text(sum(self.units_without_files.values()), "unit")
             parts.append(f"the files lack {lost} that RocksDB has (see the findings)")
         if not parts:
             return f"{both}, and all are the same. Switching to RocksDB is safe"
@@ -125,7 +125,7 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
     result.is_selective &= are_lite
     result.rocksdb_units = sum(copy.capacity_end - copy.first_unit_number for copy in copies.values())
-    result.without_files = {
+    result.units_without_files = {
         name: copy.capacity_end - copy.first_unit_number
         for name, copy in copies.items()
         if name not in plain and not name.topic.startswith(LMQ_PREFIX)

@@ -131,10 +131,12 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
     """Add a finding on a file that keeps the broker from starting, or on a truncation, if no other finding names it."""
-    refused = start.refuses or start.ignores_from
+    refused = start.unloadable_file or start.ignores_from
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
-        what_it_does = "refuses to start" if start.refuses else "starts, but ignores this file and all files after it"
+        what_it_does = (
+            "refuses to start" if start.unloadable_file else "starts, but ignores this file and all files after it"
+        )
         wrong = "is empty"
         if refused.length:
             how = "has extra bytes" if refused.length > refused.expected else "was truncated"

@@ -98,7 +98,7 @@ def test_rules_must_be_in_ascending_order() -> None:
 
 
 def span(era: Era) -> tuple[int, str, str]:
-    return era.first_offset, str(era.lowest), str(era.highest)
+    return era.first_offset, str(era.oldest_release), str(era.newest_release)
 
 
 def test_several_marks_narrow_the_range_of_releases() -> None:
@@ -218,7 +218,7 @@ def test_a_commit_without_real_topic_is_from_the_oldest_or_newest_releases() -> 
 def test_the_content_of_checkpoint_and_abort_shows_the_oldest_possible_release(
     mark: Mark, lowest: str, reason: str
 ) -> None:
-    assert (str(detect_eras([mark])[0].lowest), mark.reason) == (lowest, reason)
+    assert (str(detect_eras([mark])[0].oldest_release), mark.reason) == (lowest, reason)
 
 
 def test_checkpoints_of_the_oldest_release_and_an_empty_abort_are_no_evidence() -> None:

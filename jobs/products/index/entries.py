@@ -282,7 +282,7 @@ class _FileWriter:
 
 
 def read_index_file_entries(
-    output: RunOutput, stored_in: Sequence[SnapshotFile], file_ordinal: int, entry_count: int, names: Sequence[str]
+    output: RunOutput, files: Sequence[SnapshotFile], file_ordinal: int, entry_count: int, names: Sequence[str]
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """
     Return columns of an index file's entries in the lake, in file order, and which entries are present.
@@ -294,7 +294,7 @@ def read_index_file_entries(
     entries = np.zeros(entry_count, [(name, STORED_ENTRY[name]) for name in names])
     found = np.zeros(entry_count, np.bool_)
     columns = ("index_file", "entry", "store_id", *names)
-    for file in stored_in:
+    for file in files:
         whole, limits = file._replace(kept_row_mask=None), {"index_file": (file_ordinal, file_ordinal)}
         for batch in read_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)

@@ -109,7 +109,7 @@ def determine_index_settings(
     eras = detect_store_eras(store) if given_settings.release is None else ()
     rules = determine_rules(store, sound, geometry.value, given_settings, eras)
     # An era of index files is named by its first release; the releases that the log allows are more exact.
-    newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
+    newest = eras[-1].oldest_release if rules.origin == DETECTED and eras else rules.value.newest
     return IndexSettings(geometry, rules, determine_zone(files, given_settings), newest.empty_index_count)
 
 

@@ -158,7 +158,7 @@ class JoinResult:
     waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
     wrong_fields: list[QueueDifference] = field(default_factory=list)  # wrong fields of units at the expected position
     differences: list[QueueDifference] = field(default_factory=list)  # complete only after `finish`
-    without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
+    queues_without_files: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # offsets in the log, by queue
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # the position after the last meaningful unit
@@ -196,13 +196,13 @@ class JoinResult:
         for name, at in self.first_record_offsets.items():
             if name.topic in restarted:
                 self.restart_offsets[name.topic] = min(at, self.restart_offsets.get(name.topic, at))
-        for name, lacking in self.without_queue.items():
+        for name, lacking in self.queues_without_files.items():
             self.newest_ms[name.topic] = max(lacking.newest_ms, self.newest_ms.get(name.topic, 0))
 
     def find_topic_fate(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         newest_ms = self.newest_ms[name.topic]
-        if self.without_queue[name].last_physical_offset < self.restart_offsets.get(name.topic, 0):
+        if self.queues_without_files[name].last_physical_offset < self.restart_offsets.get(name.topic, 0):
             return self.topics.fate_of_earlier(name.topic, newest_ms)
         return self.topics.fate(name.topic, newest_ms)
 

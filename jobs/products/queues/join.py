@@ -268,8 +268,8 @@ class _GroupTask:
             return
         first, last = part.units["physical_offset"][[0, -1]].tolist()
         newest_ms = int(part.units["store_timestamp"].max())
-        known = result.without_queue.get(part.name, QueueWithoutFiles(0, first, last))
-        result.without_queue[part.name] = QueueWithoutFiles(
+        known = result.queues_without_files.get(part.name, QueueWithoutFiles(0, first, last))
+        result.queues_without_files[part.name] = QueueWithoutFiles(
             known.unit_count + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:

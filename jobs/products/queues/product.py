@@ -160,12 +160,12 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     is_double = detect_storage_features(store).queues is QueueStorage.BOTH
     missing = [
         name
-        for name in joined.without_queue
+        for name in joined.queues_without_files
         if joined.find_topic_fate(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.unit_count for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
-    return wrong + sum(joined.without_queue[name].unit_count for name in missing)
+    return wrong + sum(joined.queues_without_files[name].unit_count for name in missing)
 
 
 def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
@@ -174,7 +174,7 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
         return
     topics = {
         name.topic: joined.topics.explain_undecided(name.topic)
-        for name in sorted(joined.without_queue)
+        for name in sorted(joined.queues_without_files)
         if joined.find_topic_fate(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
