@@ -57,8 +57,8 @@ from rmq_formats.properties import PropertyParser
 ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
 _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 # Details of a run that its segment shows.
-_UNCHOSEN = "of topics that a run did not select"
-_UNWRITTEN = "the store's log ends before"
+_UNCHOSEN = "not ingested: topics not selected"
+_UNWRITTEN = "past the end of the store's log"
 _DAMAGED = "the store has bytes there that are not records, or records that no broker writes"
 _CHANGED = "the records after this range are identical: the store was damaged after ingestion, or the lake was changed"
 _CHECKED = "the CRCs in the lake match these rows, so the lake has not changed"

@@ -57,11 +57,11 @@ MESSAGE_SCHEMA = pa.schema((
     column("store_time", _TIME, "store_timestamp as time; NULL outside years 1 to 9999"),
     required("is_compressed", pa.bool_(), "whether the body is stored compressed"),
     required("transaction_type", _REPEATED, "none, prepared, commit or rollback"),
-    required("topic", _REPEATED, "the topic, decoded as Java does"),
+    required("topic", _REPEATED, "the topic, decoded as Java decodes it"),
     required("born_host", _REPEATED, "address:port of the producer"),
     required("store_host", _REPEATED, "address:port of the broker"),
     required("offset_msg_id", _TEXT, "the broker's message id: store host and physical offset in hex"),
-    column("uniq_key", _TEXT, "property UNIQ_KEY: the client's message id"),
+    column("uniq_key", _TEXT, "property UNIQ_KEY: the unique key, assigned by the producer"),
     column("tags", _TEXT, "property TAGS"),
     column("keys", pa.list_(pa.string()), "property KEYS, split at spaces"),
     required(

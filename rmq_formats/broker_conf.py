@@ -206,5 +206,5 @@ def decode_epochs(raw: bytes) -> tuple[Epoch, ...]:
     except ValueError as error:
         raise CorruptData(f"not a list of epochs: {error}") from error
     if not is_right:
-        raise CorruptData("the list of epochs does not have the length and the CRC that its head states")
+        raise CorruptData("the length or CRC of the list of epochs differs from its header")
     return epochs

@@ -34,7 +34,7 @@ class Version(NamedTuple):
         """Read `4.0.0-incubating`, `5.3.3`, `V5_3_3`, `5.0.0-ALPHA`."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
-            raise UnsupportedFormat(f"{text!r} is not a RocketMQ version such as 5.3.3")
+            raise UnsupportedFormat(f"{text!r} is not a RocketMQ release such as 5.3.3")
         major, minor, patch, stage = match.groups()
         return cls(int(major), int(minor), int(patch), _STAGES.get((stage or "").upper(), 0))
 

@@ -168,7 +168,7 @@ CHECKPOINT = Layout(
     ("logic_timestamp", "q", "ms, store time of the newest flushed ConsumeQueue unit"),
     ("index_timestamp", "q", "ms, end time of the newest full index file"),
     ("master_flushed_offset", "q", "5.0.0+"),
-    ("confirm_offset", "q", "5.1.1+; seen after an abnormal start only"),
+    ("confirm_offset", "q", "5.1.1+; set only after an abnormal start"),
     ("dispatched_offset", "q", "5.5.0+; physical offset of the newest dispatched record"),
 )
 

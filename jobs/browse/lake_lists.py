@@ -138,7 +138,7 @@ class LakeLists:
         return Histogram(start, step, counts)
 
     def finding_counts(self) -> PageTable:
-        """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
+        """Return the number of findings of each kind in the newest verifications, and the number of damaged ranges."""
         by_broker = "GROUP BY broker ORDER BY broker"
         damaged = self.source.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
         newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
@@ -263,7 +263,10 @@ class LakeLists:
         if newest is not None and name in TABLES_EXCEPT_MESSAGES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
-                note = f"too many rows to sort ({count:,}): the order is arbitrary, and pages may repeat or omit rows"
+                note = (
+                    f"too many rows to sort ({count:,}): the order is arbitrary, and pages may repeat or omit rows; "
+                    "use `query sql`"
+                )
                 newest = None
             elif low is not None:
                 conditions.append(f"{newest} >= {low}")

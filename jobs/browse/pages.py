@@ -263,7 +263,7 @@ def _wanted(request: PageRequest) -> ListConditions:
     if queue is not None and number is None:
         raise UnsupportedFormat(f"{queue[:40]!r} is not a queue id")
     if queue is not None and topic is None:
-        raise UnsupportedFormat(f"queue id {number}: a queue id requires a topic")
+        raise UnsupportedFormat(f"queue id {number} requires a topic")
     return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
 
 

@@ -139,8 +139,8 @@ def _listening(port: int) -> socket.socket:
         return socket.create_server((HOST, port), backlog=_BACKLOG)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), f"port {port} of {HOST}") from error
-        reason = f"port {port} of {HOST} is in use: pass another --port, or omit it to use a free one"
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), f"port {port} on {HOST}") from error
+        reason = f"port {port} on {HOST} is in use: pass another --port, or omit it to use a free one"
         raise SetupError(reason) from error
 
 

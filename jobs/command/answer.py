@@ -16,7 +16,7 @@ from typing import Protocol
 import click
 
 from jobs.command.engine import get_chosen_engine
-from jobs.command.options import bundle, json_option, quiet_option, verbose_option
+from jobs.command.options import bundle, json_option, quiet_option, unused_verbose_option, verbose_option
 from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
@@ -113,3 +113,5 @@ def typed_command_text(*more: str, dropped_word: str = "", renamed: tuple[str, s
 
 
 answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)
+# For commands that read only a lake, and detect no release.
+lake_answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=unused_verbose_option)

@@ -218,7 +218,7 @@ _CONFIG = {
         expose_value=False,
         callback=_read_config,
     ),
-    "show_config": flag("Print every setting and its origin, as TOML for --config, and exit.", is_eager=True),
+    "show_config": flag("Print the value and source of every option, as TOML for --config, and exit.", is_eager=True),
 }
 # Of two settings that exclude each other, the one whose source is listed first here takes precedence.
 _EXCLUSIVE = frozenset({"store", "lake"})

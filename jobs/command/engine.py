@@ -38,8 +38,8 @@ _BLOCK = 512  # bytes: the unit of `st_blocks`
 
 engine_option = option(
     None,
-    "Run in this process (here) or on Spark. auto: Spark if a Spark option is given, or if it is "
-    "installed and the data exceeds the limit (see --show-config); otherwise here.",
+    "Run in this process (here) or on Spark. auto: Spark above the size limit (see --show-config), or with a Spark "
+    "option.",
     click.Choice([AUTO_ENGINE, *(engine.value for engine in Engine)]),
     default=AUTO_ENGINE,
     show_default=True,

@@ -239,15 +239,18 @@ _RELEASE_HELP = "The broker's release, if detection fails."
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
+unused_verbose_option = flag("No effect in this command.")
 releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
-label_option = option("NAME", "Label of the broker in the lake; needed only if no store there has STORE's contents.")
+label_option = option(
+    "NAME", "Label of the broker in the lake; needed only if STORE is not recognized by its contents."
+)
 max_rate_option = option(
     "BYTES",
-    "Read STORE at no more than BYTES per second across all tasks, and do not fill the page cache.",
+    "Read at most BYTES per second across all tasks, without filling the page cache.",
     POSITIVE_INTEGER,
 )
 hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", IntegerRange(1, _MOST))
@@ -324,7 +327,7 @@ _FORM = {
     "hash_slots": hash_slots_option,
     "index_num": index_num_option,
     "consume_queue_size": option(
-        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", IntegerRange(20, _MOST)
+        "BYTES", "Size of one ConsumeQueue file (mappedFileSizeConsumeQueue).", IntegerRange(20, _MOST)
     ),
     "release": releases_option,
     "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),

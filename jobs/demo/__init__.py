@@ -188,7 +188,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
     click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(tour.lake))}")
-    click.echo("To look at the pages in a browser:")
+    click.echo("To browse the data in a web browser:")
     click.echo(f"{tool_command()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:
         click.echo(f"To delete everything: rm -r {shlex.quote(str(folder))}")

@@ -50,7 +50,7 @@ def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> st
     if bits == 1:
         return ONE_BIT_CHANGED
     if all_zero:
-        return "zeros in place of other bytes"
+        return "bytes overwritten with zeros"
     return None if beyond_header else "the header was overwritten"
 
 

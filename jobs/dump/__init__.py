@@ -92,9 +92,9 @@ def damage_item(offset: int, size: int, reason: str) -> DumpItem:
 
 
 def counts_text(items: str, damaged: int, start: int) -> str:
-    """Format the number of items and of damaged places that were read from position *start* on."""
+    """Format the number of items and of damaged ranges that were read from position *start* on."""
     before = f" after byte {start}; the bytes before it were not read" if start else ""
-    return f"{items}, {count_text(damaged, 'damaged place')}{before}"
+    return f"{items}, {count_text(damaged, 'damaged range')}{before}"
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:

@@ -227,7 +227,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     room = geometry.index_num - header.index_count
     state = f"room for {room}" if room > 0 else "full"
     text = f"{count_text(header.entry_count, 'entry')} of {geometry.capacity}, {state}; "
-    text += count_text(damaged, "damaged place")
+    text += count_text(damaged, "damaged range")
     text += "" if is_whole else " in the part that is shown; the rest was not read"
     values = {"entries": header.entry_count, "hash_slots": geometry.hash_slots, "index_num": geometry.index_num}
     yield DumpItem(file.size, 0, "end", text, values | {"damaged_places": damaged})

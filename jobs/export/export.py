@@ -63,7 +63,7 @@ from rmq_formats.release import NEWEST
 _AT_ONCE = 8  # maximum number of items whose parts are on the disk at the same time, when writing to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
-_NAMED = 20  # undecoded bodies, and damaged places of a part, that are named; all are counted
+_NAMED = 20  # undecoded bodies, and damaged ranges of a part, that are named; all are counted
 _LONG = 1 << 20
 _CHUNK = 4 << 20
 
@@ -141,7 +141,8 @@ def _plan_lake(request: ExportRequest, lake: Lake) -> ExportPlan:
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
         raise OSError(
-            f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten the table without it"
+            f"the lake's table {MESSAGES.name} lacks the column {name}: another engine has removed it. Restore an "
+            "earlier version of the table"
         )
     checked = stores = None
     if request.is_verified:

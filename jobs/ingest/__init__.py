@@ -69,7 +69,7 @@ class OpenDamage(NamedTuple):
     """Damage found by runs since the last acknowledgement, or since the first run of a store."""
 
     since_run: int = 0  # the first run that found damage
-    quarantined: int = 0  # damaged places
+    quarantined: int = 0  # damaged ranges
     superseded: int = 0  # times that the broker's log was truncated or rewritten
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0

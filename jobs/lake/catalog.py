@@ -117,7 +117,7 @@ def _create_statement(kind: CatalogKind, name: str, place: str, table: Table, sn
     )
     return (
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\n"
-        f"COMMENT {quote_sql_text(f'One row is {table.row_meaning}.')}\n"
+        f"COMMENT {quote_sql_text(f'Each row is {table.row_meaning}.')}\n"
         f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {place}"
     )
 
@@ -325,7 +325,7 @@ def _list_wanted_paths(lake: Lake, table: Table, snapshot: DeltaTable) -> list[s
     location = lake.locate(table.name)
     if any(file.kept_row_mask is not None for file in stored):
         raise UnsupportedTableError(
-            f"{location}: another engine has deleted rows by deletion vectors, which this registration does not "
+            f"{location}: another engine has deleted rows with deletion vectors, which this registration does not "
             "support; run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; REORG TABLE "
             f"delta.`{location}` APPLY (PURGE)"
         )
@@ -341,7 +341,8 @@ def _list_data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
         if manifest.content is ManifestContent.DELETES:
             name = ".".join(registered.name())
             raise UnsupportedTableError(
-                f"{name}: another engine has deleted rows of this table; drop it, and it will be registered again"
+                f"{name}: another engine has deleted rows of this Iceberg table. Drop the Iceberg table without PURGE; "
+                "the next run registers it again"
             )
         entries = manifest.fetch_manifest_entry(registered.io)
         found |= {entry.data_file.file_path: entry.data_file for entry in entries}

@@ -185,7 +185,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             table.delta_schema,
             mode="ignore",
             name=table.name,
-            description=f"One row is {table.row_meaning}.",
+            description=f"Each row is {table.row_meaning}.",
             configuration={**TABLE_PROPERTIES, **statistics},
             storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,

@@ -206,4 +206,4 @@ def _find_layout_differences(schema: Schema, partitions: Sequence[str], table: T
     for field in schema.fields:
         known = ours.get(field.name)
         if known is not None and known.type != field.type:
-            yield f"a different type for the column {field.name}"
+            yield f"an unexpected type for the column {field.name}"

@@ -76,7 +76,7 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     start = find_first_difference(lake, known, store, agreed_end)
     if start is None:
         return None
-    why = f"the log has different records from here on; {why}"
+    why = f"the log has different records from this offset on; {why}"
     return SupersededRows(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 

@@ -261,7 +261,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             # A clock may be set back, but lakes of older versions have only the time.
             order = detail.get("registration", 0), row["time"]
         except _NOT_OURS as error:
-            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {store_id}: {error}") from error
+            raise OSError(f"{lake.locate(RUNS.name)}: not a valid registration of store {store_id}: {error}") from error
         found.append((order, KnownStore(store_id, row["broker"], registered, tier_states=detail.get("tier"))))
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
@@ -474,7 +474,7 @@ def discard_files(lake: Lake, files: Mapping[str, Iterable[AddedFile]]) -> None:
 def _describe_faster_run(lake: Lake, store_id: str, run: int) -> str:
     row = _find_prepared_row(lake, store_id, run)
     by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
-    return f"run {run} of this store was prepared by another process{by_whom}"
+    return f"run {run} of this store was prepared by another process{by_whom}. Run the command again"
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:

@@ -208,17 +208,25 @@ INDEX_FILES = Table(
         column("index_num", pa.int32(), "the broker's setting maxIndexNum"),
         column("geometry_origin", pa.string(), "origin of these two settings: given, detected or assumed"),
         column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
-        column("run", pa.int64(), "run that wrote this row, counted per store; the row of the newest run is current"),
+        column(
+            "run",
+            pa.int64(),
+            "number of the run that wrote this row; the row of the newest run is current",
+        ),
     ),
     statistics=("index_file", "run"),
 )
 
 SUPERSEDED_MESSAGES = Table(
     "superseded_messages",
-    "one record that was in messages until its broker truncated its log",
+    "one record that was in the table messages until its broker truncated its log",
     (
         *MESSAGES.columns,
-        column("superseded_by_run", pa.int64(), "run that found other bytes at this offset, counted per store"),
+        column(
+            "superseded_by_run",
+            pa.int64(),
+            "number of the run that found other bytes at this offset",
+        ),
     ),
     statistics=("physical_offset", "superseded_by_run"),
 )
@@ -234,7 +242,7 @@ QUARANTINE = Table(
         column("length", pa.int64(), "number of bytes up to the next verified record"),
         column("reason", pa.string(), "why the bytes are not a valid record"),
         column("sample", pa.binary(), "the first bytes of the range"),
-        column("run", pa.int64(), "run that found the bytes, counted per store"),
+        column("run", pa.int64(), "number of the run that found the bytes"),
     ),
     statistics=("physical_offset", "run"),
 )
@@ -255,12 +263,14 @@ LOG_PIECES = Table(
             "because topics were selected",
         ),
         column(
-            "bytes", pa.binary(), "the bytes as stored, unless all are zero; at most 1 MiB per row; none for unknown"
+            "bytes",
+            pa.binary(),
+            "the bytes as stored, at most 1 MiB per row; NULL for zeros and for the kinds file, entries and unknown",
         ),
         column("path", pa.string(), "for kind `file`: the last components of the file's path"),
         column("entry_index", pa.int64(), "number of the first entry"),
         column("entry_term", pa.int64(), "term of the entries"),
-        column("run", pa.int64(), "run that read the bytes, counted per store"),
+        column("run", pa.int64(), "number of the run that read the bytes"),
     ),
     statistics=("segment", "physical_offset"),
 )
@@ -289,27 +299,31 @@ CONFIG_FILES = Table(
         column("sha256", pa.string(), "SHA-256 of the file's bytes"),
         column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "run that read the file, counted per store; the row of the newest run is current"),
+        column(
+            "run",
+            pa.int64(),
+            "number of the run that read the file; the row of the newest run is current",
+        ),
     ),
     statistics=("name", "to_offset", "run"),
 )
 
 BROKER_CONFIG = Table(
     "broker_config",
-    "one change of the settings of a topic or a consumer group; the row of the newest run is current",
+    "one change to the settings of a topic or a consumer group; the row of the newest run is current",
     (
         column("kind", pa.string(), "topic or group"),
         column("name", pa.string(), "name of the topic or the group"),
         column("settings", pa.string(), "JSON as stored by the broker, with sorted names; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "run that read it, counted per store"),
+        column("run", pa.int64(), "number of the run that read it"),
     ),
     statistics=("kind", "name", "to_offset", "run"),
 )
 
 CONSUMER_OFFSETS = Table(
     "consumer_offsets",
-    "one change of the offset up to which a group has read a queue; the row of the newest run is current",
+    "one change to the offset up to which a group has read a queue; the row of the newest run is current",
     (
         column(
             "kind",
@@ -322,7 +336,7 @@ CONSUMER_OFFSETS = Table(
         column("queue_id", pa.int32(), "id of the queue; for a delay level, the level minus 1"),
         column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column("run", pa.int64(), "run that read it, counted per store"),
+        column("run", pa.int64(), "number of the run that read it"),
     ),
     statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),
 )
@@ -409,7 +423,7 @@ RUNS = Table(
             pa.int64(),
             "offset from which the next run continues; for a tier, number of bytes read by all runs so far",
         ),
-        column("messages", pa.int64(), "rows that the run adds to messages"),
+        column("messages", pa.int64(), "rows that the run adds to the table messages"),
         column("manifest", pa.string(), "file in the lake with everything that is needed to complete the commit"),
         column(
             "detail",

@@ -90,7 +90,7 @@ def _is_working_directory_deleted() -> bool:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Return whether a JVM call failed because the JVM has ended, not because of an unreachable data node or proxy."""
+    """Return whether a JVM call failed because the JVM has ended, not because of an unreachable DataNode or proxy."""
     py4j = sys.modules.get("py4j.protocol")
     if py4j is None:
         return False

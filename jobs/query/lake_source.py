@@ -163,7 +163,7 @@ class LakeSource(Source):
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
-            self.note_once("this lake was ingested without bodies")
+            self.note_once("this lake has no message bodies (`ingest --no-body`)")
         return Message(self._record(row), self.release, row.get("superseded_by_run"))
 
     def _record(self, row: Mapping[str, Any]) -> MessageRecord:
@@ -174,8 +174,8 @@ class LakeSource(Source):
             raise CorruptData(error.reason, error.offset, self.tables.location) from error
         except KeyError as error:
             reason = (
-                f"the lake's table {MESSAGES_NAME} has no column {error.args[0]}: another engine has rewritten the "
-                "table without it"
+                f"the lake's table {MESSAGES_NAME} lacks the column {error.args[0]}: another engine has removed it. "
+                "Restore an earlier version of the table"
             )
             raise CorruptData(reason) from error
 

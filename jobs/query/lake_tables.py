@@ -120,7 +120,9 @@ class LakeTables:
             types = {field.name: field.type for field in ours.fields}
             for field in table.schema().fields:  # with another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:
-                    reason = f"has a different type for the column {field.name}: another engine has rewritten the table"
+                    reason = (
+                        f"has an unexpected type for the column {field.name}: another engine has rewritten the table"
+                    )
                     raise OSError(f"the lake's table {MESSAGES_NAME} {reason}")
         # The engine would also read a file that a crafted log names.
         files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
@@ -182,7 +184,7 @@ class LakeTables:
         found = [view for view in list_views() if all(map(self.has_table, view.tables))]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        return {view.name: view.row_meaning.removeprefix("One row is ") for view in found}
+        return {view.name: view.row_meaning.removeprefix("Each row is ") for view in found}
 
     @cached_property
     def tables_and_views_of_runs(self) -> Mapping[str, tuple[str, str]]:

@@ -259,7 +259,7 @@ class StoreReader:
         if error is not None:
             return str(error)
         is_empty = not queues and detect_storage_features(self.store).queue_database is not None
-        return "RocksDB has no queue units (as after a kill)" if is_empty else None
+        return "RocksDB has no queue units (the broker was probably killed)" if is_empty else None
 
     @cached_property
     def lacks_light_queues(self) -> bool:

@@ -344,7 +344,9 @@ class StoreSource(Source):
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
-            self.note_once("RocksDB has no light queues (as after a kill), so their offsets were taken from the log")
+            self.note_once(
+                "RocksDB has no light queues (the broker was probably killed), so their offsets were taken from the log"
+            )
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
         if is_known:

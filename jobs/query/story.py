@@ -267,7 +267,7 @@ def _text(message: Message, role: Role) -> Sentence:
     if role is Role.HALF and checks:
         template += ", returned to the queue after check {checks} with the producer"
     elif role is Role.TIMED and rolls:
-        template += ", rolled {rolls} times"
+        template += ", re-enqueued by the timer {rolls} times"
     elif role is Role.RETRY_WAITING and topic.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
         template = "not consumed by {group} after {tries} tries: waiting to be moved to the dead-letter queue"
     return Sentence(
@@ -386,7 +386,7 @@ def _groups(
 
 def _state(copies: Sequence[Copy]) -> Sentence:
     if all(copy.is_superseded for copy in copies):
-        return Sentence("truncated by its broker")
+        return Sentence("lost: its broker truncated the log")
     last = copies[-1]
     dead = {str(_group_of(copy.message.topic)) for copy in copies if copy.role is Role.DEAD_LETTER}
     if dead:

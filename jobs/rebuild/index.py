@@ -128,7 +128,7 @@ class IndexRebuildSummary(RatedOutcome):
         keys = sum(file.keys for file in self.files)
         files = count_text(len(self.files), "index file")
         done = "written and installed" if self.installed else "written"
-        what = f"{files} with {keys:,} of {count_text(self.log_key_count, 'key')} {done}, {proven:,} proven"
+        what = f"{files} with {keys:,} of {count_text(self.log_key_count, 'key')} {done}, {proven:,} proven identical"
         if self.contradictions:
             wrong = len(self.contradictions)
             what = f"nothing written; {count_text(wrong, 'index file')} contradict{'s' * (wrong == 1)} the log"

@@ -154,7 +154,10 @@ def plan_index_installation(
             linked = {name for name in compared if is_link_without_target(index / name)}
             changed = sorted(compared - linked ^ {*present})
             if changed:
-                raise NotInstalledError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
+                raise NotInstalledError(
+                    f"the index directory has changed since the rebuild: {', '.join(changed)}. Rebuild into a new "
+                    "directory"
+                )
             kept = [name for name in present if name not in manifest["replaced"]]
         stray = sorted(set(new) & set(kept))
         if stray:
@@ -492,7 +495,7 @@ def _copy(file: BuiltFile, target: Path, plan: Installation) -> None:
             found = hash_file(lambda at, length: os.pread(descriptor, min(length, file.written - at), at))
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
             if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
-                raise OSError(f"{file.path}: does not have the size and SHA-256 that the manifest states")
+                raise OSError(f"{file.path}: size or SHA-256 differs from the manifest")
         _set_owner_and_mode(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
 

@@ -230,7 +230,8 @@ def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> No
 
 def _changed_file_error(place: Path, outcome: str) -> NotRepairableError:
     return NotRepairableError(
-        f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}"
+        f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}. "
+        "To undo anyway, move this file to another directory and repeat --undo"
     )
 
 
@@ -271,7 +272,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
         aside.unlink()
         return
     if name not in entry.new and place.exists():
-        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged")
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.exists():
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
@@ -280,7 +281,7 @@ def _restore(entry: JournalEntry, name: str) -> None:
     swap_paths(aside, place)
     if not _is_installed(entry, name, aside):
         swap_paths(aside, place)
-        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged")
     aside.unlink()
 
 
@@ -293,7 +294,7 @@ def _remove(entry: JournalEntry, name: str) -> None:
     if removed.exists() and not _is_installed(entry, name, removed):
         os.link(removed, place, follow_symlinks=False)
         removed.unlink()
-        raise _changed_file_error(place, "the file was left unchanged; you can run the undo again")
+        raise _changed_file_error(place, "the file was left unchanged")
     removed.unlink(missing_ok=True)
 
 

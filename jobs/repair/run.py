@@ -616,7 +616,8 @@ class _Repair:
         for name in self.request.accepted_files:  # nothing has been changed so far
             if name in self.summary.undecided_files:
                 self.summary.notes.append(
-                    f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided"
+                    f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided. If the "
+                    "log is right, accept them as well"
                 )
             elif name not in self.accepted:
                 known = ", ".join(self.summary.undecided_files) or "none"

@@ -52,9 +52,9 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "end_time_seconds": (round(time(), 3), "Unix time at which the run ended."),
         "exit_code": (
             int(summary.exit_code),
-            "Exit code: 0 clean, 3 damage or a gap, 4 queues contradict the log; 3 and 4 until acknowledged.",
+            "Exit code: 0 clean, 3 damage or a gap, 4 queues contradict the log; 3 and 4 persist until acknowledged.",
         ),
-        "messages": (summary.messages, "Rows that the run added to messages."),
+        "messages": (summary.messages, "Rows that the run added to the table messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the log is in the lake."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
         "lag_bytes": (summary.bytes_left, "Bytes of the log that the run left for later steps."),

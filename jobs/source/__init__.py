@@ -57,7 +57,7 @@ class ReadOptions:
             if near:
                 raise UnsupportedFormat(f"unknown option {name}: did you mean {names[near[0]]}?")
         if not given.get("path", "").strip():
-            raise UnsupportedFormat(f"format {FORMAT_NAME} reads one store: load(STORE)")
+            raise UnsupportedFormat(f"format {FORMAT_NAME} requires exactly one path: load(STORE)")
         values: dict[str, Any] = {}
         for name, (attribute, parse) in _OPTIONS.items():
             if name.lower() in given:

@@ -92,5 +92,7 @@ def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
 
     if not isinstance(storage, ObjectStorage):
         reason = why_unsupported(location, to_write=True)
-        raise OSError(reason or f"{location}: {scheme_of(location)}:// is not an object store, and cannot hold a lake")
+        raise OSError(
+            reason or f"{location}: a lake cannot be on {scheme_of(location)}://. Use a local path, s3a:// or abfss://"
+        )
     return storage

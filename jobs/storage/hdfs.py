@@ -1,7 +1,7 @@
 """
 A read-only client for HDFS over WebHDFS (HTTP): needs no installation, and no JVM next to a worker.
 
-A name node answers metadata requests itself, and redirects reads to a data node. If a name node is on standby, it says
+A NameNode answers metadata requests itself, and redirects reads to a DataNode. If a NameNode is on standby, it says
 so, and the other one of the pair is used.
 """
 
@@ -32,7 +32,7 @@ from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
-_SECONDS = 60.0  # time limit of one answer of one node, including the redirect to a data node and all bytes
+_SECONDS = 60.0  # time limit of one answer of one node, including the redirect to a DataNode and all bytes
 _LARGEST_LISTING = 64 << 20  # bytes; a directory of 200,000 files
 _LARGEST_REFUSAL = 1 << 20
 _MOST_FILES = 5_000_000
@@ -41,7 +41,7 @@ _SHOWN = 200  # characters of a wrong name
 _PIECE = 1 << 20
 _UNAUTHORIZED = 401
 _MISSING, _FORBIDDEN = "FileNotFoundException", ("AccessControlException", "SecurityException")
-_STANDBY = ("StandbyException", "RetriableException")  # the second while a name node starts
+_STANDBY = ("StandbyException", "RetriableException")  # the second while a NameNode starts
 # Redirects are followed to HTTP and HTTPS only, and no proxy of the environment is used.
 _OPENER = OpenerDirector()
 for _handler in (HTTPHandler, HTTPSHandler, HTTPRedirectHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
@@ -56,11 +56,11 @@ class _Refused(Exception):
 
 
 def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the HTTP addresses of the name nodes for *location*, from the settings of Hadoop's own clients."""
+    """Return the HTTP addresses of the NameNodes for *location*, from the settings of Hadoop's own clients."""
     settings = {name.lower(): value for name, value in options.items()}  # Spark's sources fold names
     authority = urlsplit(location).netloc or urlsplit(settings.get("fs.defaultfs", "")).netloc
     if not authority:
-        raise OSError(f"{location}: no name node in the location, and fs.defaultFS is not set")
+        raise OSError(f"{location}: no NameNode in the location, and fs.defaultFS is not set")
     pair = settings.get(f"dfs.ha.namenodes.{authority}".lower())
     if pair is not None:
         keys = [f"dfs.namenode.http-address.{authority}.{name.strip()}".lower() for name in pair.split(",")]
@@ -106,7 +106,7 @@ class HdfsStorage(Storage):
                     if entry.name in {"", ".", ".."} or "/" in entry.name:
                         raise OSError(
                             f"{place}: the server returned an invalid file name, {entry.name[:_SHOWN]!r}: check that "
-                            "it is an HDFS name node"
+                            "it is an HDFS NameNode"
                         )
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
@@ -146,14 +146,14 @@ def _statuses(nodes: Sequence[str], location: str, operation: str) -> list[tuple
             for one in found
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OSError(f"{location}: the server is not an HDFS name node: {error!r}") from error
+        raise OSError(f"{location}: the server is not an HDFS NameNode: {error!r}") from error
 
 
-_active: dict[Sequence[str], str] = {}  # the name node of each pair that answered last
+_active: dict[Sequence[str], str] = {}  # the NameNode of each pair that answered last
 
 
 def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **parameters: str | int) -> bytes:
-    """Return a response of at most *limit* bytes from a name node, or from the data node to which it redirects."""
+    """Return a response of at most *limit* bytes from a NameNode, or from the DataNode to which it redirects."""
     asked = {"op": operation, "user.name": _user(), **parameters}
     path = location.split("://", 1)[1].partition("/")[2]  # not decoded: names may contain '?', '#' and '%'
     target = f"{_PREFIX}/{quote(path)}?{urlencode(asked)}"
@@ -177,7 +177,7 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
             _active[nodes] = node
             return data
     raise OSError(
-        f"{location}: HDFS does not answer: {reason}; check dfs.namenode.http-address, and that a name node is active"
+        f"{location}: HDFS does not answer: {reason}; check dfs.namenode.http-address, and that a NameNode is active"
     )
 
 

@@ -125,7 +125,7 @@ def read_types(path: Path) -> tuple[TopicType, ...]:
         raise RequestError(f'{path}: {unknown[0]}: no such key; each topic is a table [topic."NAME"]')
     topics = content.get("topic")
     if not isinstance(topics, dict) or not topics:
-        raise RequestError(f'{path}: topic: declares no topic; write [topic."NAME"]')
+        raise RequestError(f'{path}: no topic is declared; write [topic."NAME"]')
     return tuple(_Declared(path, topic, values).type() for topic, values in topics.items())
 
 

@@ -145,7 +145,7 @@ def _messages(lake: Lake) -> DeltaTable:
 
 def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
     """Return the request to type all topics again, as a file of the last typing was lost before its commit."""
-    why = f"{lost}: deleted before its commit by another engine's VACUUM"
+    why = f"{lost}: another engine's VACUUM deleted this file before it was committed"
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
         raise RequestError(

@@ -157,7 +157,7 @@ def prepare_typing(lake: Lake, typing: Typing) -> None:
     except TransactionTakenError as error:
         discard_files(lake, {change.table: change.added for change in typing.changes})
         raise OtherRunActiveError(
-            f"run {typing.number} of `type` on this lake was prepared by another process"
+            f"run {typing.number} of `type` on this lake was prepared by another process. Run the command again"
         ) from error
 
 

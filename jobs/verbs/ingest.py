@@ -39,7 +39,7 @@ from jobs.products import PRODUCT_NAMES
 from jobs.storage.locations import is_local, normalise_location
 from jobs.store.running_broker import limit_load_beside_broker
 from jobs.store.selection import Selection
-from jobs.verbs.lake import IcebergRegistrations, iceberg_option
+from jobs.verbs.lake import IcebergRegistrations, iceberg_option_of_ingest
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -122,7 +122,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", DURATION_OR_TIME
     ),
     metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
-    iceberg: str | None = iceberg_option,
+    iceberg: str | None = iceberg_option_of_ingest,
     max_rate: int | None = max_rate_option,
     engine: str = engine_option,
     report: Path | None = report_option,

@@ -5,11 +5,11 @@ from pathlib import Path
 from shlex import quote
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
+from jobs.command.answer import ResultPrinter, answer_options, lake_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
@@ -58,12 +58,17 @@ def _target(text: str) -> str:
     return parse_iceberg_target(text)
 
 
-iceberg_option = option(
-    "CATALOG[.NAMESPACE]",
-    "Register the lake's tables in this Iceberg catalog (`ingest`: after each commit); no files are copied. "
-    "CATALOG is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
-    ParsedType("catalog", _target),
-)
+def _register_option(when: str = "") -> Any:  # noqa: ANN401 - the default of a parameter
+    return option(
+        "CATALOG[.NAMESPACE]",
+        f"Register the lake's tables in this Iceberg catalog{when}; no files are copied. CATALOG is a name in "
+        "pyiceberg's configuration; NAMESPACE is rocketmq by default.",
+        ParsedType("catalog", _target),
+    )
+
+
+iceberg_option = _register_option()
+iceberg_option_of_ingest = _register_option(" after each commit")
 
 
 class IcebergRegistrations:
@@ -154,7 +159,7 @@ def catalog(
         callback=_checked,
     ),
     iceberg: str | None = iceberg_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = lake_answer_options,
 ) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
@@ -213,7 +218,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = lake_answer_options,
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
@@ -309,7 +314,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     """
     Restore a store from LAKE into DIR: restore log and configuration byte for byte, and rebuild queues and index files.
 
-    A broker can then start on DIR. A time without a zone is in this machine's time zone.
+    A broker can then start on DIR. Times without a zone in --from and --until are in this machine's time zone.
     """
     if topics:
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")

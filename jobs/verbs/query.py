@@ -157,7 +157,7 @@ def _answer(
         return options.printer.finish(answer, source)
 
 
-def _limit(default: int, text: str = "Print the newest N; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
+def _limit(default: int, text: str = "Print the newest N messages; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
     return option("N", text, click.IntRange(min=least), names="-m --max", default=default)
 
 
@@ -183,7 +183,7 @@ def query() -> None:
     """Find messages as mqadmin does, without a running broker."""
 
 
-_topic = option("TOPIC", names="-t --topic", required=True)
+_topic = option("TOPIC", "The topic.", names="-t --topic", required=True)
 
 
 @verb(group=query, name="by-key", short_help="Find messages by key (queryMsgByKey).")
@@ -225,7 +225,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
 @verb(group=query, name="by-id", short_help="Find messages by id (queryMsgById).")
 def by_id(
     *,
-    message_ids: str = option("ID[,ID…]", names="-i --id", required=True),
+    message_ids: str = option("ID[,ID…]", "Offset ids or unique keys.", names="-i --id", required=True),
     topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
@@ -239,7 +239,7 @@ def by_id(
 @verb(group=query, short_help="Find one message by an id of any kind.")
 def message(
     *,
-    message_id: str = option("ID", names="-i --id", required=True),
+    message_id: str = option("ID", "An offset id or a unique key.", names="-i --id", required=True),
     topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
@@ -282,8 +282,8 @@ def by_offset(
     broker_name: str | None = option(
         "BROKER", "The broker's name. If the store records a broker name, the two must match.", names="-b --broker-name"
     ),
-    queue_id: int = option("QUEUE", None, NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
-    offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
+    queue_id: int = option("QUEUE", "The queue id.", NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
+    offset: int = option("OFFSET", "The queue offset of the message.", int, names="-o --offset", required=True),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print the message at a queue offset, as queryMsgByOffset does."""
@@ -309,7 +309,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     before: str | None = option(
         "POSITION", "Continue from POSITION, which is printed at the end of the previous page."
     ),
-    limit: int = _limit(KEY_LIMIT, "Print the newest N.", least=1),
+    limit: int = _limit(KEY_LIMIT, "Print the newest N messages.", least=1),
     seconds: float = option(
         "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
     ),
@@ -387,7 +387,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    Tables and views are available under their own names; typed tables are named typed_<folder>. Statements are
+    Tables and views are available under their own names; typed tables are named `typed_<folder>`. Statements are
     read-only.
     """
     from jobs.launch.arguments import file_system_options

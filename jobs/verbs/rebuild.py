@@ -148,7 +148,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         show_default=True,
     ),
     how: _RebuildForm = _rebuild_options(
-        "An empty or new directory for <topic>/<queue id>/…, or for the database directory.",
+        "An empty or new directory for `<topic>/<queue id>/…`, or for the database directory.",
         "Write only the queue files that are missing or damaged.",
     ),
     settings: StoreSettings = settings_and_rate_options,
@@ -158,8 +158,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     """
     Rebuild the queues of STORE from its log.
 
-    Files are written to DIR/<topic>/<queue id>/<20 digits>, byte for byte as a broker writes them. With --to rocksdb, a
-    RocksDB database with the same rows as the broker's is written to DIR/consumequeue.
+    Files are written to `DIR/<topic>/<queue id>/<20 digits>`, byte for byte as a broker writes them. With --to rocksdb,
+    a RocksDB database with the same rows as the broker's is written to DIR/consumequeue.
     """
     root, out = place.store, how.out
     if not is_local(out):

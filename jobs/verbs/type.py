@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import ResultPrinter, answer_options
+from jobs.command.answer import ResultPrinter, lake_answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
@@ -66,7 +66,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     limit: float | None = option(
         "RATIO|COUNT",
         "Exit with code 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became "
-        "dead letters in this run. Default: if all of them did.",
+        "dead letters in this run. By default: if all of a topic's messages did.",
         ParsedType("ratio|count", _limit),
         names="--max-dead-letters",
     ),
@@ -74,7 +74,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not match them."),
     topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
     engine: str = engine_option,
-    answer: ResultPrinter = answer_options,
+    answer: ResultPrinter = lake_answer_options,
 ) -> ExitCode:
     """
     Decode message bodies into typed tables, one per topic: LAKE/typed/TOPIC.

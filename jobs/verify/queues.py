@@ -105,7 +105,7 @@ _CAUSES = {
     DifferenceKind.DROPPED_RECORD: "the broker dropped the record silently, because its queue offset is below the "
     "queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted topic",
-    DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
+    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
 }
 _UNDECIDED_KINDS = frozenset({DifferenceKind.DANGLING, DifferenceKind.DELETED_OR_LOST_QUEUE})

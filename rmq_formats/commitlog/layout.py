@@ -54,7 +54,7 @@ DEFAULT_SEGMENT_SIZE = 1 << 30
 BRIDGE_FLAG = int.from_bytes(b"LOST")  # the flag of records that a repair writes over lost bytes: see `bridge`
 
 _HEAD = (
-    ("total_size", "i", "the full record, these four bytes included"),
+    ("total_size", "i", "size of the full record, including these four bytes"),
     ("magic_code", "i", "version of the record: V1 or V2"),
     ("body_crc", "i", "CRC-32 of the stored body, with the top bit of the CRC cleared; 0 if there is no body"),
     ("queue_id", "i", "id of the queue in its topic"),
@@ -99,13 +99,13 @@ PROPERTIES_LENGTH = Layout(("properties_length", "h", "bytes of the properties t
 MIN_RECORD_SIZE = RECORD[0].size + TOPIC_LENGTH[MAGIC_V1].size + PROPERTIES_LENGTH.size
 
 BLANK = Layout(
-    ("total_size", "i", "bytes to the end of the file, these eight included; not checked by the broker"),
+    ("total_size", "i", "bytes to the end of the file, including these eight; not checked by the broker"),
     ("magic_code", "i", "blank"),
 )
 
 # One message of an inner batch (5.0.0+): the body of the batch's record is a sequence of these.
 INNER_MESSAGE = Layout(
-    ("total_size", "i", "the full inner message, these four bytes included"),
+    ("total_size", "i", "size of the full inner message, including these four bytes"),
     ("magic_code", "i", "always 0"),
     ("body_crc", "i", "always 0"),
     ("flag", "i", "set by the producer"),
@@ -116,7 +116,7 @@ DLEDGER_MAGIC = 1
 DLEDGER_END_MAGIC = -1
 DLEDGER_ENTRY = Layout(
     ("magic", "i", "always 1"),
-    ("size", "i", "the entry, this header included"),
+    ("size", "i", "size of the entry, including this header"),
     ("index", "q", "number of the entry, without gaps"),
     ("term", "q", "the leader's term"),
     ("pos", "q", "offset of this header's first byte in the log"),
@@ -127,5 +127,5 @@ DLEDGER_ENTRY = Layout(
 )
 DLEDGER_END = Layout(
     ("magic", "i", "always -1"),
-    ("size", "i", "bytes to the end of the file, these eight included"),
+    ("size", "i", "bytes to the end of the file, including these eight"),
 )

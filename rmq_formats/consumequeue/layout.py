@@ -34,7 +34,7 @@ BATCH_UNIT = Layout(
 
 # 4.1.0+ with enableConsumeQueueExt; the bitmap follows.
 EXT_UNIT = Layout(
-    ("size", "h", "the unit, these two bytes and the bitmap included; -1 ends a file"),
+    ("size", "h", "size of the unit, including these two bytes and the bitmap; -1 ends a file"),
     ("tags_code", "q", "tags_code that the queue's unit would have without the extension"),
     ("store_timestamp", "q", "store time of the record, in ms"),
     ("bitmap_size", "h", "bytes of the filter bitmap that follows"),

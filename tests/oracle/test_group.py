@@ -169,7 +169,9 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verd
     assert [record.physical_offset for record in read_log(stores[0])] == [*agreed, *overwritten, newest]
     assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
     _ingest_all(tmp_path / "lake", [killed, rejoined, *stores])
-    assert [_state(tmp_path / "lake", writer, record) for record in truncated] == ["truncated by its broker"] * _LOST
+    assert [_state(tmp_path / "lake", writer, record) for record in truncated] == [
+        "lost: its broker truncated the log"
+    ] * _LOST
     kept = [*read_log(stores[0])[:1], *read_log(stores[0])[-_LOST:]]
     assert {_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
     text, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)

@@ -177,7 +177,7 @@ _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs(NamedTuple):
-    """The address of the name node, and the configuration directory of its users."""
+    """The address of the NameNode, and the configuration directory of its users."""
 
     port: int
     http_port: int
@@ -236,7 +236,7 @@ def _write(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def _wait_for_data_node(http_port: int, log: Path) -> None:
-    """Poll the name node until it has a data node; its log contains only errors."""
+    """Poll the NameNode until it has a DataNode; its log contains only errors."""
     state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
     def is_there() -> bool:
@@ -244,7 +244,7 @@ def _wait_for_data_node(http_port: int, log: Path) -> None:
             beans = json.load(answer)["beans"]  # no answer during the start
         return bool(beans) and bool(beans[0]["NumLiveDataNodes"])
 
-    wait_until(is_there, lambda: f"the data node did not come up: {log.read_text(errors='replace')[-2000:]}")
+    wait_until(is_there, lambda: f"the DataNode did not come up: {log.read_text(errors='replace')[-2000:]}")
 
 
 _ICEBERG, _VERSION = "org.apache.iceberg", "1.10.1"

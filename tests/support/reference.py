@@ -43,7 +43,7 @@ VARIABLES = {
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
     "RMQ_LAKE_PROGRAM": "the name of this command in messages, for wrapper scripts (default: as typed)",
     "JAVA_HOME": "the Java installation to use; it takes precedence over `PATH`",
-    "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
+    "SPARK_LOCAL_IP": "the address on which the Spark driver listens (default of a local run: `127.0.0.1`)",
     "SPARK_SUBMIT_OPTS": "additional JVM flags",
     "NO_COLOR": "set to any value: no colours in a terminal",
 }
@@ -53,13 +53,15 @@ _HEAD = """\
 
 Every command, option, variable, exit code and metric, generated from the code by `python -m tests.support.reference`.
 
+`STORE` is the path or URI of a broker's store directory, `LAKE` that of a lake.
+
 The command is `rmq-lake [SPARK OPTIONS] COMMAND …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
 options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
 Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
 (`verify STORE | head -3`), so that its exit code still covers the whole store.
 
 Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with option defaults
-(see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value and the source
+(see [Configuration file](#configuration-file)), and `--show-config`, which prints the value and source
 of each option instead of running the command. Unknown keys in a configuration file and unknown environment variables
 that begin with `RMQ_LAKE_<COMMAND>_` are errors.
 """
@@ -73,16 +75,17 @@ JVM also have `source`. The last line (message `ended`) also has `exit_code` and
 """
 
 _METRICS = """\
-`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`. With `--follow`,
-"the run" means all steps since the process started.
+`ingest --metrics FILE` writes the following metrics as a Prometheus text file, with the labels `broker` and `store`.
+With `--follow`, the duration and the counts of messages, gaps, damage and differences are totals since the process
+started; other values are those of the last step.
 """
 
 _DOCUMENT = f"""\
 ## Report
 
-`--report DIR` writes `report.html`, and the same content as `report.json`, version {REPORT_VERSION}. The version is
-incremented when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
-Bars and Timeline objects; `kind` names the type of each.
+`--report DIR` writes `report.html` and `report.json`, which have the same content. The version of the JSON format is
+{REPORT_VERSION}. It is incremented when a field changes its meaning or is removed; fields may be added. `parts`
+contains Facts, Grid, Bars and Timeline objects; `kind` names the type of each.
 
 The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and
 a version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
@@ -92,9 +95,9 @@ the description of a recommended action.
 
 _ENGINES = """\
 The limits refer to the size of the log, or of the lake files that the command reads. Up to its limit, the command runs
-in its own process, which takes less time than starting Spark and needs no Java. Above it, the command runs on Spark if
+in its own process, which is faster than starting Spark and needs no Java. Above it, the command runs on Spark if
 Spark is installed. If a Spark option is given, the command runs on Spark. `--engine here` and `--engine spark` override
-these rules. `--show-config` prints the limit for the number of cores of this machine.
+these rules. `--show-config` prints the limit for this machine.
 For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
 `ingest` uses Spark for any size if it is installed.
 """
@@ -179,7 +182,7 @@ def _sections() -> Iterator[str]:
     yield _table(
         ("gauge", "meaning"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics)
     )
-    yield "`type --metrics FILE` writes these, with the label `topic` for metrics that are counted per topic.\n"
+    yield "`type --metrics FILE` writes the following metrics; those counted per topic have the label `topic`.\n"
     of_type = type_metric_values([], ExitCode.CLEAN).items()
     yield _table(("gauge", "meaning"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
     yield _DOCUMENT

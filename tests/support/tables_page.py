@@ -32,7 +32,7 @@ _VIEWS = """\
 Each view is defined by an SQL file in `jobs/lake/views`, which runs in Spark and DuckDB.
 `catalog LAKE` also prints the statements that create the views.
 
-| view | one row is | reads |
+| view | each row is | reads |
 |---|---|---|"""
 
 
@@ -47,7 +47,7 @@ def page() -> str:
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (
-        f"| {view.name} | {view.row_meaning[len('One row is ') :]} | {', '.join(view.tables)} |"
+        f"| {view.name} | {view.row_meaning[len('Each row is ') :]} | {', '.join(view.tables)} |"
         for view in list_views()
     )
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
@@ -71,13 +71,13 @@ _COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schem
 
 def _section(table: Table) -> Iterator[str]:
     yield f"### {table.name}\n"
-    yield f"One row is {table.row_meaning}.\n"
+    yield f"Each row is {table.row_meaning}.\n"
     yield from _COLUMN_HEAD
     shared: dict[str, str] = {}
     if table.name in {"superseded_messages", "tiered"}:
         shared = _COMMENTS
         missing = [f"`{name}`" for name in shared if name not in table.schema.names]
-        exception = f" except {', '.join(missing)}" if missing else ""
+        exception = f" except {' and '.join(missing)}" if missing else ""
         yield f"| all columns of [messages](#messages){exception} | | as in `messages`, unless listed below |"
     for field in table.delta_schema.fields:
         if field.name not in _IN_EVERY_TABLE and column_comment(field) != shared.get(field.name):
@@ -87,7 +87,8 @@ def _section(table: Table) -> Iterator[str]:
 
 def _row(field: Field, table: Table = MESSAGES) -> str:
     meaning = column_comment(field).replace("|", "\\|")
-    return f"| {field.name} | {sql_type(table.schema_without_dictionaries.field(field.name).type)} | {meaning} |"
+    type_ = sql_type(table.schema_without_dictionaries.field(field.name).type)
+    return f"| {field.name} | `{type_}` | {meaning} |"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
--- One row is one dead letter: the message, the group that failed to consume it, and the number of attempts.
+-- Each row is one dead letter: the message, the group that failed to consume it, and the number of attempts.
 SELECT store_id, broker, physical_offset, store_time, substr(topic, 6) AS consumer_group, uniq_key, keys, tags,
   reconsume_times,
   CASE WHEN reconsume_times > 1 THEN concat('not consumed after ', CAST(reconsume_times AS STRING), ' tries')

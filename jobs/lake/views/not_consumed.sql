@@ -1,4 +1,4 @@
--- One row is one message in a queue and one group that reads the queue but has not consumed the message yet, as of the newest run.
+-- Each row is one message in a queue and one group that reads the queue but has not consumed the message yet, as of the newest run.
 WITH newest AS (
   SELECT store_id, consumer_group, topic, queue_id, next_offset,
     row_number() OVER (PARTITION BY store_id, consumer_group, topic, queue_id ORDER BY run DESC) AS age

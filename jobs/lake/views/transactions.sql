@@ -1,4 +1,4 @@
--- One row is one half message and its state: committed, rolled back, checked again (a later half message replaces it), or open.
+-- Each row is one half message and its state: committed, rolled back, checked again (a later half message replaces it), or open.
 WITH half AS (
   SELECT * FROM messages
   WHERE topic IN ('RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC') OR transaction_type = 'prepared'

@@ -49,7 +49,7 @@ class FileVerdict(StrEnum):
     EQUAL = "equal"
     RESTARTED = "reindexed after a restart"
     HISTORY = "messages before the first segment"
-    AHEAD = "copied while live: ahead of the log"
+    AHEAD = "copied from a running broker: newer than the log"
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
@@ -58,7 +58,7 @@ class FileVerdict(StrEnum):
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
     MISNAMED = "under the name of another file"
-    OUT_OF_ORDER = "the file names are not in the order of their messages"
+    OUT_OF_ORDER = "the files are not named in message order"
     REPEATED = "copy of an earlier file"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
@@ -321,7 +321,7 @@ def _how_equal(survivor: Survivor, before: Survivor | None, keys: KeySequence) -
     if survivor.head_count:
         return FileVerdict.HISTORY, f"{count_text(survivor.head_count, 'entry')} of older messages"
     if survivor.tail_count and survivor.broker_file.header.end_physical_offset <= keys.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail_count, 'entry')} whose keys are in no record"
+        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail_count, 'entry')} whose keys are not in any record"
     if survivor.tail_count:
         return FileVerdict.AHEAD, f"{count_text(survivor.tail_count, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
@@ -370,7 +370,7 @@ def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -
     alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
     # A kill between the update of a slot and of the header: one slot points to the next free entry.
     if compared.nonzero_after_end or (alone and slots[0].found == header.index_count):
-        return "it has more entries than its header counts: the machine stopped before the header was written"
+        return "it has more entries than its header counts: the machine crashed before the header was written"
     rows = _count_of_rows(compared)
     if compared.zeroed_rows > rows // 2:
         return f"{compared.zeroed_rows} of {rows} differing slots and entries are zero: pages were never written"

@@ -132,7 +132,7 @@ def determine_geometry(
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     if given_settings.conf.is_given:
-        return Known(default, GIVEN, "the broker's configuration, which does not change RocketMQ's defaults")
+        return Known(default, GIVEN, "RocketMQ's defaults, which the broker's configuration does not override")
     return Known(
         default,
         ASSUMED,

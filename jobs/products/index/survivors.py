@@ -129,7 +129,7 @@ def refusal_reason(broker_file: BrokerIndexFile, geometry: Geometry) -> str | No
     if header.begin_physical_offset < 0 or header.end_physical_offset < header.begin_physical_offset:
         # With the first entry, a broker first writes the begin into the header, and only then the count and the end.
         is_begun = header.entry_count <= 1 and 0 <= header.end_physical_offset < header.begin_physical_offset
-        what = "the machine stopped while the first entry was written" if is_begun else "the header is damaged"
+        what = "the machine crashed while the first entry was written" if is_begun else "the header is damaged"
         return f"{what}: begin offset {header.begin_physical_offset}, end offset {header.end_physical_offset}"
     return None
 

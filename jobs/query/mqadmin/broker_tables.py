@@ -93,7 +93,7 @@ def print_consumer_progress(call: MqadminCall) -> ExitCode:
         return call.refuse(why)
     rows = sorted(_rows(config, group, call))
     if not rows:
-        text = f"the broker has no offsets of the group {group}; {_known_groups(config)}"
+        text = f"the broker has no offsets for the group {group}; {_known_groups(config)}"
         return call.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:

@@ -494,7 +494,7 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(store: Path, tmp_
 
     assert (
         1,
-        f"rmq-lake: port {port} of 127.0.0.1 is in use: pass another --port, or omit it to use a free one",
+        f"rmq-lake: port {port} on 127.0.0.1 is in use: pass another --port, or omit it to use a free one",
     ) == in_use
     assert (1, True) == (
         (lacking := _run(str(store), code=without))[0],

@@ -219,4 +219,4 @@ def test_a_query_names_the_column_that_another_engine_dropped(
     write_deltalake(table, rest, mode="overwrite", schema_mode="overwrite")
 
     done = run("query", "by-key", "--lake", lake, "-t", "T1", "-k", "k1")
-    assert (done.code, f"table messages has no column {column}" in done.err) == (ExitCode.FAILED, True)
+    assert (done.code, f"table messages lacks the column {column}" in done.err) == (ExitCode.FAILED, True)

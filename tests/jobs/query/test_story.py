@@ -170,7 +170,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
                 copy.message.unique_key, record.queue_id, record.queue_offset
             )  # fmt: skip
-            assert "truncated by its broker" == story.state
+            assert "lost: its broker truncated the log" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
             assert copy.message.record == find_message_at(source, message_position(copy.message)).record

@@ -111,8 +111,8 @@ ANSWERS = {
     "trace": (make_refusal("IOException", "first\nat org.apache"), "IOException: first"),
     "standby": (make_refusal("StandbyException", "state standby"), "HDFS does not answer: {node}: state standby"),
     "short": (answer(200, b"{", 100), "HDFS does not answer: {node}: IncompleteRead(1 bytes read, 99 more expected)"),
-    "a page": (answer(200, b"<html>"), "the server is not an HDFS name node: "),
-    "no status": (answer(200, {"FileStatus": {}}), "the server is not an HDFS name node: "),
+    "a page": (answer(200, b"<html>"), "the server is not an HDFS NameNode: "),
+    "no status": (answer(200, {"FileStatus": {}}), "the server is not an HDFS NameNode: "),
     "loop": (make_redirect("http://{here}/webhdfs/v1/store"), "HTTP status 307: The HTTP server returned a redirect"),
     "nowhere": (make_redirect(None), "HTTP status 307: Temporary Redirect"),
     "a file": (
@@ -121,10 +121,10 @@ ANSWERS = {
     ),
     "no port": (make_redirect("http://host:port/"), "HDFS does not answer: {node}: InvalidURL("),
     "no host": (make_redirect("http://[/"), "HDFS does not answer: {node}: ValueError('Invalid IPv6 URL')"),
-    "deep": (answer(200, b'{"FileStatus":' + b"[" * 100_000), "the server is not an HDFS name node: RecursionError"),
+    "deep": (answer(200, b'{"FileStatus":' + b"[" * 100_000), "the server is not an HDFS NameNode: RecursionError"),
     "long": (
         answer(200, b'{"FileStatus":{"type":"FILE","length":' + b"9" * 5000 + b"}}"),
-        "the server is not an HDFS name node: ",
+        "the server is not an HDFS NameNode: ",
     ),
     "deep refusal": (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
     "endless": (send_endlessly, "HDFS does not answer: {node}: the response has more than 1000000 bytes"),

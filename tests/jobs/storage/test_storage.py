@@ -204,5 +204,5 @@ def test_a_file_system_that_can_hold_no_lake_is_named(monkeypatch: pytest.Monkey
     """Even if `why_unsupported` returns no reason, because support for the storage is incomplete."""
     monkeypatch.setattr("jobs.storage.storage_for", lambda *_: LocalStorage())
 
-    with pytest.raises(OSError, match="s3a://b/lake: s3a:// is not an object store"):
+    with pytest.raises(OSError, match="s3a://b/lake: a lake cannot be on s3a://"):
         arrow_filesystem("s3a://b/lake", {})

@@ -107,4 +107,4 @@ def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refus
     outcome = run("inspect", f"hdfs://{host}/store")
 
     assert "HDFS does not answer" in outcome.err
-    assert outcome.err.endswith("check dfs.namenode.http-address, and that a name node is active\n")
+    assert outcome.err.endswith("check dfs.namenode.http-address, and that a NameNode is active\n")

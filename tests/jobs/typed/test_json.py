@@ -78,19 +78,25 @@ def format_as_on_page(found: list[object] | Refusal) -> str:
     """Format the result of a body with one field as on the page."""
     if isinstance(found, Refusal):
         return f"dead letter: {found.reason}"
-    return f"`{found[0]}`".replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+    return (
+        "(empty string)"
+        if not str(found[0])
+        else f"`{found[0]}`".replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+    )
 
 
 def _body_of(cell: str) -> bytes:
-    """Return the body with the value of a cell; the page abbreviates long numbers and escapes some bytes."""
-    if digits := re.fullmatch(r"([\d,]+) digits", cell):
+    """Return the body with the value of a cell; the page describes long numbers and raw bytes."""
+    if digits := re.fullmatch(r"an integer of ([\d,]+) digits", cell):
         return b"1" * int(digits[1].replace(",", ""))
-    return re.sub(r"\\x(..)", lambda byte: chr(int(byte[1], 16)), cell.replace("\\n", "\n")).encode("latin-1")
+    if raw := re.fullmatch(r"a string with the raw bytes? ([0-9a-f ]+)", cell):
+        return b'"%b"' % bytes.fromhex(raw[1])
+    return cell.strip("`").encode("ascii")
 
 
 @pytest.mark.parametrize(("column", "value", "expected"), rows_of_page("| column | value in the body |"))
 def test_a_value_is_in_its_column_exactly_or_refused(column: str, value: str, expected: str) -> None:
-    (row,) = both([b'{"v": %b}' % _body_of(value.strip("`"))], parse_columns(f"v {column}"))
+    (row,) = both([b'{"v": %b}' % _body_of(value)], parse_columns(f"v {column.strip('`')}"))
 
     assert expected == format_as_on_page(row)
 
