@@ -51,7 +51,7 @@ class ResultPrinter:
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
-    began: float = field(default_factory=monotonic)
+    start_time: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
         reset_one_time_work()
@@ -59,7 +59,7 @@ class ResultPrinter:
     @property
     def seconds(self) -> float:
         """Seconds since the command began."""
-        return round(monotonic() - self.began, 3)
+        return round(monotonic() - self.start_time, 3)
 
     def print_json_or_lines(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1

@@ -95,20 +95,20 @@ def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[ChangedRecor
 class RangeCheck:
     """The damage in one range of the log, collected while a task reads the range."""
 
-    records: int = 0
+    record_count: int = 0
     damaged_pieces: list[Piece] = field(default_factory=list)
     wrong_records: list[ChangedRecord] = field(default_factory=list)  # records whose body does not match its CRC
     doubtful_records: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
     doubtful_bytes: list[DoubtfulBytes] = field(default_factory=list)  # the damage, and ends of files
-    times: StoreTimes = field(default_factory=StoreTimes)
+    store_times: StoreTimes = field(default_factory=StoreTimes)
     # Wrong store times: either the record was changed, or the broker's clock was wrong.
     undecided_times: list[ChangedRecord] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
         """The number of intact records."""
-        return self.records - len(self.wrong_records)
+        return self.record_count - len(self.wrong_records)
 
     def add(self, item: RawRecords | Piece) -> None:
         """Check the next records, or note the bytes between them."""
@@ -122,9 +122,9 @@ class RangeCheck:
         times = np.empty(item.positions.size, np.int64)
         kernels.read_store_timestamps(item.buffer, item.positions, times)
         self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
-        self.times.add(item, times)
+        self.store_times.add(item, times)
         self._check_records(item)
-        self.records += int(item.positions.size)
+        self.record_count += int(item.positions.size)
 
     def finish(self) -> Self:
         """Return the check itself."""
@@ -171,7 +171,7 @@ class LogCheck(LogCollector[RangeCheck]):
     def add_outcomes(self, outcomes: Sequence[RangeOutcome[RangeCheck]]) -> None:
         """Add the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
-        for check, found in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
+        for check, found in zip(self.checks, find_stray_times([one.store_times for one in self.checks]), strict=True):
             # Records whose damage another check has found.
             changed = {one.offset for one in (*check.wrong_records, *check.doubtful_records)}
             for stray in (one for one in found if one.offset not in changed):

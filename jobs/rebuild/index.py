@@ -183,7 +183,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(keys), keys.record_count, keys.damaged_bytes,
             explained_files=explained,
-            replaced=sorted(name for build in builds for name in build.replaces),
+            replaced=sorted(name for build in builds for name in build.replaced_names),
             gaps=keys.gaps, left_out_keys=list(_describe_left_out_keys(keys, explained, store)),
             log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip
@@ -193,7 +193,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
         built = list(zip(builds, workers.map(builds, task, "building index files"), strict=True))
     if request.proven_only:
         built = rebuild.keep_proven(built, directory)
-        result.replaced = sorted(name for build, _ in built for name in build.replaces)
+        result.replaced = sorted(name for build, _ in built for name in build.replaced_names)
         names = [one.name for one in explained if one.verdict.role in {"lost", "contradicts"}]
         result.undecided_files = [f"index/{name}" for name in names if name not in result.replaced]
     check_file = partial(check_built_file, directory=directory, options=options)

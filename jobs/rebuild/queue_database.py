@@ -207,7 +207,7 @@ def build_database(
 ) -> BuiltDatabase:
     """Write the database of a log's *ranges* to *place* atomically."""
     task = partial(_build_tables, recipe=recipe, ranges=ranges)
-    groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
+    groups = [group for group in range(recipe.group_count) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
     queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
     carried = stored_queue_ends(store, {queue.name for queue in queues})

@@ -54,7 +54,7 @@ class RebuildQueuesRequest(StoreRequest):
     out: Path
     conf: BrokerConf = field(default_factory=BrokerConf)
     release: str | None = None
-    groups: int = _GROUPS
+    group_count: int = _GROUPS
     lost_only: bool = False
     proven_only: bool = False  # write no file whose size is only assumed
     accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
@@ -143,19 +143,19 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             else None
         )
         check = LogCheck()
-        shared, checked = scratch if request.groups > 1 else None, [check] if request.lost_only else []
-        log = collect_log_units(workers, store, rules, request.groups, shared, request.range_size, checked)
-        summary.from_offset, summary.records = log.start, log.records
+        shared, checked = scratch if request.group_count > 1 else None, [check] if request.lost_only else []
+        log = collect_log_units(workers, store, rules, request.group_count, shared, request.range_size, checked)
+        summary.from_offset, summary.records = log.start, log.record_count
         summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
-        summary.damaged_bytes = sum(end - first for first, end in log.damaged)
+        summary.damaged_bytes = sum(end - first for first, end in log.damaged_ranges)
         recipe = QueueRecipe(
             rules,
             {kind: known.value for kind, known in settings.file_sizes.items()},
             settings.ext_file_size,
-            request.groups,
+            request.group_count,
             str(out),
             scratch,
-            lost_log_ranges=tuple(sorted([*summary.gaps, *log.damaged])),
+            lost_log_ranges=tuple(sorted([*summary.gaps, *log.damaged_ranges])),
             segment_base_offsets=tuple(segment.base_offset for segment in store.segments),
         )
         if is_database:

@@ -44,7 +44,7 @@ class QueueRecipe:
     rules: UnitRules
     file_sizes: dict[QueueKind, int]
     ext_file_size: int | None  # None: no ConsumeQueueExt
-    groups: int
+    group_count: int
     directory: str
     scratch: Scratch
     lost_log_ranges: tuple[tuple[int, int], ...]  # whose records are lost
@@ -93,7 +93,7 @@ class BuiltQueue:
 def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """Write the queues of all groups, with one task per group; return them by name."""
     task = partial(build_queue_group, recipe=recipe, ranges=ranges)
-    groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
+    groups = [group for group in range(recipe.group_count) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing queues")
     return sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
 

@@ -531,7 +531,7 @@ class _Repair:
             lost_only=True, proven_only=True, accepted_files=request.accepted_files,
             commitlog=self.log, read_limits=request.read_limits,
             recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
-            groups=choose_group_count(self.store.log_size),  # the same number with which `verify` collected the units
+            group_count=choose_group_count(self.store.log_size),  # as in `verify`
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):

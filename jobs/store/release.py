@@ -97,7 +97,7 @@ class Known(Generic[Value]):
 class ReadEffort(NamedTuple):
     """How much of a log is read to detect its releases."""
 
-    segments: int  # spread over the log, and including the last two
+    segment_count: int  # spread over the log, and including the last two
     records_per_segment: int  # records that are read at the start of each segment
 
 

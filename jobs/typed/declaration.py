@@ -65,10 +65,10 @@ class TopicType:
     # The name of the body's field, by column, if it differs from the column's name.
     sources: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)  # the name of the message property, by column
-    times: TimeDefaults = field(default_factory=TimeDefaults)
+    time_defaults: TimeDefaults = field(default_factory=TimeDefaults)
     name: str | None = None  # the name of the type, if the topic has several types
     # With several types, the part of a message that states its type: tag, property NAME or field NAME.
-    by: str | None = None
+    selector: str | None = None
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
 
     @property
@@ -79,7 +79,7 @@ class TopicType:
     @property
     def tables(self) -> dict[str, pa.Schema]:
         """The tables of the topic, and the columns of the bodies in each."""
-        return {one.table: pa.schema(one.all_columns) for one in (self.types.values() if self.by else (self,))}
+        return {one.table: pa.schema(one.all_columns) for one in (self.types.values() if self.selector else (self,))}
 
     @property
     def all_columns(self) -> tuple[pa.Field, ...]:
@@ -88,20 +88,20 @@ class TopicType:
 
     def reader(self) -> BodyReader:
         """Return a reader of these bodies."""
-        return self.format.reader(_renamed(self.columns, self.sources), self.times)
+        return self.format.reader(_renamed(self.columns, self.sources), self.time_defaults)
 
     def to_dict(self) -> dict[str, object]:
         """Return everything that decides which row a body becomes; if it changes, the type is a different one."""
-        if self.by is not None:
-            return {"by": self.by, "types": {name: one.to_dict() for name, one in sorted(self.types.items())}}
-        zone = None if self.times.zone is None else str(self.times.zone)
+        if self.selector is not None:
+            return {"by": self.selector, "types": {name: one.to_dict() for name, one in sorted(self.types.items())}}
+        zone = None if self.time_defaults.zone is None else str(self.time_defaults.zone)
         return {
             "format": self.format.name,
             **self.format.described,
             "columns": sql_columns(self.all_columns),
             "from": dict(sorted(self.sources.items())),
             "properties": [name if name == one else f"{name}={one}" for name, one in self.properties.items()],
-            "epoch": self.times.unit,
+            "epoch": self.time_defaults.unit,
             "time_zone": zone,
         }
 
@@ -187,9 +187,9 @@ class _Declared:
                 "types", 'must be tables [topic."…".types."…"]; put all keys except `by` into these tables'
             )
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
-        if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
+        if any(one.selector is not None or (source == "field" and one.format.name != "json") for one in read.values()):
             raise self._error("types", 'types cannot be nested, and by = "field …" needs format = "json" in each type')
-        return TopicType(self._topic, JSON_FORMAT, (), by=by.strip(), types=read)
+        return TopicType(self._topic, JSON_FORMAT, (), selector=by.strip(), types=read)
 
     def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         format_ = JSON_FORMAT if self._values["format"] == "json" else text_format(self._text("pattern"))

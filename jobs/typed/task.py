@@ -123,18 +123,18 @@ class _Work:
 
     def type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
         """Write each row into the table of its type, or into `dead_letters`."""
-        if type_.by is None:
+        if type_.selector is None:
             reader = self.readers.setdefault(type_.table, type_.reader())
             self._write(type_, rows, _results(reader, rows))
             return
-        names, refusals = _names(type_.by, rows)
+        names, refusals = _names(type_.selector, rows)
         for name, one in type_.types.items():
             chosen = rows.filter(pc.equal(names, name))
             if chosen.num_rows:
                 self.type_rows(one, chosen)
         for number, name in enumerate(names.to_pylist()):
             if name not in type_.types:
-                place = f"{type_.by}: {'none' if name is None else name[:_LONGEST_NAME]!r}"
+                place = f"{type_.selector}: {'none' if name is None else name[:_LONGEST_NAME]!r}"
                 refusals.setdefault(number, Refusal("its type is not declared", place))
         self._write_dead(type_, rows, refusals)
 

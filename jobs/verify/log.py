@@ -209,7 +209,7 @@ class QueueLog(NamedTuple):
 
     def findings_on_foreign_records(self, kind: str, queue: str, cause: str) -> Iterator[Finding]:
         """Yield a finding if the log has records of other queues."""
-        count = sum(check.records for check in self.checks) - self.units.size
+        count = sum(check.record_count for check in self.checks) - self.units.size
         if count > 0:
             place = self.log.path_below_root(self.log.segments[0].location), None, "records"
             yield Finding(QUEUES, kind, *place, f"{count} of other queues", f"only records of {queue}", cause)
@@ -238,7 +238,7 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
     """Return the figures of a log: how much was read, and how much is wrong."""
     return {
         "segments": len(store.segments),
-        "records": sum(check.records for check in checks),
+        "records": sum(check.record_count for check in checks),
         "from_offset": store.start_offset,
         "to_offset": log_end,
         "missing_bytes": sum(end - start for _, start, end in find_holes(store.segments)),

@@ -118,7 +118,7 @@ class _FileWriter:
         is_hashed = recipe.entry_count + (work.open_header.entry_count if work.open_header else 0) >= geometry.capacity
         with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
             write = partial(write_all, file.fileno()) if file is not None else None
-            builder = FileBuilder(geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
+            builder = FileBuilder(geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous_header)
             if work.open_header is not None and work.open_header.entry_count:
                 self._continue(builder, work.open_header, is_hashed=is_hashed)
             add_entries(builder, recipe, self._note)

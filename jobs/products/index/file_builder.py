@@ -87,7 +87,7 @@ class IndexRecipe:
     rules: Rules
     scratch: Scratch
     parts: tuple[KeyPart, ...]
-    previous: IndexHeader | None = None
+    previous_header: IndexHeader | None = None
     empty_index_count: int = 1
     broker_file: BrokerIndexFile | None = None
     head_count: int = 0
@@ -102,7 +102,7 @@ class IndexRecipe:
 
 def build_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file, and pass its blocks to *write*, with the header last."""
-    builder = FileBuilder(recipe.geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
+    builder = FileBuilder(recipe.geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous_header)
     add_entries(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
@@ -169,7 +169,7 @@ class BuildTask(NamedTuple):
     recipe: IndexRecipe
     first_key: int
     doubt: str
-    replaces: tuple[str, ...] = ()  # files in the store that this file replaces
+    replaced_names: tuple[str, ...] = ()  # of files in the store
 
 
 def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltIndexFile:

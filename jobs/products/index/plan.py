@@ -141,6 +141,6 @@ class IndexPlan:
         else:
             parts += self.key_sequence.list_parts(survivor.end_key, end)
         return IndexRecipe(
-            self.geometry, self.rules, self.key_sequence.scratch, tuple(parts), survivor.previous, count,
+            self.geometry, self.rules, self.key_sequence.scratch, tuple(parts), survivor.previous_header, count,
             survivor.broker_file, survivor.head_count, tail, self.storage,
         )  # fmt: skip

@@ -48,7 +48,7 @@ class Survivor:
 
     broker_file: BrokerIndexFile
     first_key: int
-    previous: IndexHeader | None = None  # the end of the file before it, as its first entry shows
+    previous_header: IndexHeader | None = None  # the end of the file before it, as its first entry shows
     head_count: int = 0  # leading entries of messages before the log
     tail_count: int = 0  # last entries of messages that the log does not hold yet
     first_message_keys: range | None = None  # the numbers of the keys of its first message

@@ -105,7 +105,7 @@ def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where 
     end = next(open_ends, watermark(outcomes, start))
     units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(collect_damaged_ranges(outcomes))
     records = sum(outcome.facts.records for outcome in outcomes)
-    return CollectedLog(units, scratch, groups, start, end, damaged=damaged, records=records)
+    return CollectedLog(units, scratch, groups, start, end, damaged_ranges=damaged, record_count=records)
 
 
 def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
@@ -152,12 +152,12 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         has_clean_shutdown=store.is_closed,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         topics=topics,
-        write=write,
+        write_rows=write,
     )
     joined = JoinResult(
         queues=queue_ends.queues,
         topics=topics,
-        damaged_ranges=[*log.damaged],
+        damaged_ranges=[*log.damaged_ranges],
         log_end=log.end,
         dispatched_offset=dispatched,
         records_end=ends[-1] if ends else None,
@@ -168,7 +168,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = np.concatenate([np.empty(0, np.int64), *(find_offsets_to_resolve(one, log) for one in rest)])
-    resolved = resolve_records(workers, store, rules, offsets, log.damaged)
+    resolved = resolve_records(workers, store, rules, offsets, log.damaged_ranges)
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
     for part in (*(result for result, _ in compared), *settled):
@@ -215,7 +215,7 @@ def _settle_rest(part: Sequence[QueueRemainder], *, log: CollectedLog, resolved:
 
 def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
     """Create all rows, and write them if they are wanted; return the file, if any."""
-    written = log.write(name, rows) if log.write is not None else None
+    written = log.write_rows(name, rows) if log.write_rows is not None else None
     for _ in rows:  # without a writer there are no rows, but iterating compares the queues
         pass
     return [] if written is None else [written]

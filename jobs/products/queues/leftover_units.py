@@ -58,7 +58,7 @@ class _Settling:
     ) -> None:
         self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
         self._queue, self._name = remainder.queue, remainder.queue.name
-        self._with_rows = log.write is not None
+        self._with_rows = log.write_rows is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
@@ -70,11 +70,11 @@ class _Settling:
 
     def run(self) -> QueueRows:
         for part in classify_gap_units(self._remainder, self._log):
-            self._joined.expired += int(part.expired.sum())
-            self._joined.blanks += int(part.blanks.sum())
+            self._joined.expired += int(part.expired_mask.sum())
+            self._joined.blanks += int(part.blank_mask.sum())
             if self._with_rows:
-                self._expire(part.start, part.units, part.expired, is_blank=False)
-                self._expire(part.start, part.units, part.blanks, is_blank=True)
+                self._expire(part.start, part.units, part.expired_mask, is_blank=False)
+                self._expire(part.start, part.units, part.blank_mask, is_blank=True)
             for unit in part.list_unexplained():
                 self._explain(unit)
         for start, stop in find_gaps_without_file(self._remainder):

@@ -94,7 +94,9 @@ def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched_offset), deleted)
         units = [outcome.payload for outcome in outcomes]
         damaged = tuple(collect_damaged_ranges(outcomes))
-        log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged=damaged)
+        log = CollectedLog(
+            units, scratch, groups, run.store.start_offset, to_offset, deleted, kept, damaged_ranges=damaged
+        )
         write = partial(output.write, CONSUME_QUEUE)
         try:
             joined = compare_queues(run.workers, run.store, rules, seen, log, topics, write)

@@ -75,16 +75,16 @@ class CollectedLog:
     light_dispatched_offset: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
     has_clean_shutdown: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
-    records: int = 0
-    damaged: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
+    record_count: int = 0
+    damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
-    write: Write | None = None  # writes rows, if they are wanted
+    write_rows: Write | None = None
 
     def find_lost_ranges(self, start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges that overlap [start, end) and no longer have any record."""
         return [
             one
-            for ranges in (self.gaps, self.damaged)
+            for ranges in (self.gaps, self.damaged_ranges)
             for one in ranges[bisect_right(ranges, start, key=_end) : bisect_left(ranges, end, key=_start)]
         ]
 
@@ -158,7 +158,7 @@ class QueueRemainder:
             gaps += [(self.open_from_position, end)] * (end > self.open_from_position)
             starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
             later = min((start for start in starts if start >= newer_end), default=last)
-            if log.write is None and later < last:
+            if log.write_rows is None and later < last:
                 gaps.append((later, last))  # a recovery that truncates a queue deletes its later files
         self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
         self.first_live_position = min(self._runs)[0] if self._runs else None
@@ -255,13 +255,15 @@ class ClassifiedUnits(NamedTuple):
     start: int
     units: Units
     tags_codes: NDArray[np.int64]
-    expired: NDArray[np.bool_]
-    blanks: NDArray[np.bool_]
-    unexplained: NDArray[np.int64]  # indices of units in gaps that are not expired, blank or newer than the log's end
+    expired_mask: NDArray[np.bool_]
+    blank_mask: NDArray[np.bool_]
+    unexplained_indices: NDArray[
+        np.int64
+    ]  # indices of units in gaps that are not expired, blank or newer than the log's end
 
     def list_unexplained(self) -> Iterator[UnmatchedUnit]:
         """Yield the unexplained units."""
-        for at in self.unexplained.tolist():
+        for at in self.unexplained_indices.tolist():
             stored = self.units[at : at + 1].copy()  # a copy: a slice would keep all units in memory
             offset, size = int(stored["physical_offset"][0]), int(stored["size"][0])
             yield UnmatchedUnit(self.start + at, offset, size, int(self.tags_codes[at]), stored)
@@ -329,7 +331,7 @@ def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDA
     """Return the physical offsets that only the log can explain."""
     found = [np.empty(0, np.int64)]
     for part in classify_gap_units(remainder, log):
-        odd = part.units[part.unexplained]
+        odd = part.units[part.unexplained_indices]
         offsets, sizes = odd["physical_offset"], odd["size"]
         is_in_log = (offsets >= log.start) & (offsets < log.end) & (sizes > 0) & (sizes < PRE_BLANK_SIZE)
         found.append(offsets[is_in_log & ~np.isin(offsets, remainder.units["physical_offset"])])

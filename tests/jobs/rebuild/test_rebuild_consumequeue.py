@@ -100,7 +100,7 @@ def test_the_division_into_ranges_and_groups_does_not_change_the_files(
     spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
-    request = replace(request_for(store, tmp_path / "out", name), range_size=1024, groups=3)
+    request = replace(request_for(store, tmp_path / "out", name), range_size=1024, group_count=3)
     rebuild_queues(request, SparkWorkers(spark))
 
     assert read_real_files(store) == read_rebuilt_files(tmp_path / "out")
@@ -340,10 +340,10 @@ def test_small_tables_contain_the_same_rows_as_one_table(
     name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
-    rebuild_queues(replace(one, groups=3, range_size=4096), SerialWorkers())
+    rebuild_queues(replace(one, group_count=3, range_size=4096), SerialWorkers())
     monkeypatch.setattr(queue_database, "_UNITS_AT_ONCE", 7)
     monkeypatch.setattr(queue_database, "_ROWS_AT_ONCE", 2)
-    rebuild_queues(replace(many, groups=3, range_size=4096), SerialWorkers())
+    rebuild_queues(replace(many, group_count=3, range_size=4096), SerialWorkers())
 
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
