@@ -51,13 +51,13 @@ def test_developers_have_the_same_versions_as_users() -> None:
 
 def test_every_dependency_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for lock, wanted in (
+    for lock, requirements in (
         ("requirements.lock", project["project"]["dependencies"]),
         ("requirements.lock", project["project"]["optional-dependencies"]["spark"]),
         ("requirements-dev.lock", project["dependency-groups"]["dev"]),
     ):
         versions = locked(lock)
-        for requirement in wanted:
+        for requirement in requirements:
             name, exact = re.fullmatch(r"([\w-]+)(?:==([\d.]+)|[<>].*)?", requirement).groups()  # type: ignore[union-attr]
             assert name in versions, requirement
             assert exact is None or versions[name] == {exact}

@@ -60,8 +60,8 @@ def test_the_page_is_current_and_verify_detects_all_damage(folder: Path, every: 
 
 
 def _violations(past: str) -> list[Violation]:
-    what, _, draw = past.partition(" ")
-    return find_violations(Draw.parse(draw), CHECKS[what])
+    check, _, draw = past.partition(" ")
+    return find_violations(Draw.parse(draw), CHECKS[check])
 
 
 @pytest.mark.parametrize("past", spread_over_workers(sorted(_OFTEN)))
@@ -78,9 +78,9 @@ def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
     assert {one: violations for one, violations in broken.items() if violations} == {}
 
 
-def _check(what: str, seed: int, most: int = 4) -> None:
-    if found := find_smallest_failure(draw_case(seed, most), CHECKS[what]):
-        pytest.fail(f"python -m tests.support.fault_draws {what} {found}", pytrace=False)
+def _check(check: str, seed: int, max_faults: int = 4) -> None:
+    if found := find_smallest_failure(draw_case(seed, max_faults), CHECKS[check]):
+        pytest.fail(f"python -m tests.support.fault_draws {check} {found}", pytrace=False)
 
 
 @pytest.mark.sample(4)
@@ -97,8 +97,8 @@ def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("most", range(1, 5))
-@pytest.mark.parametrize(("what", "first", "count"), [("faults", 1000, 2000), ("repairs", 510_000, 500)])
-def test_thousands_of_random_faults_break_no_rule(what: str, first: int, count: int, most: int) -> None:
-    for seed in range(first * most, first * most + count):
-        _check(what, seed, most)
+@pytest.mark.parametrize("max_faults", range(1, 5))
+@pytest.mark.parametrize(("check", "first", "count"), [("faults", 1000, 2000), ("repairs", 510_000, 500)])
+def test_thousands_of_random_faults_break_no_rule(check: str, first: int, count: int, max_faults: int) -> None:
+    for seed in range(first * max_faults, first * max_faults + count):
+        _check(check, seed, max_faults)

@@ -74,10 +74,10 @@ def store_as_golden(scenario: Scenario, release: str, out: Path) -> Path:
         provenance = "\n".join((*_provenance(played), ""))
         (store / "EXPECT").mkdir()
         (store / "EXPECT" / "sent.txt").write_text("".join(f"{line}\n" for line in played.stage.sent), encoding="utf-8")
-        for number, asked in enumerate(played.stage.asked, 1):
-            (store / "EXPECT" / f"{number:02}-{asked.arguments[0]}.txt").write_text(
-                f"# mqadmin {shlex.join(asked.arguments)}\n# ---- stdout ----\n{asked.printed.stdout}"
-                f"# ---- stderr ----\n{asked.printed.stderr}",
+        for number, answered in enumerate(played.stage.answered_lines, 1):
+            (store / "EXPECT" / f"{number:02}-{answered.arguments[0]}.txt").write_text(
+                f"# mqadmin {shlex.join(answered.arguments)}\n# ---- stdout ----\n{answered.printed.stdout}"
+                f"# ---- stderr ----\n{answered.printed.stderr}",
                 encoding="utf-8",
             )
         (store / "PROVENANCE.md").write_text(provenance, encoding="utf-8")

@@ -49,7 +49,7 @@ class Stage:
         self.sent: list[str] = []
         self.settings: dict[str, str] = {}
         self.batch_topics: set[str] = set()
-        self.asked: list[AnsweredLine] = []
+        self.answered_lines: list[AnsweredLine] = []
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -122,7 +122,7 @@ class Stage:
                 shutil.copytree(self.store_directory, self.snapshot)
             except shutil.Error:  # a configuration file was replaced during the copy
                 continue
-            self.asked = [AnsweredLine(line, broker.mqadmin(*line)) for line in questions]
+            self.answered_lines = [AnsweredLine(line, broker.mqadmin(*line)) for line in questions]
             # A broker checks pending transactions periodically, and stores the result.
             if _log_bytes(self.snapshot) == _log_bytes(self.store_directory):
                 return
@@ -211,15 +211,15 @@ def find_different_answers(
     place = [*source, "--release", stage.release, "--time-zone", "UTC", "--broker", "b0", "--quiet"]
     place += ["--bodies", str(bodies)] if bodies else []
     found: list[tuple[AnsweredLine, int, str]] = []
-    for asked in stage.asked:
-        code = cli.main(["query", "mqadmin", *place, *asked.arguments])
+    for answered in stage.answered_lines:
+        code = cli.main(["query", "mqadmin", *place, *answered.arguments])
         sys.stdout.flush()
         own_output = captured.readouterr().out.decode()
-        mqadmin_output = asked.printed.stdout
-        codes = {ExitCode.CLEAN} if mqadmin_output else {ExitCode.NOT_FOUND, *_SILENT.get(asked.arguments[0], ())}
-        texts = {_comparable(text, asked.arguments, bodies) for text in (own_output, mqadmin_output)}
+        mqadmin_output = answered.printed.stdout
+        codes = {ExitCode.CLEAN} if mqadmin_output else {ExitCode.NOT_FOUND, *_SILENT.get(answered.arguments[0], ())}
+        texts = {_comparable(text, answered.arguments, bodies) for text in (own_output, mqadmin_output)}
         if len(texts) > 1 or code not in codes:
-            found.append((asked, code, own_output))
+            found.append((answered, code, own_output))
     return found
 
 

@@ -73,7 +73,7 @@ def test_tables_of_a_store_are_printed_as_by_a_live_broker(
         _play(stage)
     differing = find_different_answers(stage, capfdbinary)
 
-    assert len(stage.asked) == len(_lines(stage))
+    assert len(stage.answered_lines) == len(_lines(stage))
     assert differing == []
 
 
@@ -204,8 +204,8 @@ def _play_traced(stage: Stage) -> None:
         stage.ask(broker, lines)
 
 
-def _kinds_printed(asked: Iterable[AnsweredLine]) -> Counter[tuple[str, str]]:
-    plain = [one for one in asked if len(one.arguments) == 3]
+def _kinds_printed(answered: Iterable[AnsweredLine]) -> Counter[tuple[str, str]]:
+    plain = [one for one in answered if len(one.arguments) == 3]
     words = ((one.arguments[2], line.partition(" ")[0]) for one in plain for line in one.printed.stdout.splitlines())
     return Counter((name, _KINDS[word]) for name, word in words if word in _KINDS)
 
@@ -222,7 +222,7 @@ def test_traces_are_printed_as_by_mqadmin(
 
     assert find_different_answers(stage, capfdbinary) == []
     assert find_different_answers(stage, capfdbinary, lake=lake) == []
-    counted = _kinds_printed(stage.asked)
+    counted = _kinds_printed(stage.answered_lines)
     rows = Counter((row["message_id"], row["kind"]) for row in rows_of(lake, "traces"))
     assert {key: rows[key] for key in counted} == counted
 
@@ -401,5 +401,5 @@ def test_random_queries_are_answered_as_by_a_live_broker(
         played = play(stage, broker, random)
         stage.ask(broker, lines(stage, played, random, count))
 
-    assert len(stage.asked) == count
+    assert len(stage.answered_lines) == count
     assert find_different_answers(stage, capfdbinary, bodies=tmp_path / "bodies") == []

@@ -149,19 +149,19 @@ class _Broker:
     def planted(self, case: str, store: Path) -> Path:
         return plant_start_faults(case, self.root, store, golden(_DONOR))
 
-    def said(self, store: Path) -> Verdict:
+    def predict(self, store: Path) -> Verdict:
         return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
     def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
         """Yield the starts that contradict the prediction."""
         for number, case in enumerate(cases):
             store = self.planted(case, folder / str(number))
-            whole, said, before = _list_intact_messages(store, self.log), self.said(store), _files_of(store)
+            whole, prediction, before = _list_intact_messages(store, self.log), self.predict(store), _files_of(store)
             served = _start_broker(self.driver, store, _GEOMETRY)
             left = _files_of(store)
             lost = _list_lost(served, whole)
             self.starts.append(Start(case, self.driver.release, served is not None, lost, len(before - left)))
-            start = said.start
+            start = prediction.start
             assert start is not None
             # The dispatch after a kill may recreate a queue file.
             files = {file for file in start.deletes_files if not file.startswith("consumeq") or file not in left}
@@ -169,7 +169,7 @@ class _Broker:
             seen = (end is not None, lost, {*before - left})
             if (start.starts, start.deletes_messages, files) != seen or start.cuts_at not in {None, end}:
                 yield f"{self.driver.release}: {case}: said {start}, seen {seen}, the log ends at {end}"
-            if (lost or end is None) and not said.severity.is_alarm:
+            if (lost or end is None) and not prediction.severity.is_alarm:
                 yield f"{self.driver.release}: {case}: verify is green, and the start was not"
 
     def record(self) -> None:
@@ -244,7 +244,7 @@ def test_no_repair_makes_the_broker_delete_messages(broker: _Broker, tmp_path: P
     for bridges in (False, True):
         folder = tmp_path / str(bridges)
         store = broker.planted(name, folder / "store")
-        whole, before = _list_intact_messages(store, broker.log), broker.said(store).start
+        whole, before = _list_intact_messages(store, broker.log), broker.predict(store).start
         request = RepairRequest(
             str(store), folder / "repair", given_settings=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
@@ -287,23 +287,23 @@ def _find_wrong_predictions(
         repair(
             RepairRequest(str(store), store.parent / "repair", lake, given_settings=wanted, apply=True), SerialWorkers()
         )
-    said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
+    prediction = verify(VerifyRequest(str(store), wanted), SerialWorkers())
     log = read_log(golden(name))
     whole = _list_intact_messages(store, log)
     places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)
     equal = {offset for offset, there, one in places if there == encode_record(one)}
     healthy = _served_when_healthy(driver, name).messages
     seen = _start_broker(driver, store)
-    assert said.start is not None
-    if said.start.starts not in {None, seen is not None}:
-        yield f"said {said.start}, started: {seen is not None}"
-    if seen is None or said.start.deletes_messages is None:
+    assert prediction.start is not None
+    if prediction.start.starts not in {None, seen is not None}:
+        yield f"said {prediction.start}, started: {seen is not None}"
+    if seen is None or prediction.start.deletes_messages is None:
         return
     lost = _list_lost(seen, whole)
     others = "foreign-segment" in kinds  # the intact messages of these are also counted
-    if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
-        yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
-    if not kinds or not said.severity.is_alarm:
+    if lost > prediction.start.deletes_messages or (lost < prediction.start.deletes_messages and not others):
+        yield f"said {prediction.start}, lost {lost}, log ends at {seen.log_end}"
+    if not kinds or not prediction.severity.is_alarm:
         missing = {message for message in healthy if message[3] in equal} - seen.messages
         if missing:
             yield f"not served: {sorted(missing)[:3]} of {len(missing)}"

@@ -197,10 +197,12 @@ def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
         opened.dispatch_each("index", crafted)
         opened.dispatch_each("queue", crafted)
         found = _fuzz_lookups(random, opened, crafted, files, writer)
-    made = {
+    built = {
         f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
     }
-    return len(crafted), found + _told("scalar", find_differences(read_derived_files(store), DerivedFiles(made, files)))
+    return len(crafted), found + _told(
+        "scalar", find_differences(read_derived_files(store), DerivedFiles(built, files))
+    )
 
 
 def _crafted(random: Random, count: int) -> Iterator[CraftedMessage]:
@@ -244,10 +246,10 @@ def _as_record(message: CraftedMessage) -> MessageRecord:
 
 
 def _fuzz_lookups(
-    random: Random, opened: RealStore, crafted: list[CraftedMessage], made: list[bytes], writer: Writer
+    random: Random, opened: RealStore, crafted: list[CraftedMessage], index_data: list[bytes], writer: Writer
 ) -> list[str]:
     found = []
-    files = [IndexReader(make_reader(data), writer.index_geometry) for data in reversed(made)]
+    files = [IndexReader(make_reader(data), writer.index_geometry) for data in reversed(index_data)]
     for _ in range(_LOOKUPS):
         message = random.choice(crafted)
         key = random.choice(message.keys.split() or [message.unique_key or "absent"])

@@ -118,11 +118,11 @@ def test_answers_and_body_files_equal_those_of_mqadmin(
     """If nothing is found, mqadmin prints nothing, and we print the reason. Bodies are decompressed."""
     stage = played.stage
     differing = find_different_answers(stage, capfdbinary, bodies=tmp_path)
-    written = {path for asked in stage.asked for path in re.findall(rf"{BODIES}(\S+)", asked.printed.stdout)}
+    written = {path for asked in stage.answered_lines for path in re.findall(rf"{BODIES}(\S+)", asked.printed.stdout)}
 
-    assert len(stage.asked) > len("queries")
+    assert len(stage.answered_lines) > len("queries")
     assert differing == []
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         name: Path(BODIES, name).read_bytes() for name in written
     }
-    verdict(stage.release, "mqadmin's answers", f"{len(stage.asked)} lines equal")
+    verdict(stage.release, "mqadmin's answers", f"{len(stage.answered_lines)} lines equal")

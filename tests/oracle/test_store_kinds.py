@@ -1,7 +1,7 @@
 """
 The queue storage of 5.x brokers: each kind, with and without light queues, stopped cleanly and killed.
 
-What this project reads from a copy of the store is compared with what the broker itself answers: rows, units, limits.
+Rows, units and limits that this project reads from a copy of the store are compared with the broker's own answers.
 """
 
 import shutil
@@ -333,7 +333,7 @@ def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
 
 def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
     """
-    Return what the log gives of a queue, from where the broker has it on.
+    Return the messages of a queue in the log, from the broker's first queue offset on.
 
     A killed broker rebuilds the light queues that it had only in memory from the offset where its dispatch continues.
     Earlier messages are in the log, but no longer in a queue.

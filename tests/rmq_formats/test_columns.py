@@ -146,15 +146,15 @@ def test_records_with_a_wrong_body_crc_have_no_row(with_body: bool) -> None:
 
 @given(some=st.lists(st.builds(make_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
 def test_each_topic_is_selected_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
-    asked: list[str] = []
+    topics_seen: list[str] = []
 
     def wants_topic(topic: str) -> bool:
-        asked.append(topic)
+        topics_seen.append(topic)
         return topic != "b"
 
     rows = rows_of(some, wants_topic=wants_topic)
     assert [row["topic"] for row in rows] == [record.topic for record in some if record.topic != "b"]
-    assert sorted(asked) == sorted({record.topic for record in some})
+    assert sorted(topics_seen) == sorted({record.topic for record in some})
 
 
 def test_topics_can_be_selected_among_thousands() -> None:

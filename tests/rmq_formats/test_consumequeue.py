@@ -52,9 +52,9 @@ def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> 
     return [unit.tags_code for unit in units_of(a_record(topic, properties=properties, store_timestamp=1000), **rules)]
 
 
-@pytest.mark.parametrize(("configured", "made"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
-def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, made: int) -> None:
-    assert rounded_file_size(configured) == made
+@pytest.mark.parametrize(("configured", "rounded"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
+def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, rounded: int) -> None:
+    assert rounded_file_size(configured) == rounded
 
 
 @pytest.mark.parametrize(

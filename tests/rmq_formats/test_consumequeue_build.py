@@ -278,14 +278,14 @@ def test_extension_units_and_addresses_equal_those_of_the_scalar_extension(
     cut = data.draw(st.integers(0, len(units)))
     builder = ExtBuilder(110)
     files = bytearray(110 * 25)
-    made: list[int] = []
+    counts: list[int] = []
     for part in (units[:cut], units[cut:]):
         addressed, spans = builder.append(packed_of(part))
-        made += addressed["tags_code"].tolist()
+        counts += addressed["tags_code"].tolist()
         for span in spans:
             files[span.logical_offset : span.logical_offset + len(span.data)] = span.data.tobytes()
 
-    assert made == codes
+    assert counts == codes
     for base, expected in scalar.files():
         assert bytes(files[base : base + 110]) == expected
 
@@ -319,13 +319,13 @@ def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
 ) -> None:
     builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.from_version(release)),))
     name = QueueName(QueueKind.PLAIN, "T", 0)
-    made = filled(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
+    counts = filled(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
     blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)
     units = [UNIT.pack(at, size, 7) for _, at, size in (*there, *([] if expected == SKIPPED else [unit]))]
 
     assert (builder.misplaced_count, builder.skipped_count) == expected
-    assert [base for base, _ in made] == [100 * number + (0 if there else 100) for number in range(files)]
-    assert b"".join(data for _, data in made) == b"".join([*blanks, *units]).ljust(100 * files, b"\0")
+    assert [base for base, _ in counts] == [100 * number + (0 if there else 100) for number in range(files)]
+    assert b"".join(data for _, data in counts) == b"".join([*blanks, *units]).ljust(100 * files, b"\0")
 
 
 @pytest.mark.parametrize(
@@ -338,9 +338,9 @@ def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     name = QueueName(QueueKind.PLAIN, "T", 0)
     units = [ExpectedUnit(name, number, place, 10, 1, 1) for number, place in ((0, 0), (7, 1010), (8, 1020))]
     builder = QueueBuilder(QueueKind.PLAIN, 100, (*UnitRules().releases, (1015, RELEASES[-1])), lost)
-    made = b"".join(data for _, data in filled(builder, [units, []]))
+    counts = b"".join(data for _, data in filled(builder, [units, []]))
 
     blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)
     first, second, third = (UNIT.pack(unit.physical_offset, 10, 1) for unit in units)
-    assert made.rstrip(b"\0") == (first + blank * blanks + second + third).rstrip(b"\0")
+    assert counts.rstrip(b"\0") == (first + blank * blanks + second + third).rstrip(b"\0")
     assert builder.blanks == blanks

@@ -108,10 +108,10 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
     """An older record after damage in an open segment is a leftover, unless queues point past the damage."""
     whole = make_log([make_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
     raw = whole[:_SIZE] + bytes(_SIZE) + whole[2 * _SIZE :] + bytes(100)  # the second record is zeroed
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
 
     def why_left_over(gap: int, record: object) -> str:
-        asked.append((gap, getattr(record, "physical_offset", -1)))
+        requests.append((gap, getattr(record, "physical_offset", -1)))
         return "" if is_proven else STALE_REASON
 
     expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
@@ -123,7 +123,7 @@ def test_records_confirmed_by_queues_are_not_leftovers_after_a_clock_change(is_p
 
     assert [piece.kind for piece in by_walk] == (expected if is_proven else [PieceKind.RECORD, PieceKind.WAITING])
     assert by_scan == by_walk
-    assert set(asked) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
+    assert set(requests) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
 
 
 def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:

@@ -335,15 +335,15 @@ def test_a_large_record_does_not_enlarge_later_groups() -> None:
 
 
 def test_a_record_size_beyond_the_segment_is_not_allocated() -> None:
-    wanted: list[int] = []
+    requested: list[int] = []
     record = make_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
     raw = make_log([make_record()], BASE + 200).rjust(1000, b"\0")
     raw = encode_record(record) + raw[200:]
     assert [
         piece.kind
-        for piece in flatten(scan(make_reader(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
+        for piece in flatten(scan(make_reader(raw, requested), 0, len(raw), len(raw), BASE, final=True, window=256))
     ]
-    assert max(wanted) <= 256
+    assert max(requested) <= 256
 
 
 def test_groups_remain_valid_after_the_scan() -> None:
@@ -398,8 +398,8 @@ def test_copies_of_a_record_may_differ_only_in_their_offset(changes: list[tuple[
         if at < int(records.sizes[number]):
             copies[place + at] ^= 1 + at
     for number, (place, size) in enumerate(zip(records.positions.tolist(), records.sizes.tolist(), strict=True)):
-        ours, theirs = (bytes(one[place : place + size]) for one in (copies, records.buffer))
-        if ours[:28] + ours[36:] != theirs[:28] + theirs[36:]:
+        own_bytes, other_bytes = (bytes(one[place : place + size]) for one in (copies, records.buffer))
+        if own_bytes[:28] + own_bytes[36:] != other_bytes[:28] + other_bytes[36:]:
             expected.add(number)
     numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
     count = find_differing_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)

@@ -205,14 +205,14 @@ def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: 
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="this system gives a process no mounts of its own")
-@pytest.mark.parametrize("what", ["out", "lake"])
+@pytest.mark.parametrize("kind", ["out", "lake"])
 def test_a_directory_not_shared_with_workers_fails_the_run(
-    cluster: Cluster, results: dict[str, Any], what: str
+    cluster: Cluster, results: dict[str, Any], kind: str
 ) -> None:
-    said = results[what]["said"].strip().splitlines()[-1]
+    said = results[kind]["said"].strip().splitlines()[-1]
 
-    assert 1 == results[what]["code"]
-    assert said.startswith(f"rmq-lake: {cluster.private_folder / what}")
+    assert 1 == results[kind]["code"]
+    assert said.startswith(f"rmq-lake: {cluster.private_folder / kind}")
     assert said.partition("not accessible on ")[2].partition(":")[0] in WORKERS
 
 

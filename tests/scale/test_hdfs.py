@@ -95,10 +95,10 @@ def test_denied_access_is_reported_in_one_line_with_path_and_user(
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     store = server.uri("secret", "store")
-    code, _, said = run("inspect", store)
+    code, _, err = run("inspect", store)
 
-    assert (ExitCode.FAILED, 1) == (code, len(said.strip().splitlines())), said
-    assert said.startswith(f"rmq-lake: {store}: HDFS denies access to user stranger: Permission denied")
+    assert (ExitCode.FAILED, 1) == (code, len(err.strip().splitlines())), err
+    assert err.startswith(f"rmq-lake: {store}: HDFS denies access to user stranger: Permission denied")
 
 
 def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
@@ -107,7 +107,7 @@ def test_verbs_refuse_to_write_to_hdfs(server: Hdfs, run: Run, local: Path) -> N
         ("rebuild-index", str(local), "--out", server.uri("index")),
         ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", server.uri("lake")),
     ):
-        code, _, said = run(*arguments)
+        code, _, err = run(*arguments)
 
         assert ExitCode.USAGE is code
-        assert "only stores can be read from hdfs://" in said
+        assert "only stores can be read from hdfs://" in err

@@ -114,10 +114,10 @@ def test_every_message_of_a_store_on_a_server_is_once_in_its_lake(uploaded: Uplo
     assert expected_rows(uploaded.local) == raw_rows(lake)
     ingest_store(uploaded.local, uploaded.folder / "here")
     for table in ("consume_queue", "index_entries"):
-        here, there = (
+        local_rows, remote_rows = (
             [row["physical_offset"] for row in rows_of(one, table)] for one in (uploaded.folder / "here", lake)
         )
-        assert here == there != []
+        assert local_rows == remote_rows != []
 
     optimize(uploaded.lake, SerialWorkers(uploaded.options))
 
@@ -143,10 +143,10 @@ def test_commands_give_the_same_output_for_a_server_and_the_disk(
         ("dump", "--json", f"/commitlog/{0:020d}"),
         (*client, "--store", ""),
     ):
-        there, here = (run(*verb[:-1], f"{place}{verb[-1]}") for place in (uploaded.store, uploaded.local))
+        remote_rows, local_rows = (run(*verb[:-1], f"{place}{verb[-1]}") for place in (uploaded.store, uploaded.local))
 
-        assert ExitCode.CLEAN is here.code, verb
-        assert here[:2] == (there.code, there.out.replace(uploaded.store, str(uploaded.local)))
+        assert ExitCode.CLEAN is local_rows.code, verb
+        assert local_rows[:2] == (remote_rows.code, remote_rows.out.replace(uploaded.store, str(uploaded.local)))
     of_store, of_lake = run(*client, "--store", uploaded.local), run(*client, "--lake", uploaded.lake)
     assert of_store.lines[0] == of_lake.lines[0]
 

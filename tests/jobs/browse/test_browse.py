@@ -131,7 +131,7 @@ def test_unauthorised_requests_get_nothing(store_pages: Pages, case: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "method", "headers", "status"),
+    ("path", "method", "headers", "status"),
     [
         ("/messages?token={right}", "GET", {}, 401),
         ("/?token={part}", "GET", {}, 401),
@@ -147,9 +147,9 @@ def test_unauthorised_requests_get_nothing(store_pages: Pages, case: str) -> Non
     ],
 )
 def test_the_token_is_accepted_only_at_the_first_address(
-    store_pages: Pages, asked: str, method: str, headers: dict[str, str], status: int
+    store_pages: Pages, path: str, method: str, headers: dict[str, str], status: int
 ) -> None:
-    path = asked.format(base=store_pages.base, right=store_pages.token, part=store_pages.token[:-1])
+    path = path.format(base=store_pages.base, right=store_pages.token, part=store_pages.token[:-1])
 
     reply = store_pages.get(path, method, Cookie=None, **headers)
 

@@ -225,7 +225,7 @@ def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
+    ("formatted", "text"),
     [
         (size_text(0), "0 bytes"),
         (size_text(1), "1 byte"),
@@ -248,8 +248,8 @@ def test_a_shell_reads_a_wrapped_line_as_one_command(line: str) -> None:
         (count_text(2, "entry"), "2 entries"),
     ],
 )
-def test_an_amount_is_printed_in_its_largest_unit_with_the_right_plural(made: str, text: str) -> None:
-    assert text == made
+def test_an_amount_is_printed_in_its_largest_unit_with_the_right_plural(formatted: str, text: str) -> None:
+    assert text == formatted
 
 
 def test_exit_codes_match_the_documentation() -> None:

@@ -62,10 +62,10 @@ def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(st
 
 
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
-    broker, asked = truncate_after_run(tmp_path, RELEASE)
+    broker, request = truncate_after_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
-    ingest(asked, SerialWorkers())
+    ingest(request, SerialWorkers())
     assert compared(broker.root).exit_code == 0
 
 

@@ -125,10 +125,10 @@ def test_a_worker_without_datafusion_is_named_before_any_work(
         raise SetupError(f"a worker has no {', '.join(modules)}")
 
     monkeypatch.setattr(session, "require_worker_modules", refuse)
-    asked = ("export", "--store", places["--store"], "--out", tmp_path / "out", "--engine", "spark")
+    command = ("export", "--store", places["--store"], "--out", tmp_path / "out", "--engine", "spark")
 
-    assert "a worker has no datafusion" in run(*asked, "--where", "queue_id = 0").err
-    assert ExitCode.CLEAN == run(*asked).code
+    assert "a worker has no datafusion" in run(*command, "--where", "queue_id = 0").err
+    assert ExitCode.CLEAN == run(*command).code
 
 
 def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
@@ -168,9 +168,9 @@ def test_standard_output_receives_the_same_bytes_as_a_file(
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
     store = write_store(tmp_path / "store", stored([Sent(body=b"%d" % number) for number in range(200)]))
-    asked = ("export", "--store", store, "--format", kind, "--engine", "here")
-    run(*asked, "--out", tmp_path / "file")
-    streamed = run(*asked, "--out", "-")
+    command = ("export", "--store", store, "--format", kind, "--engine", "here")
+    run(*command, "--out", tmp_path / "file")
+    streamed = run(*command, "--out", "-")
 
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
@@ -273,9 +273,9 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
     place = Place(store=str(broker.root))
-    asked = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
-    [item] = plan_export(asked, {}).items
-    task = PartTask(tmp_path, asked)
+    request = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
+    [item] = plan_export(request, {}).items
+    task = PartTask(tmp_path, request)
     next(item.read())  # loads cached data
     part, peak = measure_peak(lambda: task((0, item)))
 
@@ -300,8 +300,8 @@ def test_the_first_and_the_last_message_of_a_file_are_exported_for_their_own_tim
     lake = write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
     for record in records:
         time = record.store_timestamp
-        asked = ExportRequest(Place(lake=str(lake)), time_range=(time, time), out=tmp_path / str(time))
-        assert 1 == export_messages(asked, plan_export(asked, {}), SerialWorkers()).messages
+        request = ExportRequest(Place(lake=str(lake)), time_range=(time, time), out=tmp_path / str(time))
+        assert 1 == export_messages(request, plan_export(request, {}), SerialWorkers()).messages
 
 
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
@@ -310,9 +310,9 @@ def test_an_export_by_times_reads_a_segment_once(since: int, messages: int, dama
     store = write_store(tmp_path / "store", records)
     flip(store / "commitlog" / f"{0:020d}", records[2].physical_offset + 90)  # its body
     begin = records[0].store_timestamp + since
-    asked = ExportRequest(Place(store=str(store)), time_range=(begin, ANY_TIME[1]), out=tmp_path / "out")
+    request = ExportRequest(Place(store=str(store)), time_range=(begin, ANY_TIME[1]), out=tmp_path / "out")
     with patch.object(LogItem, "read", autospec=True, side_effect=LogItem.read) as read:
-        summary = export_messages(asked, plan_export(asked, {}), SerialWorkers())
+        summary = export_messages(request, plan_export(request, {}), SerialWorkers())
 
     assert 1 == read.call_count
     found = [(place.offset, place.size) for place in summary.damaged]
@@ -488,10 +488,10 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 def test_undecodable_bodies_are_reported_for_every_row_that_the_condition_reads(tmp_path: Path) -> None:
     sent = [Sent(keys=("a",), body=zlib.compress(b"text"), sys_flag=1), Sent(keys=("b",), body=b"no", sys_flag=1)]
     store = write_store(tmp_path / "store", stored(sent))
-    asked = ExportRequest(Place(store=str(store)))
-    [item] = plan_export(asked, {}).items
+    request = ExportRequest(Place(store=str(store)))
+    [item] = plan_export(request, {}).items
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
-        part = PartTask(tmp_path, replace(asked, condition=parse_condition(text)))((0, item))
+        part = PartTask(tmp_path, replace(request, condition=parse_condition(text)))((0, item))
         assert (1, undecoded) == (part.messages, part.undecoded_bodies)
 
 

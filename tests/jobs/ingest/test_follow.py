@@ -274,10 +274,10 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
     max_rate: int | None, engine: Engine, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is listed with the rate of one process, before the engine of a step is known."""
-    made: list[Engine] = []
+    engines: list[Engine] = []
 
     def make_workers(engine: Engine, *, half: bool) -> Workers:
-        made.append(engine)
+        engines.append(engine)
         return SerialWorkers(width=1 + half)
 
     monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
@@ -285,7 +285,7 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
     workers = _workers_that_follow(replace(request(broker), read_limits=ReadLimits(max_rate)), AUTO_ENGINE)
 
     assert [1] == workers.map([1], int, sizes=[1 << 40])
-    assert [engine] == made
+    assert [engine] == engines
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])

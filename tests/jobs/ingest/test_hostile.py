@@ -51,9 +51,9 @@ def test_rows_of_mutated_stores_are_correct_or_quarantined(random: Random, range
     with TemporaryDirectory() as folder:
         store.write(Path(folder))
 
-        result, wanted = read_with_pipeline(Path(folder), range_size), read_with_reference(Path(folder))
+        result, expected = read_with_pipeline(Path(folder), range_size), read_with_reference(Path(folder))
 
-    assert wanted == result
+    assert expected == result
     assert find_lost_records(store, result) == []
 
 
@@ -92,22 +92,22 @@ def test_spark_ingests_of_mutated_stores_write_correct_rows_or_quarantine(
 def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     store = make_mutated_store(Random(seed))
     store.write(folder / "store")
-    wanted = read_with_reference(folder / "store")
+    expected = read_with_reference(folder / "store")
 
     summary = ingest_into_own_lake(folder / "store", workers=workers, range_size=700)
 
     quarantined = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:
-        assert not wanted.rows
+        assert not expected.rows
         return
-    assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), quarantined)
-    assert wanted.end == summary.to_offset
+    assert (expected.rows, expected.damage) == (raw_rows(folder / "lake"), quarantined)
+    assert expected.end == summary.to_offset
 
 
 def test_names_are_treated_as_text(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a" / "store")
     records = [make_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
-    placed = broker.append(records)
+    written = broker.append(records)
     queue = broker.root / "consumequeue" / "..%2F..%2Fx" / "0"
     queue.mkdir(parents=True)
     (queue / f"{0:020}").write_bytes(bytes(200))
@@ -116,7 +116,7 @@ def test_names_are_treated_as_text(tmp_path: Path) -> None:
 
     ingest_into_own_lake(broker.root)
 
-    assert raw_rows(tmp_path / "a" / "lake") == encode_rows(placed)
+    assert raw_rows(tmp_path / "a" / "lake") == encode_rows(written)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
     assert before == (tree_state(tmp_path / "outside"), tree_state(broker.root))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "outside"]
@@ -130,7 +130,7 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
     """A broker with another locale, or an attacker, may write such names; the messages must still be ingested."""
     workers = SparkWorkers(request.getfixturevalue("spark")) if engine == "spark" else SerialWorkers()
     broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(20))
+    written = broker.append(some_records(20))
     for name in (b"\xb6\xa9/0", b"Orders/99999999999"):
         queue = Path(os.fsdecode(os.fsencode(broker.root) + b"/consumequeue/" + name))
         queue.mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_names_of_files_that_are_not_utf8_are_escaped_and_wrong_queue_ids_left_o
 
     ingest_into_own_lake(broker.root, workers=workers)
 
-    assert raw_rows(tmp_path / "lake") == encode_rows(placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(written)
     assert r"\udcb6\udca9" in {row["topic"] for row in rows_of(tmp_path / "lake", "consume_queue")}
     assert r"\udcff.json" in {row["name"] for row in rows_of(tmp_path / "lake", "config_files", "name")}
 
@@ -181,7 +181,7 @@ def test_an_argument_that_is_not_utf8_and_a_hint_larger_than_memory_are_errors(
 def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     broker: Broker, tmp_path: Path, start: int
 ) -> None:
-    placed = broker.append(some_records(100))
+    written = broker.append(some_records(100))
 
     def is_bad(offset: int, size: int) -> bool:
         return offset < start + BLOCK and offset + size > start
@@ -189,15 +189,15 @@ def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     with fail_reads_of_first_segment(errno.EIO, is_bad):
         summary = ingest_into_own_lake(broker.root)
 
-    hit = [record for record in placed if is_bad(record.physical_offset, record.total_size)]
+    hit = [record for record in written if is_bad(record.physical_offset, record.total_size)]
     assert summary.exit_code is ExitCode.DAMAGE
     assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
-    assert [item for item in encode_rows(placed) if item not in encode_rows(hit)] == raw_rows(tmp_path / "lake")
-    assert 0 < len(hit) < len(placed)
+    assert [item for item in encode_rows(written) if item not in encode_rows(hit)] == raw_rows(tmp_path / "lake")
+    assert 0 < len(hit) < len(written)
 
 
 def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
-    placed = broker.append(some_records(500))
+    written = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * BLOCK))
 
     with pytest.raises((OSError, DeltaError), match=r"[Nn]o space left"):
@@ -205,7 +205,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Bro
     (small_disk / "filler").unlink()
     ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
 
-    assert raw_rows(small_disk / "lake") == encode_rows(placed)
+    assert raw_rows(small_disk / "lake") == encode_rows(written)
     assert list_leftovers(small_disk / "lake") == []
 
 

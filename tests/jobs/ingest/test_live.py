@@ -48,19 +48,19 @@ def history_of(folder: Path) -> list[bytes]:
     return [data for _, data in read_store_records(folder / "history")]
 
 
-@pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
-def test_an_incomplete_record_is_left_for_the_next_run(written: int, broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 4, 8, 60, 91, -1])
+def test_an_incomplete_record_is_left_for_the_next_run(size: int, broker: Broker, tmp_path: Path) -> None:
     first = broker.append(some_records(5))
     newest = some_records(1, seed=2)
-    broker.append(newest, cut_at=written)
+    broker.append(newest, cut_at=size)
 
     half = ingest_into_own_lake(broker.root)
-    placed = broker.append(newest)
+    written = broker.append(newest)
     whole = ingest_into_own_lake(broker.root)
 
-    assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - placed[0].total_size, ExitCode.CLEAN)
+    assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - written[0].total_size, ExitCode.CLEAN)
     assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
-    assert raw_rows(tmp_path / "lake") == encode_rows(first + placed)
+    assert raw_rows(tmp_path / "lake") == encode_rows(first + written)
 
 
 def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_segment_sealed_after_its_listing_is_read_to_its_end(broker: Broker, t
 
 
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
-    placed = broker.append(some_records(200))
+    written = broker.append(some_records(200))
 
     during = ingest_into_own_lake(
         broker.root, workers=DisturbedWorkers(happens=lambda: broker.expire(2)), range_size=4096
@@ -89,18 +89,18 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(brok
     assert {gap["why"] for gap in during.gaps} == {"deleted while it was being read"}
     assert (gaps_of(tmp_path / "lake")[0][0], gaps_of(tmp_path / "lake")[-1][1]) == (0, 2 * SEGMENT_SIZE)
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
-        record.physical_offset for record in placed if record.physical_offset >= 2 * SEGMENT_SIZE
+        record.physical_offset for record in written if record.physical_offset >= 2 * SEGMENT_SIZE
     ]
 
 
 def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    placed = broker.append(some_records(200))
+    written = broker.append(some_records(200))
     happened: list[MessageRecord] = []
 
     def crash() -> None:
         if not happened:
-            broker.truncate(placed[70].physical_offset)
+            broker.truncate(written[70].physical_offset)
             happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
 
     during = ingest_into_own_lake(broker.root, workers=DisturbedWorkers(happens=crash), range_size=4096)
@@ -114,11 +114,11 @@ def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) ->
 
 def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_again(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    placed = broker.append(some_records(40))
+    written = broker.append(some_records(40))
 
     def crash() -> None:
-        if broker.offset == placed[-1].end_offset:
-            broker.truncate(placed[30].physical_offset)
+        if broker.offset == written[-1].end_offset:
+            broker.truncate(written[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
     with patch.object(index_product, "plan_index_files_work", call_before(index_product.plan_index_files_work, crash)):
@@ -139,15 +139,15 @@ def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_b
     records: int, tmp_path: Path
 ) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    placed = broker.append(some_records(100))
+    written = broker.append(some_records(100))
     while broker.offset < 2 * SEGMENT_SIZE + 1000:  # shortly after the start of its third segment
-        placed += broker.append(some_records(1, stored=placed[-1].store_timestamp + 1))
-    cut = max(record.physical_offset for record in placed if record.physical_offset < 2 * SEGMENT_SIZE - 2000)
+        written += broker.append(some_records(1, stored=written[-1].store_timestamp + 1))
+    cut = max(record.physical_offset for record in written if record.physical_offset < 2 * SEGMENT_SIZE - 2000)
     happened: list[MessageRecord] = []
 
     def crash(range_: Range) -> None:
         """Recover from a crash before the segment is read, and continue writing before the next one is read."""
-        if range_.base_offset == SEGMENT_SIZE and broker.offset > placed[-1].physical_offset:
+        if range_.base_offset == SEGMENT_SIZE and broker.offset > written[-1].physical_offset:
             broker.truncate(cut)
             segment = broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}"
             overwrite(segment, cut - SEGMENT_SIZE, bytes(2 * SEGMENT_SIZE - cut))
@@ -219,8 +219,8 @@ def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_befo
 
     ahead = ingest_into_own_lake(broker.root)
     assert (ahead.messages, ahead.gaps) == (30, [])
-    placed = broker.append(some_records(100, seed=2))
-    assert ingest_into_own_lake(broker.root).messages == len(placed)
+    written = broker.append(some_records(100, seed=2))
+    assert ingest_into_own_lake(broker.root).messages == len(written)
 
 
 def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
@@ -264,11 +264,11 @@ def test_settle_leaves_out_the_newest_records_of_the_open_segment(
 
 
 def test_settle_applies_only_to_the_open_segment(broker: Broker) -> None:
-    placed = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
+    written = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
 
     summary = ingest_into_own_lake(broker.root, settle_ms=600_000)
 
-    assert summary.messages == sum(record.physical_offset < SEGMENT_SIZE for record in placed)
+    assert summary.messages == sum(record.physical_offset < SEGMENT_SIZE for record in written)
 
 
 MANY = 3  # a run merges that many small files
@@ -331,10 +331,10 @@ def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_
 
 def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path, broker: Broker) -> None:
     """A gauge that falls to 0 after each run without new messages would raise false alarms."""
-    placed = broker.append(some_records(3))
+    written = broker.append(some_records(3))
     times = [ingest_into_own_lake(broker.root).newest_ms for _ in range(2)]
 
-    assert [placed[-1].store_timestamp] * 2 == times
+    assert [written[-1].store_timestamp] * 2 == times
     assert 3 == len(rows_of(tmp_path / "lake"))
 
 
@@ -478,10 +478,10 @@ def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
     log.mkdir(parents=True)
     with (log / f"{0:020}").open("wb") as file:
         for number in range(count):
-            placed = record._replace(
+            written = record._replace(
                 physical_offset=number * record.total_size, body_crc=record.body_crc ^ (number > 0)
             )
-            file.write(encode_record(placed))
+            file.write(encode_record(written))
         file.write(bytes(BLOCK))
     tracemalloc.start()
     try:
@@ -493,8 +493,8 @@ def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
         tracemalloc.stop()
 
 
-def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - arguments of the original
+def _narrow_ranges(*arguments: Any) -> list[Range]:  # noqa: ANN401 - arguments of the original
     """Plan ranges with windows of few records; memory used before the pass is not counted."""
     gc.collect()
     tracemalloc.reset_peak()
-    return [replace(range_, window=1 << 17) for range_ in plan_ranges(*asked)]
+    return [replace(range_, window=1 << 17) for range_ in plan_ranges(*arguments)]

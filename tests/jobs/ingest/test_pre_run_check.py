@@ -165,7 +165,7 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: 
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "changes",
     [
         {"dry_run": True},
         {"release": "no release"},
@@ -179,8 +179,8 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(ingested: 
     ],
     ids=str,
 )
-def test_a_different_request_requires_a_run(ingested: IngestedStore, asked: dict[str, Any]) -> None:
-    assert PreRunCheck(replace(ingested.request, **asked)).summary_if_nothing_new() is None
+def test_a_different_request_requires_a_run(ingested: IngestedStore, changes: dict[str, Any]) -> None:
+    assert PreRunCheck(replace(ingested.request, **changes)).summary_if_nothing_new() is None
 
 
 def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Broker:
 
 def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_path: Path) -> None:
     """Zeros mean that known records are not written yet; an incomplete record is not a different record."""
-    placed = broker.append(some_records(30, seed=2))
+    written = broker.append(some_records(30, seed=2))
     ingest_into_own_lake(broker.root)
     slave = Broker(tmp_path / "slave")
     slave.append(some_records(70))
@@ -46,7 +46,7 @@ def test_a_lagging_replica_is_recognised_and_adds_nothing(broker: Broker, tmp_pa
     summary = ingest_into_own_lake(tmp_path / "slave")
 
     assert (summary.run, summary.superseded, summary.exit_code) == (None, None, ExitCode.CLEAN)
-    assert len(raw_rows(tmp_path / "lake")) == 70 + len(placed)
+    assert len(raw_rows(tmp_path / "lake")) == 70 + len(written)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_a_record_with_the_size_of_the_truncated_one_is_ingested(broker: Broker,
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     """The log was truncated after the last record of a file, and a smaller record still fits into the file."""
     broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(30))
+    written = broker.append(some_records(30))
     broker.seal()
     sealed = ingest_into_own_lake(broker.root)
-    broker.truncate(placed[-1].end_offset)
+    broker.truncate(written[-1].end_offset)
     new = broker.append(some_records(3, seed=2, stored=STORED + 10_000))
 
     assert sealed.to_offset == SEGMENT_SIZE
-    assert ingest_into_own_lake(broker.root).from_offset == placed[-1].end_offset
-    assert raw_rows(tmp_path / "lake") == encode_rows(placed) + encode_rows(new)
+    assert ingest_into_own_lake(broker.root).from_offset == written[-1].end_offset
+    assert raw_rows(tmp_path / "lake") == encode_rows(written) + encode_rows(new)
     assert ingest_into_own_lake(broker.root).run is None
 
 

@@ -212,8 +212,8 @@ LATER = ("record_crc", "body_error", "body_inflated")  # columns that the versio
 def played(root: Path) -> Broker:
     broker = Broker(root, dispatches=True)
     broker.append(some_records(60))
-    placed = broker.append(some_records(30, seed=2))
-    broker.truncate(placed[20].physical_offset)
+    written = broker.append(some_records(30, seed=2))
+    broker.truncate(written[20].physical_offset)
     broker.append(some_records(40, seed=3))
     broker.append(some_records(60, seed=4))
     return broker
@@ -233,17 +233,17 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
     unchanged = ingest_store(broker.root, lake, "b")
-    placed = broker.append(some_records(50, seed=5))
+    written = broker.append(some_records(50, seed=5))
     continued = ingest_store(broker.root, lake, "b")
     fresh = ingest_store(broker.root, tmp_path / "fresh", "b")
 
     assert (unchanged.run, unchanged.messages) == (None, 0)
     assert (continued.run, continued.messages, continued.units["matched"]) == (4, 50, 50)
-    assert continued.index_entries == 3 * len(placed)
+    assert continued.index_entries == 3 * len(written)
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert fresh.messages == 60 + 20 + 40 + 60 + 50
     for name, rows in before.items():
-        assert of_log(lake, name, placed[0].physical_offset) == rows
+        assert of_log(lake, name, written[0].physical_offset) == rows
 
     of_lake = Lake(str(lake))
     for table in WRITTEN_BY_RUNS:

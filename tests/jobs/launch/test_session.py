@@ -26,7 +26,7 @@ ERROR = "12:00 ERROR DAGScheduler: no space"
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "expected"),
     [
         (("WARNING: Using incubator modules: jdk.incubator.vector", ERROR), (ERROR,)),
         ((*LATE, ERROR, *LATE), (ERROR,)),
@@ -44,7 +44,7 @@ ERROR = "12:00 ERROR DAGScheduler: no space"
     ],
 )
 def test_only_useful_output_of_the_jvm_is_printed(
-    lines: Sequence[str], said: Sequence[str], capfd: pytest.CaptureFixture[str]
+    lines: Sequence[str], expected: Sequence[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
     os.write(writing, "".join(f"{line}\n" for line in lines).encode())
@@ -52,7 +52,7 @@ def test_only_useful_output_of_the_jvm_is_printed(
 
     session.copy_jvm_output(reading)
 
-    assert list(said) == capfd.readouterr().err.splitlines()
+    assert list(expected) == capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.usefixtures("_no_jvm_yet")

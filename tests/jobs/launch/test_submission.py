@@ -193,10 +193,10 @@ def test_a_failed_download_of_jars_is_reported_with_the_remedy(tmp_path: Path, m
     )
     monkeypatch.setenv("RMQ_LAKE_IVY_SETTINGS", str(nothing))
 
-    with pytest.raises(SetupError) as said:
+    with pytest.raises(SetupError) as error:
         spark.fetch_jars("delta", find_java_home())
 
-    text = str(said.value)
+    text = str(error.value)
     assert "RMQ_LAKE_IVY_SETTINGS" in text
     assert f"copy the directory {tmp_path / 'jars'} from a machine" in text
     assert all(jar.file_name in text for jar in spark.locked_jars("delta"))

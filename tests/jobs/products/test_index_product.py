@@ -170,10 +170,10 @@ def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
     assert bool(history) == (SCENARIO[name] == "expired")
 
 
-@pytest.mark.parametrize("what", [None, "entry < 5", "index_file > 2 AND physical_offset % 3 = 0"])
+@pytest.mark.parametrize("predicate", [None, "entry < 5", "index_file > 2 AND physical_offset % 3 = 0"])
 @pytest.mark.parametrize("log_is_there", [True, False])
 def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
-    golden: StoreOf, tmp_path: Path, what: str | None, *, log_is_there: bool
+    golden: StoreOf, tmp_path: Path, predicate: str | None, *, log_is_there: bool
 ) -> None:
     """The next entries are chained to them, so later runs failed. They are rebuilt from the log or from messages."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
@@ -181,15 +181,15 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
     first, _ = next(segments), next(segments)
     run(tmp_path / "growing", lake, "b533-base")
     open_file = max(row["index_file"] for row in files_of(lake))
-    DeltaTable(lake / "index_entries").delete(what)
-    there = {(row["index_file"], row["entry"]) for row in entry_rows(lake)}
+    DeltaTable(lake / "index_entries").delete(predicate)
+    known = {(row["index_file"], row["entry"]) for row in entry_rows(lake)}
     if not log_is_there:
         first.unlink()
     list(segments)
     run(tmp_path / "growing", lake, "b533-base")
 
     expected = read_index_entries(golden("b533-base"))
-    assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in there]
+    assert lake_entries(lake) == [row for row in expected if row[0] >= open_file or row[:2] in known]
     assert None not in {row["key"] for row in entry_rows(lake) if row["index_file"] >= open_file}
     complete = complete_files(lake)
     real = [path.read_bytes() for path in sorted((golden("b533-base") / "index").iterdir())]
@@ -209,10 +209,10 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     expected = read_index_entries(golden("b533-base"))
     for _ in segments:
         run(tmp_path / "growing", lake, "b533-base", change_topics=True)
-    there = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
+    known = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
 
-    assert [row[:5] for row in entries] == [row[:5] for row in expected if row[3] in there]
+    assert [row[:5] for row in entries] == [row[:5] for row in expected if row[3] in known]
     assert not any(row["topic"] == "T1" for row in entry_rows(lake) if row["physical_offset"] < 16384)
     assert entries
 
@@ -322,9 +322,9 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
     whole, store = golden("up533-540"), tmp_path / "store"
     (store / "index").mkdir(parents=True)
     files = sorted((whole / "index").iterdir())
-    for written, there in ((11232, files[:10]), (sys.maxsize, files)):
+    for written, known in ((11232, files[:10]), (sys.maxsize, files)):
         _copy_as_of(whole, store, written, kept_from=0)
-        for path in there:
+        for path in known:
             shutil.copy(path, store / "index")
         ingest_store(store, tmp_path / "lake")
 

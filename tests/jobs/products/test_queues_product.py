@@ -164,15 +164,15 @@ def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golde
     assert told(second.rows) == truth(whole)
 
 
-@pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
-def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize("created", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
+def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_path: Path, created: str) -> None:
     """A unit of another queue shows that the log was dispatched beyond records whose units are in an unlisted file."""
     (newer_store / "abort").touch()
-    (newer_store / made).rename(tmp_path / "not made yet")
+    (newer_store / created).rename(tmp_path / "not made yet")
 
     def make() -> None:
-        if not (newer_store / made).exists():
-            (tmp_path / "not made yet").rename(newer_store / made)
+        if not (newer_store / created).exists():
+            (tmp_path / "not made yet").rename(newer_store / created)
 
     with patch("jobs.store.queue_ends._look_at_all", call_after(_look_at_all, make)):
         whole = run(newer_store, tmp_path / "lake")
@@ -275,7 +275,7 @@ def test_the_number_of_unit_files_of_a_range_does_not_change_the_rows(golden: St
     with (
         patch("jobs.products.queues.unit_files._A_GROUP", 4096),
         patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
-        patch("jobs.ingest.run.plan_ranges", lambda *asked: [replace(one, window=4096) for one in plan_ranges(*asked)]),
+        patch("jobs.ingest.run.plan_ranges", lambda *args: [replace(one, window=4096) for one in plan_ranges(*args)]),
         patch.object(RangeUnitCollector, "finish", finished),
     ):
         _ingest(store, tmp_path / "parts", "b533-base")
@@ -569,5 +569,5 @@ def test_units_of_many_ranges_are_read_together(tmp_path: Path, golden: StoreOf,
     ingest_store(store, tmp_path / "whole", release=release_of("b551-base"))
     with patch("jobs.products.queues.unit_files._UNITS_AT_ONCE", at_once):
         ingest_store(store, tmp_path / "lake", range_size=2048, release=release_of("b551-base"))
-    found, wanted = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("lake", "whole"))
-    assert found == wanted
+    found, expected = ([row | {"store_id": ""} for row in _rows(tmp_path / name)] for name in ("lake", "whole"))
+    assert found == expected

@@ -39,10 +39,10 @@ def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
     return sorted(found)
 
 
-def expected(placed: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
+def expected(records: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
     return [
         (record.physical_offset, line, kind, name)
-        for record, name in zip(placed, names, strict=True)
+        for record, name in zip(records, names, strict=True)
         for line, kind in enumerate(("Pub", "SubAfter"))
     ]
 
@@ -55,19 +55,19 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
-    placed = broker.append(
+    records = broker.append(
         [reports("a"), reports("b", packs=True), reports("c", topic="rmq_sys_TRACE_DATA_region"), *some_records(5, 2)]
     )
     ingest_traces(broker)
 
-    assert lines(broker) == expected(placed[:3], "a", "b", "c")
+    assert lines(broker) == expected(records[:3], "a", "b", "c")
     sent, consumed = rows_of(broker.root.parent / "lake", "traces")[:2]
     assert {name: value for name, value in sent.items() if value is not None} == {
         **{name: sent[name] for name in ("store_id", "born_host")},
         "broker": "b",
-        "physical_offset": placed[0].physical_offset,
+        "physical_offset": records[0].physical_offset,
         "line": 0,
-        "store_timestamp": placed[0].store_timestamp,
+        "store_timestamp": records[0].store_timestamp,
         "kind": "Pub",
         "message_id": "a",
         "event_timestamp": 1_700_000_000_000,
@@ -94,14 +94,14 @@ def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
         make_record(b"\xff\x01\x02Pub\x01\xff\x02" + bytes(range(256)), topic=TRACE_TOPIC),
         make_record(zlib.compress(b"Pub\x01" * (5 << 20)), topic=TRACE_TOPIC, sys_flag=COMPRESSED),
     ]
-    placed = broker.append([*broken, reports("right")])
+    records = broker.append([*broken, reports("right")])
     summary = ingest_traces(broker)
 
     assert summary.messages == 26
     assert lines(broker) == [
-        (placed[0].physical_offset, 0, "Pub", "late"),
-        (placed[3].physical_offset, 0, "Pub", None),
-        *expected(placed[5:], "right"),
+        (records[0].physical_offset, 0, "Pub", "late"),
+        (records[3].physical_offset, 0, "Pub", None),
+        *expected(records[5:], "right"),
     ]
     errors = [row["error"] for row in rows_of(broker.root.parent / "lake", "traces")]
     assert errors == ["event_timestamp is 'long ago'", "event_timestamp is '\N{REPLACEMENT CHARACTER}'", None, None]

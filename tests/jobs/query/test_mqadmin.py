@@ -144,7 +144,7 @@ def test_the_trace_of_a_message_shows_its_producer_and_consumers(of: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("message_id", "said"),
+    ("message_id", "message"),
     [
         ("broken", "mqadmin cannot decode (event_timestamp is 'long ago')"),
         ("taken", "only traces that mqadmin does not print (SubBefore)"),
@@ -153,11 +153,11 @@ def test_the_trace_of_a_message_shows_its_producer_and_consumers(of: str, tmp_pa
         ("alias", "mqadmin cannot decode"),
     ],
 )
-def test_the_reason_is_reported_if_mqadmin_prints_nothing(message_id: str, said: str, traced: Run) -> None:
+def test_the_reason_is_reported_if_mqadmin_prints_nothing(message_id: str, message: str, traced: Run) -> None:
     code, out, err = traced(message_id)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
-    assert said in err
+    assert message in err
 
 
 def test_all_kinds_of_traces_are_printed_as_json(traced: Run) -> None:

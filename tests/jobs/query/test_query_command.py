@@ -102,11 +102,11 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize("asked", [*ASKED, ("mqadmin", "printMsg", "-t", "Orders")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [*ASKED, ("mqadmin", "printMsg", "-t", "Orders")], ids=" ".join)
 def test_a_message_cannot_control_the_terminal(
-    hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+    hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    verb, *rest = asked
+    verb, *rest = arguments
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     cli.main(["query", verb, "--store", hostile, *rest])
     sys.stdout.flush()
@@ -117,7 +117,7 @@ def test_a_message_cannot_control_the_terminal(
     assert all(character.isprintable() for character in shown.replace("\n", ""))
     assert "\nrmq-lake: all is well" not in shown
     assert all(character.isprintable() for character in captured.err.decode().replace("\n", ""))
-    if "--json" in asked:
+    if "--json" in arguments:
         assert ESC in json.loads(shown)["keys"][0]
 
 

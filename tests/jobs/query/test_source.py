@@ -112,11 +112,11 @@ CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_list_has_exactly_the_messages_that_match(source: Source, records: list[MessageRecord], case: str) -> None:
-    wanted, is_wanted = CASES[case]
+    conditions, is_wanted = CASES[case]
 
     expected = [record.physical_offset for record in reversed(records) if is_wanted(record)]
     for limit in (3, len(records)):
-        assert expected[:limit] == _offsets(read_page(source, wanted, None, limit, 60).messages)
+        assert expected[:limit] == _offsets(read_page(source, conditions, None, limit, 60).messages)
     assert (case == "quote") == (not expected)
 
 
@@ -127,12 +127,12 @@ def test_every_message_is_on_exactly_one_page(
     source: Source, records: list[MessageRecord], case: str, seconds: float, max_bytes: float
 ) -> None:
     """The next page begins at the end of the previous one, even if a limit ends a page early."""
-    wanted, is_wanted = CASES[case]
+    conditions, is_wanted = CASES[case]
     expected = [record.physical_offset for record in reversed(records) if is_wanted(record)]
     found: list[int] = []
     before = None
     while True:
-        page = read_page(source, wanted, before, 7, seconds, max_bytes)
+        page = read_page(source, conditions, before, 7, seconds, max_bytes)
         assert len(page.messages) <= 7
         assert sum(message.record.total_size for message in page.messages[:-1]) < max_bytes
         found += _offsets(page.messages)
@@ -142,7 +142,7 @@ def test_every_message_is_on_exactly_one_page(
 
     assert expected == found
     assert case == "quote" or expected
-    narrow = wanted._replace(key=None, tag=None, body_text=None)
+    narrow = conditions._replace(key=None, tag=None, body_text=None)
     everything = [message for _, message in source.read_before(narrow, MAX_TIME, 1000) if message is not None]
     assert sum(map(narrow.matches_except_topic, everything)) == source.count(narrow)
 

@@ -141,13 +141,13 @@ def assert_in_chinese(story: Story) -> None:
 def test_transactions_end_as_the_driver_recorded(golden: StoreOf, name: str) -> None:
     store, release = golden(name), Release.from_version(release_of(name))
     with opened(store, release, None) as source:
-        told = {
+        stories = {
             key: list(timeline.find_stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
             for key in ("txc", "txr", "txu")
         }
-        if not any(told.values()):
+        if not any(stories.values()):
             pytest.fail("no transaction in the store")
-        ((committed,), (rolled_back,), (unknown,)) = told.values()
+        ((committed,), (rolled_back,), (unknown,)) = stories.values()
         assert [Role.HALF, Role.COMMITTED] == roles(committed)
         assert committed.copies[0].text.endswith(": committed")
         assert Role.COMMITTED not in roles(rolled_back)
@@ -161,13 +161,13 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
         ingest_store(disk / store, lake, "b")
     unreplicated = json.loads((disk / "EXPECT.json").read_text())["unreplicated"]
     assert unreplicated
-    for told in unreplicated:
-        for given in (told["message-id"], told["offset-message-id"]):
+    for reply in unreplicated:
+        for message_id in (reply["message-id"], reply["offset-message-id"]):
             source = open_lake(lake)
-            story = read_story(source, given)
+            story = read_story(source, message_id)
             (copy,) = story.copies
             record = copy.message.record
-            assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
+            assert (reply["message-id"], int(reply["queue"]), int(reply["queue-offset"])) == (
                 copy.message.unique_key, record.queue_id, record.queue_offset
             )  # fmt: skip
             assert "lost: its broker truncated the log" == story.state
@@ -203,15 +203,15 @@ def test_messages_that_share_a_batch_id_have_separate_stories(tmp_path: Path, ki
 
 def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Path) -> None:
     """Older clients report the group when they receive a message, but not after they have consumed it."""
-    taken = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
+    received = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
     consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
     sent = make_record(topic="T1", properties={"UNIQ_KEY": "ID"})
-    trace = make_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
+    trace = make_record((received + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
         story = read_story(source, "ID", "T1")
-    told = [line.text for line in timeline_lines(story, None)]
+    texts = [line.text for line in timeline_lines(story, None)]
 
-    assert "trace: consumed by the group consumers in 3 ms, success" in told
+    assert "trace: consumed by the group consumers in 3 ms, success" in texts
 
 
 def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> None:
@@ -233,11 +233,11 @@ def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_pat
     """5.4.0 was the first release to index tags; these records do not show which release wrote them."""
     records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
     store = write_store(tmp_path / "store", records, release=Release.from_version("5.3.3"))
-    asked = Place(store=str(store), geometry=GEOMETRY)
+    queried = Place(store=str(store), geometry=GEOMETRY)
     if place == "lake":
-        asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
-        shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
-    with open_place(asked) as source:
+        queried = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
+        shutil.rmtree(tmp_path / "lake/runs")  # the table that contains the release
+    with open_place(queried) as source:
         story = read_story(source, "ID", "Orders")
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 

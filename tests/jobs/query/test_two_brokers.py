@@ -68,8 +68,8 @@ def test_each_verb_reads_only_the_rows_of_one_store(
     assert (11, 1, of_store["store_id"]) == (
         compared["equal"], len(compared["differences"]), compared["store_id"],
     )  # fmt: skip
-    for made in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
-        assert (whole / segment).read_bytes() == (tmp_path / made / Path(segment).name).read_bytes()
+    for path in (Path("restored", "commitlog"), Path("repaired", "work", "log")):
+        assert (whole / segment).read_bytes() == (tmp_path / path / Path(segment).name).read_bytes()
     assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
     exported = map(json.loads, (tmp_path / "exported").read_text().splitlines())
     assert sorted(f"{name}-id{n}" for n in range(12)) == sorted(row["message_id"] for row in exported)

@@ -182,13 +182,13 @@ def segment(store: Path, out: Path, workers: Workers) -> None:
     assert repair(RepairRequest(str(damaged), out, lake), workers).files
 
 
-@pytest.mark.parametrize("made", [index_files, queue_files, whole_store, segment])
+@pytest.mark.parametrize("build", [index_files, queue_files, whole_store, segment])
 def test_a_dead_attempt_leaves_no_incomplete_files(
-    golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
+    golden: StoreOf, tmp_path: Path, build: Callable[[Path, Path, Workers], None]
 ) -> None:
     kills: list[_KilledError] = []
     for name, workers in (("once", SerialWorkers()), ("again", DisturbedWorkers(attempt=partial(_kill_once, kills)))):
-        made(golden(DIED), tmp_path / name, workers)
+        build(golden(DIED), tmp_path / name, workers)
 
     assert kills
 
@@ -226,7 +226,7 @@ _COMPLETE = (
 )
 
 
-def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
+def build(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
     return rebuild_queues(request(store, out, target, file_size), SerialWorkers())
 
 
@@ -271,14 +271,14 @@ def test_rebuilt_rows_equal_those_of_the_broker(name: str, tmp_path: Path) -> No
     """
     root = unpack_feature(name, tmp_path).root
     folder = rocksdb_queue_folder(list_store(str(root))) or ""
-    made(root, tmp_path / "out")
-    broker, ours = rows_in(root / folder), rows_in(tmp_path / "out" / folder)
+    build(root, tmp_path / "out")
+    broker, rebuilt = rows_in(root / folder), rows_in(tmp_path / "out" / folder)
 
-    assert ours.keys() == broker.keys()
-    assert ours[UNIT_FAMILY] == broker[UNIT_FAMILY]
-    lasts = [{key: value for key, value in rows[BOUND_FAMILY].items() if _is_last(key)} for rows in (ours, broker)]
+    assert rebuilt.keys() == broker.keys()
+    assert rebuilt[UNIT_FAMILY] == broker[UNIT_FAMILY]
+    lasts = [{key: value for key, value in rows[BOUND_FAMILY].items() if _is_last(key)} for rows in (rebuilt, broker)]
     assert lasts[0] == lasts[1]
-    firsts = {key: value for key, value in ours[BOUND_FAMILY].items() if not _is_last(key)}
+    firsts = {key: value for key, value in rebuilt[BOUND_FAMILY].items() if not _is_last(key)}
     assert all(broker[BOUND_FAMILY].get(key) in {None, value, bytes(16)} for key, value in firsts.items())
 
 
@@ -291,9 +291,9 @@ def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: P
     """Files and RocksDB of a broker with double write have the same content."""
     root = unpack_feature(name, tmp_path).root
     own = _files(root / "consumequeue")
-    made(root, tmp_path / "database")
+    build(root, tmp_path / "database")
     in_place(root, tmp_path / "database/consumequeue")
-    made(root, tmp_path / "files", FILES, file_size=400)
+    build(root, tmp_path / "files", FILES, file_size=400)
 
     assert not _files(root / "consumequeue")
     assert _files(tmp_path / "files") == own
@@ -307,7 +307,7 @@ def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path
     """It has no options, logs, or configuration of rocksdict, and uses a table format that older RocksDBs support."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     before = tree_state(root)
-    summary = made(root, tmp_path / "out")
+    summary = build(root, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out" / "consumequeue").iterdir()}
     tables = {name for name in names if name.endswith(".sst")}
 
@@ -325,7 +325,7 @@ def test_the_rebuilt_database_contains_only_files_that_a_broker_expects(tmp_path
 )
 def test_rows_built_from_files_equal_those_of_the_scalar_module(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
-    made(store, tmp_path / "out")
+    build(store, tmp_path / "out")
     rules = UnitRules(((0, Release.from_version(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
@@ -353,7 +353,7 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     queue = next(queue for queue in list_queues(list_store(str(newer_store))) if queue.name.topic == "T1")
     shutil.copytree(newer_store / "consumequeue" / "T1" / "0", newer_store / "consumequeue" / "Quiet" / "3")
     (newer_store / "config" / "topics.json").unlink(missing_ok=True)
-    summary = made(newer_store, tmp_path / "out")
+    summary = build(newer_store, tmp_path / "out")
     end = queue.find_written_end()
     place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
 
@@ -362,9 +362,9 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     assert row == (("Quiet", 3), True, place, end - 1)
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
     in_place(newer_store, tmp_path / "out/consumequeue")
-    made(newer_store, tmp_path / "again")
+    build(newer_store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
-    back = made(newer_store, tmp_path / "back", FILES)
+    back = build(newer_store, tmp_path / "back", FILES)
     assert any(
         "1 (Quiet/3). No files are written for these queues, so the broker restarts them at queue offset 0" in note
         for note in back.notes
@@ -378,19 +378,19 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
     A blank row points to the start of the segment before the next message: no message has that size, the range that a
     broker skips ends before that message, and the row expires with the messages around it.
     """
-    made(store, tmp_path / "whole")
+    build(store, tmp_path / "whole")
     sorted((store / "commitlog").iterdir())[2].unlink()
-    made(store, tmp_path / "files", FILES, file_size=200)
-    summary = made(store, tmp_path / "out")
+    build(store, tmp_path / "files", FILES, file_size=200)
+    summary = build(store, tmp_path / "out")
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.blanks > 0
-    whole, ours = (rows_in(tmp_path / name / "consumequeue")[UNIT_FAMILY] for name in ("whole", "out"))
-    blanks = {key: value for key, value in ours.items() if value != whole[key]}
+    whole, rebuilt = (rows_in(tmp_path / name / "consumequeue")[UNIT_FAMILY] for name in ("whole", "out"))
+    blanks = {key: value for key, value in rebuilt.items() if value != whole[key]}
     assert len(blanks) == summary.blanks
     for key, value in blanks.items():
         place, size, tags_code, _ = UNIT_VALUE.unpack(value)
-        following = decode_unit_row(*min(row for row in ours.items() if row[0] > key and row[0] not in blanks))
+        following = decode_unit_row(*min(row for row in rebuilt.items() if row[0] > key and row[0] not in blanks))
         assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
         assert place == _SEGMENT
         assert following.physical_offset >= 3 * _SEGMENT
@@ -416,7 +416,7 @@ def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
 def test_the_queue_of_a_recreated_topic_has_only_the_later_messages(tmp_path: Path) -> None:
     """No rows after its end may remain, because a broker would later serve old messages there."""
     store = _store_of(tmp_path / "store", [make_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
-    summary = made(store, tmp_path / "out")
+    summary = build(store, tmp_path / "out")
     places = [record.physical_offset for record, _ in read_store_records(store)]
 
     assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
@@ -434,7 +434,7 @@ def test_light_queues_with_invalid_folder_names_get_rows(tmp_path: Path) -> None
     store = _store_of(
         tmp_path / "store", [make_record(topic="Ä" * 60, queue_offset=5), make_record(properties=further), odd]
     )
-    made(store, tmp_path / "out")
+    build(store, tmp_path / "out")
     folder = tmp_path / "out" / "consumequeue"
 
     assert numbers_of(folder, "%LMQ%$Lite$a/b").keys() == {7}

@@ -75,13 +75,13 @@ def names_in(directory: Path) -> list[str]:
 def rebuilt(
     store: Path,
     out: Path,
-    wanted: GivenSettings = NO_GIVEN_SETTINGS,
+    given_settings: GivenSettings = NO_GIVEN_SETTINGS,
     *,
     lost_only: bool = False,
     broker_runs: bool = False,
 ) -> IndexRebuildSummary:
     folders = log_folders(store)
-    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
+    request = RebuildIndexRequest(str(store), str(out), given_settings, lost_only, broker_runs, commitlog=folders)
     return rebuild_index(request, SerialWorkers())
 
 
@@ -223,9 +223,9 @@ def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int
     """A broker opens a file for a message before it checks its keys; here, the last message has no keys."""
     without_keys = make_record(properties={}, store_timestamp=STORED + 60)
     Broker(tmp_path / "store").append([*some_records(60), without_keys])
-    wanted = GivenSettings(10, 120 // files + 1, "5.3.3")
-    result = rebuilt(tmp_path / "store", tmp_path / "out", wanted)
-    rebuilt(tmp_path / "store", tmp_path / "by scratch files", wanted, lost_only=True)
+    given_settings = GivenSettings(10, 120 // files + 1, "5.3.3")
+    result = rebuilt(tmp_path / "store", tmp_path / "out", given_settings)
+    rebuilt(tmp_path / "store", tmp_path / "by scratch files", given_settings, lost_only=True)
 
     assert [file.keys for file in result.files] == [120 // files] * files + [0]
     assert names_in(tmp_path / "out") == names_in(tmp_path / "by scratch files")

@@ -81,39 +81,39 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
     }.get(str(type_), [map_ if pa.types.is_map(type_) else list_])
 
 
-def cases(planted: Sequence[Update]) -> dict[str, str]:
+def cases(changes: Sequence[Update]) -> dict[str, str]:
     """Return the SQL expression of each updated column."""
     by_column: dict[str, str] = {}
-    for update in (update for update in planted if update.column != DELETED):
+    for update in (update for update in changes if update.column != DELETED):
         when = f"WHEN physical_offset = {update.at} THEN {update.value} "
         by_column[update.column] = by_column.get(update.column, "") + when
     return {column: f"CASE {whens}ELSE {column} END" for column, whens in by_column.items()}
 
 
-def deleted(planted: Sequence[Update]) -> str:
+def deleted(changes: Sequence[Update]) -> str:
     """Return the condition that selects the deleted rows."""
-    return f"physical_offset IN (-1, {', '.join(str(one.at) for one in planted if one.column == DELETED) or -1})"
+    return f"physical_offset IN (-1, {', '.join(str(one.at) for one in changes if one.column == DELETED) or -1})"
 
 
-def update_with_deltalake(lake: Path, planted: Sequence[Update]) -> None:
+def update_with_deltalake(lake: Path, changes: Sequence[Update]) -> None:
     """Update and delete rows, after an update of all rows that is reverted."""
     table = DeltaTable(lake / "messages")
     before = table.version()
     table.update({"body": "NULL"})
     table.restore(before)
-    table.update(cases(planted))
-    table.delete(deleted(planted))
+    table.update(cases(changes))
+    table.delete(deleted(changes))
 
 
-def update_with_duckdb(lake: Path, planted: Sequence[Update]) -> None:
+def update_with_duckdb(lake: Path, changes: Sequence[Update]) -> None:
     """Rewrite the whole table, because DuckDB cannot update Delta tables."""
     rows = table_of(lake / "messages")
-    columns = ", ".join(f"{case} AS {column}" for column, case in cases(planted).items())
-    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted(planted)}").to_arrow_table()
+    columns = ", ".join(f"{case} AS {column}" for column, case in cases(changes).items())
+    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted(changes)}").to_arrow_table()
     write_deltalake(lake / "messages", found.cast(rows.schema), mode="overwrite")
 
 
-def update_with_spark(lake: Path, planted: Sequence[Update]) -> None:
+def update_with_spark(lake: Path, changes: Sequence[Update]) -> None:
     """Update, merge and delete rows, after an update of all rows that is reverted."""
     from pyspark.sql import SparkSession
 
@@ -121,15 +121,15 @@ def update_with_spark(lake: Path, planted: Sequence[Update]) -> None:
     before = DeltaTable(lake / "messages").version()
     sql(f"UPDATE {table} SET body = NULL")
     sql(f"RESTORE TABLE {table} TO VERSION AS OF {before}")
-    sql(f"UPDATE {table} SET {_assignments(planted[::2])}")
-    places = f"SELECT explode(array({', '.join(str(update.at) for update in planted[1::2])})) AS place"
+    sql(f"UPDATE {table} SET {_assignments(changes[::2])}")
+    places = f"SELECT explode(array({', '.join(str(update.at) for update in changes[1::2])})) AS place"
     matched = f"MERGE INTO {table} USING ({places}) ON physical_offset = place WHEN MATCHED THEN UPDATE SET"
-    sql(f"{matched} {_assignments(planted[1::2])}")
-    sql(f"DELETE FROM {table} WHERE {deleted(planted)}")
+    sql(f"{matched} {_assignments(changes[1::2])}")
+    sql(f"DELETE FROM {table} WHERE {deleted(changes)}")
 
 
-def _assignments(planted: Sequence[Update]) -> str:
-    return ", ".join(f"{column} = {case}" for column, case in cases(planted).items())
+def _assignments(changes: Sequence[Update]) -> str:
+    return ", ".join(f"{column} = {case}" for column, case in cases(changes).items())
 
 
 ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
@@ -139,41 +139,41 @@ ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
 
 @pytest.fixture(scope="module")
 def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
-    made: dict[str, Path] = {}
+    known_lakes: dict[str, Path] = {}
 
     def lake(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("lakes") / name
+        if name not in known_lakes:
+            known_lakes[name] = tmp_path_factory.mktemp("lakes") / name
             everything = Selection(with_inflated=True)
             store = str(golden(name))
-            ingest_store(store, made[name], selection=everything, release=release_of(name))
-        return made[name]
+            ingest_store(store, known_lakes[name], selection=everything, release=release_of(name))
+        return known_lakes[name]
 
     return lake
 
 
-def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None:
+def check(store: Path, lake: Path, out: Path, changes: Sequence[Update]) -> None:
     """Require that exactly the changed rows are reported, and that none of them is restored."""
     restored = restore_log(lake, out / "out")
     compared = compare_with_lake(store, lake)
     found = {*restored.changed, *restored.incomplete}
     places = [*restored.missing, *restored.unchecked, *((at, at + 1) for at in found)]
     differing = [*compared.unchecked, *((one.start, max(one.end, one.start + 1)) for one in compared.differences)]
-    for update in (one for one in planted if one.column in OF_RECORDS):
+    for update in (one for one in changes if one.column in OF_RECORDS):
         if not any(start <= update.at < end for start, end in places):
             assert _is_restored(store, out / "out", update.at), ("restore", update)
             continue  # the column is redundant
         assert any(start <= update.at < end for start, end in differing), ("diff", update)
-    moved = {int(update.value) for update in planted if update.column == "physical_offset" and update.value != "NULL"}
-    assert found <= {update.at for update in planted} | moved | {-1}
+    moved = {int(update.value) for update in changes if update.column == "physical_offset" and update.value != "NULL"}
+    assert found <= {update.at for update in changes} | moved | {-1}
     for start, end in differing:
-        assert any(start <= at < end for at in {update.at for update in planted} | moved | {-1})
-    _check_export(lake, out / "verified.ndjson", planted)
+        assert any(start <= at < end for at in {update.at for update in changes} | moved | {-1})
+    _check_export(lake, out / "verified.ndjson", changes)
     plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
-        made = out / "proven" / segment.path
-        restore_segment(replace(segment, path=str(made), proven_only=True), out)
-        proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
+        target = out / "proven" / segment.path
+        restore_segment(replace(segment, path=str(target), proven_only=True), out)
+        proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (target, store / segment.path))
         assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
 
 
@@ -184,15 +184,15 @@ def _is_restored(store: Path, out: Path, at: int) -> bool:
     return first is not None and first == second
 
 
-def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
+def _check_export(lake: Path, out: Path, changes: Sequence[Update]) -> None:
     """Require that a verified export excludes each changed row."""
     asked = ExportRequest(Place(lake=str(lake)), is_verified=True, out=out)
     export(asked, plan_export(asked, {}), SerialWorkers())
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
-    left_out = {update.at for update in planted}
-    no_crc = {update.at for update in planted if update.column == RECORD_CRC and update.value == "NULL"}
+    left_out = {update.at for update in changes}
+    no_crc = {update.at for update in changes if update.column == RECORD_CRC and update.value == "NULL"}
     assert not exported & (left_out - no_crc)
-    moved = {int(update.value) for update in planted if update.column == "physical_offset" and update.value != "NULL"}
+    moved = {int(update.value) for update in changes if update.column == "physical_offset" and update.value != "NULL"}
     assert exported == {row["physical_offset"] for row in rows_of(lake)} - (left_out - no_crc) - moved - {None}
 
 
@@ -224,9 +224,9 @@ def test_a_thousand_updated_rows_are_reported(
 
 def _try(random: Random, engine: str, store: Path, whole: Path, folder: Path) -> None:
     lake = Path(shutil.copytree(whole, folder / "lake"))
-    planted = list(updates(lake, engine, random))
-    ENGINES[engine](lake, planted)
-    check(store, lake, folder, planted)
+    changes = list(updates(lake, engine, random))
+    ENGINES[engine](lake, changes)
+    check(store, lake, folder, changes)
 
 
 def test_a_row_with_a_changed_topic_is_reported_for_any_selected_topic(lakes: StoreOf, tmp_path: Path) -> None:

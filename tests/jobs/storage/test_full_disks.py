@@ -44,7 +44,7 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and er
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (ValueError(f"{_RUST}No space left on device (os error 28)"), "{place}: No space left on device: "),
         (ValueError(f"{_RUST}Connection timed out (os error 110)"), f"{{place}}: {_RUST}Connection timed out"),
@@ -55,14 +55,14 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and er
     ],
     ids=["full disk of a library", "library", "read", "named already", "server"],
 )
-def test_an_error_without_a_file_gets_the_place(error: Exception, said: str, tmp_path: Path) -> None:
+def test_an_error_without_a_file_gets_the_place(error: Exception, message: str, tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)) as caught, explaining_full_disk(str(tmp_path)):
         raise error
 
     line = (
         str(caught.value) if isinstance(caught.value, ConnectionError | ValueError) else one_line_message(caught.value)
     )
-    assert line.startswith(said.format(place=tmp_path))
+    assert line.startswith(message.format(place=tmp_path))
 
 
 LOCATION = "s3a://bucket/store/file"
@@ -73,9 +73,9 @@ DENIED = [
 ]
 
 
-def denied(said: str = DENIED[0]) -> "FailingFileSystem":
+def denied(message: str = DENIED[0]) -> "FailingFileSystem":
     """Return a file system of pyarrow that denies access."""
-    return FailingFileSystem(b"", 1 << 30, said)
+    return FailingFileSystem(b"", 1 << 30, message)
 
 
 def opened(storage: Storage) -> None:
@@ -83,7 +83,7 @@ def opened(storage: Storage) -> None:
         pass
 
 
-@pytest.mark.parametrize("said", DENIED)
+@pytest.mark.parametrize("message", DENIED)
 @pytest.mark.parametrize(
     "call",
     [
@@ -94,14 +94,14 @@ def opened(storage: Storage) -> None:
     ],
     ids=["open", "list", "create", "delete"],
 )
-def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], said: str) -> None:
-    storage = ObjectStorage(denied(said), "the AWS environment, because fs.s3a.access.key is not set")
+def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], message: str) -> None:
+    storage = ObjectStorage(denied(message), "the AWS environment, because fs.s3a.access.key is not set")
 
     with pytest.raises(PermissionError, match=r"the request used the AWS environment") as raised:
         call(storage)
 
     assert LOCATION == raised.value.filename
-    assert said.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
+    assert message.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
 
 
 def test_a_bucket_without_credentials_is_not_reported_as_damaged(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -140,15 +140,15 @@ CONTENT = bytes(range(200))
 class FailingFileSystem:
     """A file system of pyarrow with one file, whose first calls fail."""
 
-    def __init__(self, content: bytes, failures: int, said: str = FAILED) -> None:
+    def __init__(self, content: bytes, failures: int, message: str = FAILED) -> None:
         self.content = content
         self.left = failures
-        self.said = said
+        self.message = message
 
     def _call(self) -> None:
         if self.left:
             self.left -= 1
-            raise OSError(self.said)
+            raise OSError(self.message)
 
     def open_input_file(self, _key: str) -> "FailingFileSystem":
         self._call()
@@ -197,13 +197,13 @@ CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-@pytest.mark.parametrize("said", ANSWERS)
+@pytest.mark.parametrize("message", ANSWERS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_failed_s3_call_is_retried(call: str, said: str, failures: int) -> None:
+def test_a_failed_s3_call_is_retried(call: str, message: str, failures: int) -> None:
     """Amazon's client gives up if the response with the error is longer than the requested bytes."""
-    made, expected = CALLS[call]
+    make_call, expected = CALLS[call]
 
-    assert made(ObjectStorage(FailingFileSystem(CONTENT, failures, said))) == expected
+    assert make_call(ObjectStorage(FailingFileSystem(CONTENT, failures, message))) == expected
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -232,8 +232,8 @@ def test_arrow_readers_retry_failed_calls() -> None:
 
 @pytest.mark.parametrize("answers_first", [True, False])
 def test_a_refused_connection_is_retried_only_if_the_server_has_answered_before(*, answers_first: bool) -> None:
-    said = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
-    system = FailingFileSystem(CONTENT, 0, said)
+    message = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
+    system = FailingFileSystem(CONTENT, 0, message)
     storage = ObjectStorage(system)
     if answers_first:
         storage.list_files("s3a://bucket")

@@ -40,14 +40,14 @@ def opened(storage: Storage, location: str) -> object:
         return file.size
 
 
-def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
+def refusal(answer: Answer, call: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
     """Send a request to a failing node; return the address of the node, and the error message."""
-    with run_http_server(told) as address:
+    with run_http_server(answer) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
         storage = storage_for(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
-        with pytest.raises(OSError, match=f"^{location}: " if ask is opened else location) as raised:
-            ask(storage, location)
+        with pytest.raises(OSError, match=f"^{location}: " if call is opened else location) as raised:
+            call(storage, location)
     return address, str(raised.value).removeprefix(f"{location}: ")
 
 
@@ -133,16 +133,16 @@ ANSWERS = {
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("told", "said"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize(("answer", "message"), ANSWERS.values(), ids=ANSWERS)
 def test_an_invalid_hdfs_response_is_one_line_in_bounded_time_and_memory(
-    told: Answer, said: str, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if told is send_slowly else 60)
+    monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if answer is send_slowly else 60)
     monkeypatch.setattr(hdfs, "_LARGEST_LISTING", 1_000_000)
 
-    address, text = refusal(told)
+    address, text = refusal(answer)
 
-    assert text.startswith(said.format(node=address))
+    assert text.startswith(message.format(node=address))
     assert "\n" not in text
 
 
@@ -150,7 +150,7 @@ ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         *(
             ({**ENDLESS, "pathSuffix": name}, "the server returned an invalid file name")
@@ -160,12 +160,12 @@ ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
     ],
     ids=lambda value: str(value.get("pathSuffix")) if isinstance(value, dict) else "",
 )
-def test_a_directory_with_invalid_names_or_endless_entries_is_refused(entry: dict[str, object], said: str) -> None:
-    def told(handler: BaseHTTPRequestHandler) -> None:
+def test_a_directory_with_invalid_names_or_endless_entries_is_refused(entry: dict[str, object], message: str) -> None:
+    def respond(handler: BaseHTTPRequestHandler) -> None:
         is_listing = "LISTSTATUS" in handler.path
         answer(200, {"FileStatuses": {"FileStatus": [entry]}} if is_listing else {"FileStatus": entry})(handler)
 
-    assert said in refusal(told, lambda storage, location: storage.list_files(location))[1]
+    assert message in refusal(respond, lambda storage, location: storage.list_files(location))[1]
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_the_read_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 class Usage(NamedTuple):
-    """What a file system says of itself."""
+    """The usage of a file system."""
 
     total: int
     used: int

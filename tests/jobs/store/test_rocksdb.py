@@ -125,14 +125,14 @@ def test_a_database_is_not_damaged_because_its_copy_cannot_be_written(
     assert list(tmp_path.glob("rmq-lake-rocksdb-*")) == []
 
 
-@pytest.mark.parametrize("said", ["Permission denied", "Too many open files", "No space left on device"])
+@pytest.mark.parametrize("message", ["Permission denied", "Too many open files", "No space left on device"])
 def test_a_database_is_not_damaged_because_this_process_may_not_open_it(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
-    error = Mock(side_effect=Exception(f"IO error: While open a file for random read: 000010.sst: {said}"))
+    error = Mock(side_effect=Exception(f"IO error: While open a file for random read: 000010.sst: {message}"))
     monkeypatch.setattr("rocksdict.Rdict.list_cf", error)
-    with pytest.raises(OSError, match=said), open_database(str(folder), AnyStorage()):
+    with pytest.raises(OSError, match=message), open_database(str(folder), AnyStorage()):
         pass
 
 

@@ -226,7 +226,7 @@ def _as_columns(message: Message) -> dict[str, Any]:
             at = dt.timedelta(seconds=getattr(value, "seconds", 0), microseconds=getattr(value, "nanos", 0) // 1000)
             value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + at if field.name == "at" else value.value
         elif field.name in {"who", "rw"}:
-            values = [_who(who) for who in ([value] if field.name == "who" else value)]
+            values = [_person_columns(who) for who in ([value] if field.name == "who" else value)]
             value = values[0] if field.name == "who" else values
         elif field.name == "k":
             value = {0: "NEW", -2: "OLD"}[value]
@@ -238,7 +238,7 @@ def _as_columns(message: Message) -> dict[str, Any]:
     return found
 
 
-def _who(who: Any) -> dict[str, object]:  # noqa: ANN401
+def _person_columns(who: Any) -> dict[str, object]:  # noqa: ANN401
     return {"name": who.name, "self": who.self.SerializeToString() if who.HasField("self") else None}
 
 
@@ -298,10 +298,10 @@ def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
 
     assert (2, 1) == count_rows_and_dead_letters(tmp_path / "lake")
     assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
-    for old, new, says in (
+    for old, new, message in (
         ("shop.Order", "shop.Nothing", "descriptors: does not describe a message 'shop.Nothing'"),
         ("shop.Order", "shop.Other", "descriptors: "),
         ("shop.desc", "types.toml", "descriptors: not a descriptor set"),
     ):
-        with pytest.raises(RequestError, match=says):
+        with pytest.raises(RequestError, match=message):
             typed(tmp_path, declared.replace(old, new))
