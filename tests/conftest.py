@@ -1,21 +1,24 @@
 """Options and shared fixtures: one Spark session (`make test-fast` skips its tests), golden stores unpacked once."""
 
+import fcntl
 import gc
 import os
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 import pytest
 from _pytest.nodeid import NodeId
 from hypothesis import settings
+from hypothesis.internal import entropy
 from hypothesis.internal.conjecture import providers
 
 from tests.golden import StoreOf, unpack, unpack_situation
@@ -38,6 +41,8 @@ _SETTINGS_FOR_SMALL_TABLES = {
 # Hypothesis would draw constants from the modules that this worker has imported, so every run would have different
 # examples. No setting turns that off; the list of constants is empty until Hypothesis reads the first module.
 providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - see above
+# Hypothesis would seed and restore numpy's global generator for each example, which takes 0.1 ms. No test uses it.
+entropy.NP_RANDOM = Random(0)
 # The first call of a compiled function compiles it, so its duration says nothing about the example.
 settings.register_profile("same examples in every run", deadline=None, derandomize=True)
 settings.register_profile("other examples in every run", deadline=None)
@@ -183,10 +188,30 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Return the store of a real broker by name; it is shared, so copy it before you change anything."""
-    return cache(partial(unpack, folder=tmp_path_factory.mktemp("golden")))
+    return _unpacked_once(unpack, tmp_path_factory, "golden")
 
 
 @pytest.fixture(scope="session")
 def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Return the folder of a situation by name, with `store/`; it is shared, so copy it before you change anything."""
-    return cache(partial(unpack_situation, folder=tmp_path_factory.mktemp("situations")))
+    return _unpacked_once(unpack_situation, tmp_path_factory, "situations")
+
+
+def _unpacked_once(
+    unpack_store: Callable[[str, Path], Path], factory: pytest.TempPathFactory, folder_name: str
+) -> StoreOf:
+    """Return a function that unpacks each store once, into a folder that all workers share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / folder_name
+    folder.mkdir(exist_ok=True)
+
+    @cache
+    def store_of(name: str) -> Path:
+        with (folder / f"{name}.place").open("a+") as place:  # empty until a worker has unpacked the store
+            fcntl.flock(place, fcntl.LOCK_EX)
+            if place.tell() == 0:
+                place.write(str(unpack_store(name, folder)))
+            place.seek(0)
+            return Path(place.read())
+
+    return store_of

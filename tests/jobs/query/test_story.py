@@ -161,9 +161,9 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
         ingest_store(disk / store, lake, "b")
     unreplicated = json.loads((disk / "EXPECT.json").read_text())["unreplicated"]
     assert unreplicated
+    source = open_lake(lake)
     for reply in unreplicated:
         for message_id in (reply["message-id"], reply["offset-message-id"]):
-            source = open_lake(lake)
             story = read_story(source, message_id)
             (copy,) = story.copies
             record = copy.message.record

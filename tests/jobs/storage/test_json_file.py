@@ -1,5 +1,6 @@
 """Each value of a JSON file is checked when it is read; an error names the file and the key."""
 
+import shutil
 from pathlib import Path
 from random import Random
 from types import NoneType
@@ -10,7 +11,8 @@ from jobs.console.result import ExitCode
 from jobs.repair import JOURNAL_FILE
 from jobs.storage.json_file import Shape, parse_json_file
 from rmq_formats.errors import CorruptData
-from tests.support.commands import Run
+from tests.golden import StoreOf
+from tests.support.commands import Run, copy_store
 from tests.support.fuzzing import hostile_json
 from tests.support.lakes import ingest_store
 from tests.support.stores import list_segments, read_store_files
@@ -68,19 +70,24 @@ def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path
     assert done.code is ExitCode.USAGE or damaged == read_store_files(store)
 
 
+@pytest.fixture(scope="module")
+def lake_without_last_segment(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shorter")
+    store = copy_store(golden("b551-base"), folder)
+    list_segments(store)[-1].unlink()
+    ingest_store(store, folder / "lake")
+    return folder / "lake"
+
+
 @pytest.mark.parametrize("seed", [*range(8), *_PAST_MANIFESTS])
 def test_a_hostile_manifest_of_a_run_is_refused_or_continued(
-    seed: int, newer_store: Path, tmp_path: Path, run: Run
+    seed: int, lake_without_last_segment: Path, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """Many of these ended with a traceback, for example if the state of the queues was a number."""
-    last = list_segments(newer_store)[-1]
-    data = last.read_bytes()
-    last.unlink()
-    ingest_store(newer_store, tmp_path / "lake")
-    (manifest,) = (tmp_path / "lake" / "_manifests").iterdir()
-    last.write_bytes(data)
+    lake = Path(shutil.copytree(lake_without_last_segment, tmp_path / "lake"))
+    (manifest,) = (lake / "_manifests").iterdir()
     manifest.write_bytes(hostile_json(manifest.read_bytes(), Random(seed)))
 
-    done = run("ingest", newer_store, "--lake", tmp_path / "lake")
+    done = run("ingest", golden("b551-base"), "--lake", lake)
 
     assert done.code is not ExitCode.FAILED or str(manifest) in done.err

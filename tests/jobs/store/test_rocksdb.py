@@ -221,7 +221,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
         yield from items(self, family, start)
         if family == TIMER_FAMILY and not start:
             delivered, never = ((number.to_bytes(8, "big") + b"id") for number in (1, MAX_LONG))
-            for number in range(60_000):
+            for number in range(20_000):
                 yield delivered, TIMER_VALUE.pack(1, number)
                 yield never, TIMER_VALUE.pack(1, MAX_LONG - number)
 
@@ -231,6 +231,6 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
     state, inspect_peak = measure_peak(lambda: inspect_state(store, MarkCollector(), Problems()))
 
     assert state.rocksdb is not None
-    assert state.rocksdb.waiting_timers == pending + 60_000
-    assert [(finding.kind, finding.times) for finding in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 60_000)]
-    assert max(verify_peak, inspect_peak) < 6 << 20
+    assert state.rocksdb.waiting_timers == pending + 20_000
+    assert [(finding.kind, finding.times) for finding in part.findings] == [(TIMER_ROW_WITHOUT_MESSAGE, 20_000)]
+    assert max(verify_peak, inspect_peak) < 7 << 19
