@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAFE_PATH = "PYTHONSAFEPATH"
+_HDFS = "hdfs"  # the group of tests, in several files, that share one name node and one data node
 # Without these, each statement on a small table runs 50 tasks for its Delta log and compiles code for its plan.
 _SETTINGS_FOR_SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -115,9 +116,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselect_unsampled(config, items)
     for item in items:
         uses_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
         if uses_spark:
             item.add_marker("spark")
+        if uses_spark or _HDFS not in _groups_of(item):
+            item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
         if config.getoption("loadgroup", default=False):
             # The scheduler reads the group from the id. xdist 3.8 writes it where pytest 9.2 no longer looks for it.
             item._id = NodeId.parse(f"{item.nodeid}@{_group_of(item)}")  # noqa: SLF001 - see above
@@ -126,8 +128,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
 
 
+def _groups_of(item: pytest.Item) -> list[str]:
+    return sorted(mark.args[0] for mark in item.iter_markers("xdist_group"))
+
+
 def _group_of(item: pytest.Item) -> str:
-    return "_".join(sorted(mark.args[0] for mark in item.iter_markers("xdist_group")))
+    return "_".join(_groups_of(item))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

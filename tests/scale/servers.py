@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from getpass import getuser
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.request import urlopen
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyarrow.fs import FileSelector, FileSystem
@@ -195,8 +197,12 @@ class Hdfs(NamedTuple):
         return "/".join((f"hdfs://{ADDRESS}:{self.port}", *names))
 
     def upload(self, folder: Path, prefix: str) -> None:
-        self.shell("-mkdir", "-p", f"/{Path(prefix).parent}")
-        self.shell("-put", f"file://{folder}", f"/{prefix}")
+        """Create the files with requests to the name node and the data node: a JVM for `hdfs dfs` takes seconds."""
+        address = f"http://{ADDRESS}:{self.http_port}/webhdfs/v1"
+        query = urlencode({"op": "CREATE", "noredirect": "true", "user.name": getuser()})
+        for name, data in files_in(folder).items():
+            place = json.loads(_put(f"{address}/{quote(f'{prefix}/{name}')}?{query}", b""))["Location"]
+            _put(place, data)
 
     def shell(self, *arguments: str) -> None:
         """Run `hdfs dfs …` as the superuser."""
@@ -204,6 +210,13 @@ class Hdfs(NamedTuple):
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if answer.returncode:
             raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
+
+
+def _put(address: str, data: bytes) -> bytes:
+    request = Request(address, data, {"Content-Type": "application/octet-stream"}, method="PUT")  # noqa: S310 - ours
+    with urlopen(request) as answer:  # noqa: S310 - the server was started by this module
+        content: bytes = answer.read()
+        return content
 
 
 def _class_path(conf: Path) -> str:

@@ -13,7 +13,7 @@ from tests.scale.servers import Hdfs, expected_rows, hadoop_options, run_in_one_
 from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("hdfs")]
 
 SEGMENT = "commitlog/00000000000000000000"
 

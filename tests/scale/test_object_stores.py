@@ -87,12 +87,17 @@ class UploadedStore:
         return self.folder / name
 
 
-@pytest.fixture(params=["s3", "azure", "hdfs"])
+# The tests of each server are a group of their own: those of Azure storage take half of the time.
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure", "hdfs")])
 def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> UploadedStore:
     return UploadedStore(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
 
 
-_WITH_LAKES = pytest.mark.parametrize("uploaded", ["s3", "azure"], indirect=True)
+_WITH_LAKES = pytest.mark.parametrize(
+    "uploaded",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("s3", "azure")],
+    indirect=True,
+)
 
 
 def without_secrets(*places: Path | str) -> bool:
