@@ -200,7 +200,7 @@ class Hdfs(NamedTuple):
         """Create the files with requests to the name node and the data node: a JVM for `hdfs dfs` takes seconds."""
         address = f"http://{ADDRESS}:{self.http_port}/webhdfs/v1"
         query = urlencode({"op": "CREATE", "noredirect": "true", "user.name": getuser()})
-        for name, data in files_in(folder).items():
+        for name, data in read_files(folder).items():
             place = json.loads(_put(f"{address}/{quote(f'{prefix}/{name}')}?{query}", b""))["Location"]
             _put(place, data)
 
