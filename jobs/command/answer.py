@@ -101,15 +101,15 @@ class ResultPrinter:
                 click.echo(piece, err=self.as_json)
 
 
-def typed_command_text(*more: str, dropped_word: str = "", renamed: tuple[str, str] = ("", "")) -> str:
+def typed_command_text(*added_words: str, dropped_word: str = "", replacement: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
     words = [
         word for word in context.meta.get(COMMAND_LINE_META_KEY, [context.info_name or ""]) if word != dropped_word
     ]
-    old, new = renamed
+    old, new = replacement
     values = {old: new, f"--out={old}": f"--out={new}"}
-    return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])
+    return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *added_words))])
 
 
 answer_options = bundle(ResultPrinter, as_json=json_option, quiet=quiet_option, verbose=verbose_option)

@@ -101,9 +101,9 @@ def worst_severity(severities: Iterable[Severity]) -> Severity:
     return max(severities, key=lambda severity: severity.rank, default=Severity.HEALTHY)
 
 
-def worst_severity_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
-    """Return the worst severity whose keyword argument is true, else *least*."""
-    return worst_severity([least, *(Severity[name.upper()] for name, found in met.items() if found)])
+def worst_severity_met(minimum: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
+    """Return the worst severity whose keyword argument is true, else *minimum*."""
+    return worst_severity([minimum, *(Severity[name.upper()] for name, found in met.items() if found)])
 
 
 class Result(NamedTuple):

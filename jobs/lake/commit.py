@@ -471,14 +471,14 @@ def _write_by_deltalake(snapshot: DeltaTable, new: Commit) -> None:
     )
 
 
-def add_columns(snapshot: DeltaTable, new: Sequence[Field]) -> None:
+def add_columns(snapshot: DeltaTable, new_columns: Sequence[Field]) -> None:
     """Add columns to a table; raise `CommitFailedError` if another commit came first."""
     if not needs_spark(snapshot):
-        snapshot.alter.add_columns(list(new))
+        snapshot.alter.add_columns(list(new_columns))
         return
     from pyspark.sql.types import StructType
 
-    columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
+    columns = StructType.fromJson(loads(Schema(list(new_columns)).to_json()))
     described = ", ".join(
         f"`{column.name}` {column.dataType.simpleString()} COMMENT {quote_sql_text(column.metadata.get('comment', ''))}"
         for column in columns

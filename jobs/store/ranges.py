@@ -181,19 +181,19 @@ def _written_in(range_: Range, candidates: Sequence[int]) -> int:
 
 
 def balance_ranges(
-    ranges: Sequence[Range], sizes: Sequence[int], width: int, least: int = _LEAST_PIECE
+    ranges: Sequence[Range], sizes: Sequence[int], width: int, min_size: int = _LEAST_PIECE
 ) -> tuple[list[Range], list[int]]:
     """
     Cut *ranges* further, so that *width* parallel tasks end at about the same time; return ranges and their sizes.
 
-    Each piece is a *width*-th of half of the rest, or *least* bytes. So the first pieces are as large as the plan
+    Each piece is a *width*-th of half of the rest, or *min_size* bytes. So the first pieces are as large as the plan
     allows, and the last ones are small, so all workers finish within the time of one small piece.
     """
     cut: list[tuple[Range, int]] = []
     left = sum(sizes)
     for range_, size in zip(ranges, sizes, strict=True):
         start, rest = range_.start, size
-        while width > 1 and rest > (piece := max(left // (2 * width), least)) * 3 // 2:
+        while width > 1 and rest > (piece := max(left // (2 * width), min_size)) * 3 // 2:
             cut.append((_part(range_, start, start + piece), piece))
             start, rest, left = start + piece, rest - piece, left - piece
         cut.append((_part(range_, start, range_.end), rest))

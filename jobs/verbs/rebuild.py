@@ -80,7 +80,7 @@ def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default 
 def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
-    how: _RebuildForm = _rebuild_options(
+    form: _RebuildForm = _rebuild_options(
         "An empty or new directory; a path or a URI.", "Write only the index files that are missing or damaged."
     ),
     advance_checkpoint: bool = flag(
@@ -93,12 +93,12 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
-    root, out = place.store, how.out
-    if advance_checkpoint and not how.wants_install:
+    root, out = place.store, form.out
+    if advance_checkpoint and not form.wants_install:
         raise click.UsageError("--advance-checkpoint requires --install")
-    if how.is_preview and report is not None:
+    if form.is_preview and report is not None:
         raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
-    run = _begun(place, how, settings, engine)
+    run = _begun(place, form, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
     from jobs.rebuild.install import plan_index_installation
@@ -109,26 +109,26 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         root,
         out,
         settings.given_settings(run.conf),
-        lost_only=how.lost_only,
+        lost_only=form.lost_only,
         broker_runs=find_broker_process(root) is not None,
         commitlog=run.commitlog,
         read_limits=run.read_limits,
         options=format_store_options(place, settings),
     )
-    if how.is_preview:
+    if form.is_preview:
         would = dry_run_of_index(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
-    with _held_for_install(place, how) as held:
+    with _held_for_install(place, form) as held:
         result = rebuild_index(request, run.workers)
         answer.print_first_lines(_index_lines(result))
-        if how.wants_install and not result.contradictions:
+        if form.wants_install and not result.contradictions:
             plan = partial(plan_index_installation, root, out, advance_checkpoint=advance_checkpoint)
             result.installed = _put_in_place(plan, answer, held)
     outcome = result.result(answer.seconds)
     if report is not None:
-        write_report(report, build_index_rebuild_report(result, outcome, installs=how.wants_install))
+        write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
-    to_install = more if result.files and not how.wants_install else None
+    to_install = more if result.files and not form.wants_install else None
     return _print_end(result, result.to_dict(), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
@@ -147,7 +147,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         default="files",
         show_default=True,
     ),
-    how: _RebuildForm = _rebuild_options(
+    form: _RebuildForm = _rebuild_options(
         "An empty or new directory for `<topic>/<queue id>/…`, or for the database directory.",
         "Write only the queue files that are missing or damaged.",
     ),
@@ -161,13 +161,13 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     Files are written to `DIR/<topic>/<queue id>/<20 digits>`, byte for byte as a broker writes them. With --to rocksdb,
     a RocksDB database with the same rows as the broker's is written to DIR/consumequeue.
     """
-    root, out = place.store, how.out
+    root, out = place.store, form.out
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queue files can be written only to a local directory")
     target = Path(local_path(out))
     if to == _ROCKSDB:
-        _refuse_for_database(root, target, how)
-    run = _begun(place, how, settings, engine)
+        _refuse_for_database(root, target, form)
+    run = _begun(place, form, settings, engine)
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queue_installation
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
@@ -177,29 +177,29 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         target,
         settings.given_settings(run.conf).conf,
         settings.release,
-        lost_only=how.lost_only,
+        lost_only=form.lost_only,
         to=to,
         commitlog=run.commitlog,
         read_limits=run.read_limits,
     )
-    if how.is_preview:
+    if form.is_preview:
         would = dry_run_of_queues(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
-    with _held_for_install(place, how) as held:
+    with _held_for_install(place, form) as held:
         summary = rebuild_queues(request, run.workers)
         answer.print_first_lines(_queue_lines(summary))
-        if how.wants_install:
+        if form.wants_install:
             summary.installed = _put_in_place(partial(plan_queue_installation, root, target), answer, held)
-    more = [] if how.lost_only else ["--lost-only"]
-    to_install = more if summary.files and summary.has_place and not how.wants_install else None
+    more = [] if form.lost_only else ["--lost-only"]
+    to_install = more if summary.files and summary.has_place and not form.wants_install else None
     outcome = summary.result(answer.seconds)
     return _print_end(summary, asdict(summary), outcome, answer, to_install, out, format_store_options(place, settings))
 
 
-def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
+def _begun(place: StorePlace, form: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
     """Refuse a nonempty output directory, and an installation while the broker runs; then choose the engine."""
-    refuse_nonempty_directory(how.out)
-    if how.wants_install and not how.dry_run:
+    refuse_nonempty_directory(form.out)
+    if form.wants_install and not form.dry_run:
         refuse_running_broker(place.store)
     return StoreCommand(place, engine, settings.max_rate)
 
@@ -211,14 +211,14 @@ def refuse_running_broker(store: str) -> None:
 
 
 @contextmanager
-def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedStore | None]:
+def _held_for_install(place: StorePlace, form: _RebuildForm) -> Iterator[LockedStore | None]:
     """Keep the store's broker from starting while the block runs, if files will be installed."""
-    if not how.wants_install or how.dry_run:
+    if not form.wants_install or form.dry_run:
         yield None
         return
     with (
         raise_as_usage_errors(NotInstalledError, prefix="not installed: "),
-        lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.read_conf())) as held,
+        lock_store(place.store, Path(local_path(form.out)), place.log_directories(place.read_conf())) as held,
         held.checking_changes_on_error(),
     ):
         yield held
@@ -268,7 +268,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
         lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
-        again = typed_command_text(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
+        again = typed_command_text(*to_install, "--install", replacement=(out, out.rstrip("/") + "-2"))
         lines += RecommendedStep(
             "rebuild into a new directory and install the files, with the broker stopped", (again,)
         ).lines()
@@ -278,12 +278,12 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     return result.severity.exit_code
 
 
-def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
-    if how.lost_only:
+def _refuse_for_database(store: str, out: Path, form: _RebuildForm) -> None:
+    if form.lost_only:
         raise click.UsageError(
             "--lost-only keeps correct files, but a database is always written as a whole. Omit --lost-only"
         )
-    if how.wants_install:
+    if form.wants_install:
         raise click.UsageError(
             "--install cannot install a RocksDB database, because the broker's configuration must change at the same "
             "time (storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"

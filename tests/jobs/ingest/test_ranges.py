@@ -117,7 +117,7 @@ def test_balanced_ranges_yield_the_same_records(width: int, golden: StoreOf) -> 
     ranges = plan_ranges(store)
     expected = [outcome.payload[0] for outcome in read_chained(SerialWorkers(), ranges, [_Offsets])]
 
-    cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, least=1000)
+    cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, min_size=1000)
     found = read_chained(SerialWorkers(), cut, [_Offsets])
 
     assert len(cut) > len(ranges)
