@@ -9,7 +9,8 @@ from io import StringIO
 _WIDEST = 48  # columns of a cell in a table
 # The columns of a message that a table shows; it shows all columns of other rows.
 _OF_MESSAGE = (
-    "store_time", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "keys", "tags", "body_length"
+    "store_time", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "keys", "tags", "body_length",
+    "decoded_body_text",
 )  # fmt: skip
 
 
@@ -50,13 +51,17 @@ class RowPrinter:
         self._held: list[Mapping[str, object]] = []
         self._has_begun = False
 
+    def declare_columns(self, columns: Sequence[str]) -> None:
+        """Set the columns that a table or CSV file has even without rows."""
+        self._columns = tuple(columns)
+
     def add(self, row: Mapping[str, object]) -> None:
         """Print a row, or keep it for the table."""
         if self._form is RowFormat.TABLE:
             self._held.append(row)
         elif self._form is RowFormat.CSV:
             if not self._has_begun:
-                self._columns = tuple(row)
+                self._columns = self._columns or tuple(row)
                 self._write(csv_line(self._columns))
             self._write(csv_line([row.get(column) for column in self._columns]))
         else:
@@ -70,10 +75,16 @@ class RowPrinter:
         """Print the table, or the end of the array."""
         if self._form is RowFormat.JSON:
             self._write("\n]\n" if self._has_begun else "[]\n")
-        rows, self._held = self._held, []
-        if not rows:
-            return
-        names = [name for name in _OF_MESSAGE if name in rows[0]] if "message_id" in rows[0] else list(rows[0])
+        elif self._form is RowFormat.CSV and self._columns and not self._has_begun:
+            self._write(csv_line(self._columns))
+        elif self._form is RowFormat.TABLE and (self._held or self._columns):
+            self._print_table(self._held)
+            self._held = []
+
+    def _print_table(self, rows: Sequence[Mapping[str, object]]) -> None:
+        names = list(self._columns or rows[0])
+        if not self._columns and "message_id" in names:
+            names = [name for name in _OF_MESSAGE if name in names]
         cells = [names, *([_short(row.get(name)) for name in names] for row in rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
         is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]

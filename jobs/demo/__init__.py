@@ -12,6 +12,7 @@ from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import mkdtemp
+from textwrap import fill
 from typing import Any
 
 import click
@@ -23,7 +24,6 @@ from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError, why_spark_cannot_start
-from jobs.typed import are_body_libraries_installed
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -35,7 +35,9 @@ TYPES = """\
 format = "json"
 schema = "id bigint NOT NULL, customer string, total decimal(10,2)"
 """
-QUERY = "SELECT customer, count(*) AS orders, sum(total) AS total FROM orders GROUP BY customer ORDER BY customer"
+QUERY = """\
+SELECT customer, count(*) AS orders, sum(total) AS total
+FROM orders GROUP BY customer ORDER BY customer"""
 LOST_FILE_NUMBER = 7  # the index file that the tour deletes, counted from the oldest
 
 
@@ -83,8 +85,6 @@ class Tour:
             "The same query on the lake, which keeps messages after the broker has deleted its files.",
             (*query, "--lake", lake),
         )
-        if not are_body_libraries_installed():
-            return
         lake = str(self.orders_lake)
         yield ("orders", "Another broker's message bodies are JSON.", ("ingest", str(self.orders), "--lake", lake))
         yield ("declare", "A file declares their columns.", self._declare)
@@ -121,7 +121,7 @@ class Tour:
             names = [path.name for path in made]
             raise SetupError(f"demo: {names} in {self.rebuilt} do not have the same bytes as {lost.name}")
         digest = sha256(lost.read_bytes()).hexdigest()
-        return f"byte for byte: {digest[:16]}… is the SHA-256 of both the lost {lost.name} and the rebuilt file"
+        return f"byte for byte: {digest[:16]}… is the SHA-256 of both the lost\n{lost.name} and the rebuilt file"
 
 
 def unpack(folder: Path) -> Tour:
@@ -146,7 +146,7 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
     """Run every step, and stop at the first one that fails."""
     steps = list(tour.steps())
     for number, (name, says, step) in enumerate(steps, 1):
-        click.secho(f"\n── {number} of {len(steps)}: {says}", bold=True)
+        click.secho(f"\n{fill(f'── {number} of {len(steps)}: {says}', 80)}", bold=True)
         if callable(step):
             click.echo(step())
             continue
@@ -160,7 +160,7 @@ def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
             tasks, ranges = pop_task_counts()
             click.echo(
                 f"Spark ran {count_text(tasks, 'task')} for this, {ranges:,} of them on ranges of the log. "
-                "A step this\nsmall does not need Spark: without `--engine spark`, the command would run in its own "
+                "A step this\nsmall does not need Spark: without `--engine spark`, the command would run in\nits own "
                 "process."
             )
 
@@ -183,8 +183,8 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     run_tour(tour, cli.run_nested)
-    click.secho("\nThis is the end of the tour.", bold=True, nl=False)
-    click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
+    click.secho("\nThis is the end of the tour.", bold=True)
+    click.echo(f"Look around: open {tour.report / 'report.html'} in a browser;")
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
     click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(tour.lake))}")

@@ -109,8 +109,9 @@ class OpenDamage(NamedTuple):
         """Return whether anything is open."""
         return self.since_run > 0
 
-    def lines(self) -> Iterator[str]:
-        """Yield the open damage as lines of text."""
+    @property
+    def text(self) -> str:
+        """The number of each kind of damage."""
         counts = (
             (self.quarantined, "damaged range", " of the log in the table quarantine"),
             (self.gap_count, "gap", ""),
@@ -118,9 +119,7 @@ class OpenDamage(NamedTuple):
             (self.contradictions, "contradiction", " between log and queues"),
             (self.unreadable, "unreadable queue database", ""),
         )
-        if self:
-            text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
-            yield f"  OPEN since run {self.since_run}: {text} (acknowledge with --acknowledge)"
+        return ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
 
 
 @dataclass(slots=True)
@@ -256,7 +255,8 @@ class Summary(RatedOutcome):
             yield from map("  {}".format, self._damage_lines())
         yield from map("  {}".format, self._unreadable_lines())
         yield from map("  {}".format, self._note_lines())
-        yield from self.open.lines()
+        if self.open:
+            yield f"  OPEN since run {self.open.since_run}: {self.open.text} (acknowledge with --acknowledge)"
         yield from map("  {}".format, self._gap_lines())
 
     def finding_lines(self) -> Iterator[str]:

@@ -137,6 +137,8 @@ class NextRun:
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         before = self.earlier_damage
         is_acknowledged = bool(self.request.acknowledge and before)
+        if is_acknowledged:
+            summary.notes.append(f"acknowledged: {before.text}")
         summary.open = (OpenDamage() if is_acknowledged else before).after_run(
             self.known_store.next_run,
             summary.gaps,

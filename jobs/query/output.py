@@ -37,7 +37,7 @@ class Printer:
     charset: str | None = None  # the character set in which the body is printed
     has_damage: bool = False  # whether the body of a printed message is damaged
     _rows: RowPrinter = field(init=False)
-    _said: set[str] = field(default_factory=set)
+    _said: dict[str, None] = field(default_factory=dict)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
     def __post_init__(self) -> None:
@@ -49,8 +49,11 @@ class Printer:
         return self.form is not RowFormat.TEXT
 
     def close(self) -> None:
-        """Print the end of the format, if it has one, such as that of a JSON array."""
+        """Print the end of the format, such as that of a JSON array; a table is printed here, and notes follow it."""
         self._rows.close()
+        if self.form is RowFormat.TABLE:
+            for sentence in self._said:
+                log_message(f"rmq-lake: {sentence}")
 
     def write(self, output: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
@@ -84,8 +87,9 @@ class Printer:
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
-            self._said.add(sentence)
-            log_message(f"rmq-lake: {sentence}")
+            self._said[sentence] = None
+            if self.form is not RowFormat.TABLE:
+                log_message(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, source: "Source | None") -> ExitCode:
         """Print the notes on a printed answer, and return the exit code."""
@@ -159,7 +163,7 @@ class Printer:
                 self._print_message(message, path)
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in mqadmin.query_by_key_lines(messages, asked):
+            for line in mqadmin.query_by_key_lines(messages, asked, self.charset):
                 self.write(line)
 
     def _print_message(self, message: Message, path: Path | None, offsets: mqadmin.OffsetRange | None = None) -> None:

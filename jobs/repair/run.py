@@ -564,6 +564,8 @@ class _Repair:
             if is_lost and not built.files and not built.undecided_files:
                 again = " ".join(map(quote, (request.store, *request.options)))
                 self.summary.notes.append(_NONE_PROVEN.format(again))
+            if built.files and built.settings.zone.origin == ASSUMED:
+                self.summary.notes.append(built.settings.zone_text)
             self.accepted |= request.accepted_files & {f"index/{file.name}" for file in built.files}
             self.index = out
 

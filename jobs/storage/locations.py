@@ -58,6 +58,6 @@ def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
     if scheme == LOCAL_SCHEME or scheme in S3_SCHEMES | AZURE_SCHEMES:
         return None
     if scheme != HDFS_SCHEME:
-        known = "local paths, s3a://, abfss:// and hdfs://"
+        known = "local paths, s3a:// and abfss://" if to_write else "local paths, s3a://, abfss:// and hdfs://"
         return f"{location}: {scheme}:// is not supported. Supported locations: {known}"
     return f"{location}: only stores can be read from hdfs://. {_WRITTEN}" if to_write else None

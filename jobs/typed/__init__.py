@@ -8,13 +8,8 @@ from rmq_formats.errors import UnsupportedFormat
 _LIBRARIES = ("fastavro", "google", "google.protobuf")
 
 
-def are_body_libraries_installed() -> bool:
-    """Return whether the libraries that read Avro and Protobuf bodies are installed."""
-    return all(map(find_spec, _LIBRARIES))
-
-
 def check_body_libraries(location: str) -> None:
-    """Raise `UnsupportedFormat` if one of these libraries is missing."""
-    if not are_body_libraries_installed():
+    """Raise `UnsupportedFormat` if a library that reads Avro or Protobuf bodies is missing."""
+    if not all(map(find_spec, _LIBRARIES)):
         reason = "reading Avro and Protobuf bodies requires additional libraries: pip install 'rocketmq-lake[types]'"
         raise UnsupportedFormat(reason, None, location)

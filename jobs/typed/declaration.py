@@ -13,6 +13,7 @@ import pyarrow as pa
 from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.storage.local import read_small_file
+from jobs.typed import check_body_libraries
 from jobs.typed.ddl import (
     MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
@@ -165,6 +166,8 @@ class _Declared:
                 f"{self._place}: the names of the topic and the type must not be empty, and must have "
                 f"at most {MAX_FOLDER_LENGTH} characters in total"
             )
+        if kind in {"avro", "protobuf"}:
+            check_body_libraries(self._place)
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
         if kind == "text":

@@ -224,7 +224,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
     The retention time is seven days, or at most one day for tables that `ingest --follow` writes. Rows and their order
-    do not change; ingest runs may continue at the same time.
+    do not change; ingest runs may continue at the same time. Typed tables, dead letters and findings are left
+    unchanged; any Delta engine can compact them with OPTIMIZE.
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)
@@ -236,7 +237,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
     saved = optimize_lake(lake, workers, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
     registrations.register(Lake(normalise_location(lake), workers.options))
-    lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
+    lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved if table.merged or table.vacuumed]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     would = "would be " * dry_run
     what = f"{count_text(merged, 'file')} {would}merged, {count_text(deleted, 'obsolete file')} {would}deleted"

@@ -354,6 +354,9 @@ def story(
         raise click.UsageError("pass an ID, or -t TOPIC and -k KEY")
     from jobs.query import story as stories
 
+    if options.printer.charset or options.printer.body_folder:
+        raise click.UsageError("a story has no bodies: pass --body or --bodies to `query message`")
+
     def ask(source: Source) -> Answer:
         if key is not None:
             return stories.find_copies_by_key(source, topic or "", key)
@@ -405,11 +408,12 @@ def sql(  # noqa: PLR0913 - one argument an option
                 cut = write_parquet(ResultBatches(tables, statement or "", seconds), out, limit)
             else:
                 with closing(printer.open_row_printer(RowFormat(output))) as rows:
-                    found = (
-                        describe_tables(tables)
-                        if statement is None
-                        else ResultBatches(tables, statement, seconds).rows()
-                    )
+                    if statement is None:
+                        found = describe_tables(tables)
+                    else:
+                        batches = ResultBatches(tables, statement, seconds)
+                        rows.declare_columns(batches.schema.names)
+                        found = batches.rows()
                     for row in islice(found, limit or None):
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None

@@ -86,9 +86,6 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.
     """
-    from jobs.typed import check_body_libraries
-
-    check_body_libraries(lake)
     if infer:
         if declared is not None or retype or retry or not topics:
             raise click.UsageError(

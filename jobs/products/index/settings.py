@@ -93,7 +93,12 @@ class IndexSettings(NamedTuple):
         """Yield the settings as lines of text."""
         yield f"  {self.geometry.value} ({self.geometry.origin_text})"
         yield f"  format: RocketMQ {self.rules.value} ({self.rules.origin_text})"
-        yield f"  file names in time zone {self.zone.value} ({self.zone.origin_text})"
+        yield f"  {self.zone_text}"
+
+    @property
+    def zone_text(self) -> str:
+        """The time zone of the file names, and how it is known."""
+        return f"file names in time zone {self.zone.value} ({self.zone.origin_text})"
 
 
 def _described(known: Known[Any], **values: object) -> dict[str, object]:

@@ -98,8 +98,14 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
     return hash_map_text({**(stored or {}), **pulled}, buckets)
 
 
-def query_by_key_lines(messages: Iterable[Message], searched_key: str | None) -> Iterator[str]:
-    """Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column from 5.4.0 on."""
+def query_by_key_lines(
+    messages: Iterable[Message], searched_key: str | None, charset: str | None = None
+) -> Iterator[str]:
+    """
+    Yield the lines of queryMsgByKey; *searched_key*, `topic@type@key`, is the last column from 5.4.0 on.
+
+    With a *charset*, each message's line is followed by one with its body, which mqadmin does not print.
+    """
     plain = f"{pad_right('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
     yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right('#IndexKey', 200)}\n"
     for message in messages:
@@ -109,6 +115,12 @@ def query_by_key_lines(messages: Iterable[Message], searched_key: str | None) ->
         hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
         index_key = f"{hours * _HOUR_MS}@{searched_key}@{message.message_id}@{record.physical_offset}"
         yield f"{plain}\n" if searched_key is None else f"{plain} {pad_right(index_key, 200)}\n"
+        if charset is not None:
+            yield _body_line(message, charset)
+
+
+def _body_line(message: Message, charset: str) -> str:
+    return f"{pad_right('Message Body:', 20)} {body_text(message, charset)}\n"
 
 
 def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and how
@@ -143,9 +155,10 @@ def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and ho
         ("System Flag:", message.printed_sys_flag),
         ("Properties:", properties_text(message, offsets) or ""),
         ("Message Body Path:", body_path or "(not written)"),
-        *([] if charset is None else [("Message Body:", body_text(message, charset))]),
     ]
     shown = "".join(f"{pad_right(label, 20)} {value}\n" for label, value in lines)
+    if charset is not None:
+        shown += _body_line(message, charset)
     # Then mqadmin asks for the topic's consumers; without a route to it that fails before the empty lines.
     return shown + "\n\n" if has_route(message.topic, message.release) else shown
 

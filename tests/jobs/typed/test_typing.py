@@ -19,6 +19,7 @@ from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, TypingSummary, type_lake
+from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, run_campaign
@@ -81,6 +82,20 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
         ("an empty body", "byte 0", b""),
         ("invalid JSON", "byte 0", b"x"),
     ] == [(row["reason"], row["place"], row["body"]) for row in letters]
+
+
+@pytest.mark.parametrize(
+    "declared", ['format = "avro"\nschema_file = "a.avsc"', 'format = "protobuf"\ndescriptors = "a"\nmessage = "A"']
+)
+def test_only_avro_and_protobuf_need_the_libraries_of_the_extra_types(
+    declared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.typed.find_spec", lambda _: None)
+    ingested(tmp_path, b'{"id": 1}')
+
+    assert typed(tmp_path).topics[0].rows == 1
+    with pytest.raises(UnsupportedFormat, match="requires additional libraries"):
+        typed(tmp_path, f'[topic."Orders"]\n{declared}\n')
 
 
 @pytest.mark.sample(3)
