@@ -302,7 +302,7 @@ class _Comparison:
             first, last = int(offsets.min()), int(offsets.max())
             where = f"offset {first}" if first == last else f"offsets {first} to {last}"
             found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
-            place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
+            place = f"{queue.broker_folder}/{queue.topic}/{queue.queue_id}", None, "keys"
             yield Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", _NOT_INDEXED, len(offsets))
         yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
 
