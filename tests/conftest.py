@@ -110,7 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Mark tests that use the session, and leave out cases that are not in the sample.
 
     xdist runs the tests of a group on one worker, group by group in the order of *items*: first all tests that use the
-    one JVM, which take longest, then those of each other file, the files with most tests first.
+    one JVM, which take longest, then those of each other file, the files with most tests first. Single tests that start
+    brokers come last: each takes less than a minute, so that no worker works for long after the others have ended.
     """
     if not config.getoption("whole"):
         deselect_unsampled(config, items)
@@ -125,7 +126,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item._id = NodeId.parse(f"{item.nodeid}@{_group_of(item)}")  # noqa: SLF001 - see above
     if hasattr(config, "workerinput"):
         sizes = Counter(map(_group_of, items))
-        items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
+
+        def rank(item: pytest.Item) -> tuple[bool, int, bool]:
+            group = _group_of(item)
+            return group != "spark", -sizes[group], item.get_closest_marker("oracle") is not None
+
+        items.sort(key=rank)
 
 
 def _groups_of(item: pytest.Item) -> list[str]:

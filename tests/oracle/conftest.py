@@ -24,6 +24,7 @@ Verdict: TypeAlias = Callable[[str, str, str], None]
 _IN_TWO_MINUTES = ("everyday", "edges", "killed")
 """Scenarios that every run of brokers plays: a test has the first one that it names."""
 _PAGE = Path(__file__).parents[2] / "docs" / "internals" / "compatibility.md"
+_SHARED = {"broker", "plays"}  # fixtures that several tests use
 _WORDS_OF_A_KIND = 4  # leading cells that identify a row of the table of store kinds
 
 
@@ -53,6 +54,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if SCENARIOS[name].runs_on(release)
         ],
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let whichever worker is free run a test that starts brokers of its own, and no broker or play of other tests."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not _SHARED & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.xdist_group(item.name))
 
 
 @pytest.fixture(scope="session")
