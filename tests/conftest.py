@@ -193,7 +193,6 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def own_session(spark: "SparkSession") -> "SparkSession":
-    """Return a session with its own temporary views."""
     return spark.newSession()
 
 

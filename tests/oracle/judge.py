@@ -168,7 +168,6 @@ def rebuild_queue_folder(  # noqa: PLR0913 - options of tests
     delay_level: str | None = None,
     to: str = FILES,
 ) -> Path:
-    """Rebuild the queues of a store, and return the folder with their files or their database."""
     conf = BrokerConf(consume_queue_size=geometry.queue_file_size(), delay_level=delay_level)
     summary = rebuild_queues(RebuildQueuesRequest(str(store), out, conf, release=release, to=to), SerialWorkers())
     (out / MANIFEST_FILE).unlink()

@@ -157,7 +157,6 @@ class RealStore:
         return map(_stored, self.driver.ask_each("put", map(request_fields, messages)))
 
     def put_all(self, messages: Iterable[DirectMessage], label: str = "") -> list[Stored]:
-        """Put messages, which the store must accept."""
         answers = self.driver.ask_each("put", map(request_fields, messages))
         stored = [self._note_stored(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
         assert {message.status for message in stored} <= {"PUT_OK"}
@@ -204,7 +203,6 @@ class RealStore:
         return [(int(queue_offset), int(offset)) for queue_offset, offset in map(str.split, rows)]
 
     def queue_edges(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset of a queue, and that of its next message."""
         answer = self.driver.ask("edges", {"topic": topic, "queue": queue_id})
         return int(answer["min"]), int(answer["max"])
 

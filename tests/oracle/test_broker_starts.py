@@ -153,7 +153,6 @@ class _Broker:
         return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
     def find_wrong_predictions(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
-        """Yield the starts that contradict the prediction."""
         for number, case in enumerate(cases):
             store = self.planted(case, folder / str(number))
             whole, prediction, before = _list_intact_messages(store, self.log), self.predict(store), _files_of(store)
@@ -389,7 +388,6 @@ def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden
 
 
 def _write_messages(driver: DriverProcess, scene: RepairScenario, number: int) -> set[int]:
-    """Start the broker, and send messages; return their offsets."""
     with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
         opened.put_all(messages)
@@ -409,7 +407,6 @@ def _zero_record(store: Path, lost: MessageRecord) -> None:
 
 
 def _receive(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
-    """Return the offsets that each kind of consumer receives."""
     with open_broker(driver, store, _GEOMETRY, _KEEP, home=store.parent / "home") as broker:
         received = {f"pull {at_once}": broker.pull(_BRIDGED_TOPIC, at_once=at_once) for at_once in (1, 32)}
         kinds = (False, True) if driver.release >= "5" else (False,)

@@ -91,8 +91,6 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
 
 
 class _MessageStream:
-    """Draws messages with edge cases."""
-
     def __init__(self, random: Random, release: str, geometry: Geometry) -> None:
         self._random = random
         self._has_ipv6 = version_of(release) >= (4, 6, 0)

@@ -161,7 +161,6 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next put fails."""
         return self.header.index_count >= self.geometry.index_num
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> bool:
@@ -244,7 +243,6 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
 
 
 def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
-    """Return the body of a record with *messages*."""
     return b"".join(
         INNER_MESSAGE.pack(
             INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),

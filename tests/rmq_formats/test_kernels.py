@@ -176,7 +176,6 @@ def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), max_size=6))
 def test_a_number_is_inside_if_one_range_contains_it(ranges: list[list[int]]) -> None:
-    """Ranges may overlap, contain each other, or be empty."""
     numbers = np.arange(-1, 32)
 
     inside = are_inside(numbers, [(start, end) for start, end in ranges])

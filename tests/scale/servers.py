@@ -65,7 +65,6 @@ def _is_listening(port: int) -> bool:
 
 
 def hadoop_options(settings: Mapping[str, str]) -> list[str]:
-    """Return Spark options that set properties of Hadoop."""
     return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
 
 
@@ -205,7 +204,6 @@ class Hdfs(NamedTuple):
             _put(place, data)
 
     def shell(self, *arguments: str) -> None:
-        """Run `hdfs dfs …` as the superuser."""
         command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if answer.returncode:

@@ -80,7 +80,6 @@ class UploadedStore:
         return ingest(request, SerialWorkers(self.options))
 
     def download(self, name: str = "lake") -> Path:
-        """Copy a directory from the server to this machine."""
         if not isinstance(self.server, Hdfs):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             self.server.download(f"{self.prefix}/{name}", self.folder / name)
@@ -207,7 +206,6 @@ def run_simultaneously(requests: Sequence[IngestRequest], options: dict[str, str
 
 @_WITH_LAKES
 def test_only_one_of_simultaneous_runs_adds_the_messages(uploaded: UploadedStore) -> None:
-    """The conditional put of the server accepts only one."""
     runs = run_simultaneously([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
 
     assert [run for run in runs if run is not None] == [1]

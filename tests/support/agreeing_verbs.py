@@ -52,7 +52,6 @@ def run(*words: str | Path) -> CommandResult:
 
 
 def export_messages(*words: str | Path, out: Path) -> CommandResult:
-    """Run an export, and return its exit code and messages."""
     out.unlink(missing_ok=True)
     code = run("export", *words, "--engine", "here", "--out", out, "--quiet").code
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []

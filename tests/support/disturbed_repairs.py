@@ -70,7 +70,6 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable
 
 
 def with_current_states(plan: Installation) -> Installation:
-    """Return a plan with the current states of the files in this copy of the store."""
     if plan.is_exchange:
         return replace(
             plan, states={str(path.relative_to(plan.folder)): it for path, it in list_file_states(plan.folder)}

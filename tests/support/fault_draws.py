@@ -351,7 +351,6 @@ def _changed_offsets(case: DamagedStore) -> list[int]:
 
 
 def _record_ends(case: DamagedStore) -> list[int]:
-    """Return the offset after each record of the healthy log."""
     return [record.end_offset for _, _, record in records_in(golden(case.draw.store))]
 
 
@@ -371,7 +370,6 @@ def _log_start(case: DamagedStore) -> int:
 
 
 def _are_only_expired_seconds_changed(case: DamagedStore) -> bool:
-    """Return whether only seconds of index entries of expired messages have changed."""
     changed = [
         (was[at : at + ENTRY.size], now[at : at + ENTRY.size])
         for name, was in case.pristine.items() if name.startswith("index/") and case.is_changed(name)
@@ -385,7 +383,6 @@ def _are_only_expired_seconds_changed(case: DamagedStore) -> bool:
 
 
 def _are_only_expired_units_changed(case: DamagedStore) -> bool:
-    """Return whether only sizes and tags codes of units have changed whose records may have expired."""
     start = _log_start(case)
     changed = [
         (was, now)
@@ -582,7 +579,6 @@ def _has_changed_record(case: DamagedStore, unit: bytes) -> bool:
 
 
 def _check_bridges(case: DamagedStore, after: Files) -> Iterator[Violation]:
-    """Yield intact records that bridges have overwritten."""
     for path, at, record in records_in(golden(case.draw.store)):
         name = str(path.relative_to(golden(case.draw.store)))
         was, now = (files.get(name, b"")[at : at + record.total_size] for files in (case.damaged, after))

@@ -43,7 +43,6 @@ _TIMER_DONOR = "b551-timer"
 
 @cache
 def _unpacked() -> Path:
-    """Return the folder of the golden stores that this process has unpacked."""
     return make_process_folder("faults-")
 
 
@@ -114,7 +113,6 @@ Change = Callable[[Target, Path], object]
 
 
 def _in(pattern: str, change: Change) -> PlantFault:
-    """Return a fault that changes one file."""
     return lambda target: change(target, target.choose_file(pattern))
 
 
@@ -151,7 +149,6 @@ def _misdirect(target: Target, path: Path) -> None:
 
 
 def _zero_page_of(target: Target, path: Path) -> None:
-    """Zero a page that is not all zeros already."""
     page, data = target.random.choice((512, 4096)), path.read_bytes()
     at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
     overwrite(path, at, bytes(min(page, len(data) - at)))
@@ -176,7 +173,6 @@ def _rename(*steps: int) -> Change:
 
 
 def _copy(target: Target, path: Path) -> None:
-    """Copy a file to another valid name."""
     if not any(path.read_bytes()):
         raise IndexError
     size = 1 if path.parent.name == "index" else path.stat().st_size
@@ -214,8 +210,6 @@ def units(data: bytes) -> list[bytes]:
 
 
 def _flip_in_part(name: str) -> PlantFault:
-    """Return a fault that flips a bit in one part of a record."""
-
     def plant(target: Target) -> None:
         path, at, record = target.random.choice(records_in(target.root))
         start, size = _part_ranges(record)[name]
@@ -225,7 +219,6 @@ def _flip_in_part(name: str) -> PlantFault:
 
 
 def _part_ranges(record: MessageRecord) -> dict[str, tuple[int, int]]:
-    """Return the position and size of each part that a record has."""
     layout = RECORD[record.sys_flag & HOST_BITS]
     places = {field.name: (layout.offset(field.name), field.size) for field in layout.describe_fields()}
     lengths = {

@@ -155,8 +155,6 @@ def read_with_pipeline(root: Path, range_size: int) -> Result:
 
 
 class _RowCollector:
-    """Collects the rows and the damage of a range."""
-
     def __init__(self, _range: Range, _files: ExitStack) -> None:
         self._rows: Rows = []
         self._damage: Damage = []
@@ -241,7 +239,6 @@ def hostile_json(original: bytes, random: Random) -> bytes:
 
 
 def _list_keys(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - JSON
-    """Yield each container of a JSON document with each of its keys."""
     pairs = list(tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ())
     for key, value in pairs:
         yield tree, key

@@ -11,8 +11,6 @@ _POLL_S = 0.01  # the shutdown waits for the next poll
 
 @contextmanager
 def run_http_server(answer: Answer, protocol: str = "HTTP/1.0") -> Iterator[str]:
-    """Yield the host and port of the server."""
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = protocol
 

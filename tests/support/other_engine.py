@@ -51,7 +51,6 @@ class SharedLake:
         return ingest_store(self.broker.root, self.path, "b")
 
     def name(self, table: str = "messages") -> str:
-        """Return the name of a table of the lake in Spark SQL."""
         return f"delta.`{self.path}/{table}`"
 
     def sql(self, *statements: str) -> None:
@@ -60,7 +59,6 @@ class SharedLake:
             self.spark.sql(re.sub(r"\{(\w+)\}", lambda found: self.name(found[1]), statement)).collect()
 
     def run_remedy(self, refused: Exception) -> None:
-        """Run the statements that the message of an error recommends."""
         self.sql(*str(refused).partition("run in Spark SQL: ")[2].split("; "))
 
     def read_by_spark(self) -> list[int]:

@@ -46,7 +46,6 @@ def _row(name: str, found: int, budget: int | None = None) -> None:
 
 
 def main() -> None:
-    """Print one table."""
     print(f"{'':<80} {'found':>8} {'budget':>8}")
     code: list[Path] = []
     for packages, budget in _GROUPS.items():

@@ -98,7 +98,6 @@ def log_folders(store: Path) -> list[str]:
 
 
 def compare_queues(store: Path, release: str) -> PartReport:
-    """Compare the queues of a store with its log."""
     listed = list_store(str(store), commitlog=log_folders(store))
     rules = determine_unit_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
     report, _ = verify_queues(SerialWorkers(), listed, rules)

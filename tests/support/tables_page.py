@@ -43,7 +43,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 def page() -> str:
-    """Return the page with its current generated section."""
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (

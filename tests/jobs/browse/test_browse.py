@@ -213,7 +213,6 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(
 
 
 def test_every_page_shows_the_command_with_the_same_answer(store: Path, store_pages: Pages) -> None:
-    """The command for a list prints the same number of messages as the page."""
     page = store_pages.get("/messages?topic=T1&tag=TagA").text
     (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
     words = unescape(line).split()

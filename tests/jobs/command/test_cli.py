@@ -371,8 +371,6 @@ def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
 
 
 def test_an_interrupt_that_another_error_wraps_or_follows_is_one(probe: Probe) -> None:
-    """Another error may wrap the interrupt, or a cleanup may fail after it."""
-
     def wrap() -> None:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 

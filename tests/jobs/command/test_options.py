@@ -147,7 +147,6 @@ def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, mon
 def test_a_pipe_without_a_writer_is_refused_and_one_with_a_writer_is_read(
     option: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
-    """The command waited forever."""
     os.mkfifo(tmp_path / "pipe")
 
     done = run("inspect", store, option, tmp_path / "pipe")

@@ -272,7 +272,6 @@ def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fill_in(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """Return a function that replaces the placeholders for locations."""
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.browse.server.serve", lambda *_, **__: ExitCode.CLEAN)
     shutil.copytree(ingested, tmp_path, dirs_exist_ok=True)

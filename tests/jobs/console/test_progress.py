@@ -104,7 +104,6 @@ def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_line_of_a_complete_search_is_cleared_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is printed before the end of the progress display."""
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

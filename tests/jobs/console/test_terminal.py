@@ -53,7 +53,6 @@ def _list_processes(session: int) -> list[str]:
 
 
 def run_in_terminal(*arguments: str | Path, **more: str) -> TerminalResult:
-    """Run a command line in a terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # background processes of a shell ignore it

@@ -164,7 +164,6 @@ def test_a_dry_run_reports_the_gaps_that_the_export_would_report(golden: StoreOf
 def test_standard_output_receives_the_same_bytes_as_a_file(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output is written in several rounds, each of some segments."""
     ignore_spark_session(monkeypatch)
     monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
     store = write_store(tmp_path / "store", stored([Sent(body=b"%d" % number) for number in range(200)]))
@@ -440,7 +439,6 @@ def test_only_columns_that_the_text_names_are_read() -> None:
     ],
 )
 def test_a_condition_that_a_shell_cannot_pass_is_refused(text: str, reason: str) -> None:
-    """The transcript of export shows the others."""
     with pytest.raises(UnsupportedFormat, match=reason):
         parse_condition(text)
 

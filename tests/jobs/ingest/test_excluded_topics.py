@@ -51,7 +51,6 @@ class _MessageDrawer:
         self._number = 0
 
     def record(self) -> MessageRecord:
-        """Return the record of a message in one of its forms."""
         is_secret = self.random.random() < 0.6
         own = self.random.choice(SECRET if is_secret else ("Orders", "Bills"))
         form = self.random.choice(_FORMS)
@@ -171,7 +170,6 @@ def _places_of_canary(lake: Path) -> Iterator[str]:
 
 
 def test_the_search_finds_messages_that_were_not_excluded(tmp_path: Path) -> None:
-    """Proves that the search works."""
     broker = Broker(tmp_path / "store", dispatches=True)
     _grow(broker, _MessageDrawer(Random(1)), must_have=SECRET)
     ingest_store(broker.root, tmp_path / "lake", "b")

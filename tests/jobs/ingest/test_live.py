@@ -213,7 +213,6 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
 def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_before_it_not_a_gap(
     number: int, broker: Broker
 ) -> None:
-    """A broker preallocates files of zeros."""
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{number * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
@@ -276,7 +275,6 @@ MANY = 3  # a run merges that many small files
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Broker:
-    """Return a broker with a message whose body is damaged."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
     hit = broker.append([make_record(b"body of a message that is damaged")])[0]

@@ -35,8 +35,6 @@ SEGMENT = 1 << 14
 
 
 class _Offsets:
-    """Collects the offsets of a range's records."""
-
     def __init__(self, _range: Range, _files: ExitStack) -> None:
         self._found: list[int] = []
 

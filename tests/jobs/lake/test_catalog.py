@@ -116,7 +116,6 @@ TBLPROPERTIES ('table_type' = 'DELTA')""",
 def test_catalog_statements_use_the_s3_scheme_for_a_bucket(
     kind: CatalogKind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`s3a` is the name of the scheme in Hadoop."""
     messages = DeltaTable(lake / "messages")
     monkeypatch.setattr("jobs.lake.catalog.open_table", lambda _, name: messages if name == "messages" else None)
 

@@ -66,7 +66,6 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
 
 
 def test_the_open_index_file_is_continued_after_entries_that_vectors_deleted(lake: SharedLake) -> None:
-    """The deleted entries stay deleted, and new entries are chained to them."""
     unharmed = shared_lake(lake.spark, lake.root / "unharmed")
     lake.sql(WITH_VECTORS.replace("messages", "index_entries"))
     lake.sql(f"DELETE FROM {{index_entries}} WHERE {THIRD}")

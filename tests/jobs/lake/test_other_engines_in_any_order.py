@@ -205,7 +205,6 @@ class RandomSteps:
         )
 
     def write_with_deltalake(self) -> None:
-        """Write with `deltalake`, if it supports all features of the table."""
         table, some = DeltaTable(self.lake.path / "messages"), self._draw_offsets()
         where = f"physical_offset IN ({_listed(some)})"
         value = f"d{len(self.done)}"

@@ -292,7 +292,6 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
 @pytest.mark.usefixtures("gateway")
 @pytest.mark.timeout(14400)
 def test_commands_killed_during_a_commit_by_spark_lose_nothing(tmp_path: Path) -> None:
-    """With every supported feature, and every command that commits."""
     result = run_campaign("tests.support.killed_verbs", "commits", tmp_path, STRIDE)
 
     assert result["reached"] > 30

@@ -151,7 +151,6 @@ def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Sto
 def test_a_reader_after_a_lake_names_the_topics_that_runs_left_out(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The transcript of topics shows the answers of all commands."""
     store, lake = golden("b533-base"), tmp_path / "lake"
     for selection in (Selection(topics=("T1", "T2")), Selection(exclude_topics=("T2",)), Selection()):
         ingest_store(store, lake, selection=selection, change_topics=True)
@@ -192,7 +191,6 @@ STEP_MS = 120_000
 
 
 def _numbers(outcome: Outcome) -> set[int]:
-    """Return the numbers in the ids of an answer's messages."""
     return {int(row["unique_key"].removeprefix("id")) for row in outcome.lines if row["type"] == "message"}
 
 

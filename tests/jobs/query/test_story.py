@@ -65,7 +65,6 @@ def read_story(source: Source, message_id: str, topic: str | None = None) -> Sto
 
 
 def of_lake(store: Path, lake: Path, release: Release) -> LakeSource:
-    """Ingest a store, and open its lake for queries."""
     ingest_store(store, lake)
     return open_lake(lake, release)
 

@@ -83,7 +83,6 @@ def test_each_verb_reads_only_the_rows_of_one_store(
 def test_a_histogram_counts_the_messages_of_one_store(
     most_counted: int, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages are counted individually, or estimated per file."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
     found = [LakeLists(source).histogram(ListConditions(), 7, 1) for source in open_lake_stores(str(lake))]
 

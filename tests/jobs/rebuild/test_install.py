@@ -36,7 +36,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def delete_files(store: Path, folder: str) -> None:
-    """Delete three index files, or the queues of a topic."""
     if folder == QUEUES:
         shutil.rmtree(store / QUEUES / "T2")
         return
@@ -152,7 +151,6 @@ def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: 
 
 @pytest.mark.parametrize("kind", ["a symbolic link, which is not followed", "a directory"])
 def test_a_lock_file_that_is_not_a_file_is_named(store: Path, tmp_path: Path, kind: str) -> None:
-    """The messages did not name the file."""
     lock = store / "lock"
     lock.unlink()
     lock.mkdir() if kind == "a directory" else lock.symlink_to(tmp_path / "victim")

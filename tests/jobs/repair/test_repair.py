@@ -182,7 +182,6 @@ def test_a_link_to_itself_next_to_the_index_files_does_not_end_a_repair(store: P
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
 def test_a_file_in_place_of_a_folder_is_named_as_the_obstacle(store: Path, lake: Path, folder: str) -> None:
-    """The message did not name the path."""
     shutil.rmtree(store / folder)
     (store / folder).write_text("x")
 

@@ -182,8 +182,6 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
 
 
 class _RecordCounter:
-    """Counts the records of a range."""
-
     def __init__(self, _range: Range, _files: ExitStack) -> None:
         self._count = 0
 

@@ -19,8 +19,6 @@ HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 
 
 class _Tags(HTMLParser):
-    """Collects the elements of a page."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[str, dict[str, str | None]]] = []

@@ -66,7 +66,6 @@ def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
 
 
 def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
-    """Return values of a column's type in SQL."""
     if pa.types.is_integer(type_):
         number = old if isinstance(old, int) else 0
         return [str(number + 1), str(number ^ 1 << 20), "0" if number else "7"]
@@ -82,7 +81,6 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
 
 
 def cases(changes: Sequence[Update]) -> dict[str, str]:
-    """Return the SQL expression of each updated column."""
     by_column: dict[str, str] = {}
     for update in (update for update in changes if update.column != DELETED):
         when = f"WHEN physical_offset = {update.at} THEN {update.value} "
@@ -91,7 +89,6 @@ def cases(changes: Sequence[Update]) -> dict[str, str]:
 
 
 def deleted(changes: Sequence[Update]) -> str:
-    """Return the condition that selects the deleted rows."""
     return f"physical_offset IN (-1, {', '.join(str(one.at) for one in changes if one.column == DELETED) or -1})"
 
 

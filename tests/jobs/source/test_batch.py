@@ -147,7 +147,6 @@ def test_a_given_schema_has_columns_of_messages_in_their_types(name: str, reason
 
 @pytest.mark.parametrize("size", [300, 700, 2000, SEGMENT_SIZE])
 def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, size: int) -> None:
-    """Partitions begin at records, wherever the segment is divided."""
     records = stored([Sent(body=bytes(100 + n)) for n in range(50)])
     store = write_store(tmp_path / "store", records)
 

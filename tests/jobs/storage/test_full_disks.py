@@ -74,7 +74,6 @@ DENIED = [
 
 
 def denied(message: str = DENIED[0]) -> "FailingFileSystem":
-    """Return a file system of pyarrow that denies access."""
     return FailingFileSystem(b"", 1 << 30, message)
 
 

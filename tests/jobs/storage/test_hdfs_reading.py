@@ -63,7 +63,6 @@ def make_redirect(location: str | None) -> Answer:
 
 
 def send_endlessly(handler: BaseHTTPRequestHandler) -> None:
-    """Send an endless response without a length."""
     handler.send_response(200)
     handler.end_headers()
     with suppress(OSError):

@@ -57,7 +57,6 @@ _PAST_MANIFESTS = (1000, 1003, 1004, 1007, 1009, 1010, 1014, 1019)
 
 @pytest.mark.parametrize("seed", [*range(8), *_PAST_JOURNALS])
 def test_a_hostile_journal_is_refused_or_undone(seed: int, store: Path, tmp_path: Path, run: Run) -> None:
-    """Some of these ended with a traceback."""
     min((store / "index").iterdir()).unlink()
     damaged, out = read_store_files(store), tmp_path / "repair"
     assert run("repair", store, "--out", out, "--apply").code is ExitCode.CLEAN

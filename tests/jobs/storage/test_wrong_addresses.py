@@ -20,7 +20,6 @@ LINES = {"a store": ("inspect", "{place}/store"), "a lake": ("query", "list", "-
 
 
 def refusal(code: str) -> Answer:
-    """Answer every request with an error."""
     data = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>It does not exist.</Message>{_REQUEST}</Error>'
 
     def send(handler: BaseHTTPRequestHandler) -> None:
@@ -53,7 +52,6 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the single line that a command prints."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     outcome = run(*(word.format(place=place) for word in line))

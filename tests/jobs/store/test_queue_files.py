@@ -95,7 +95,6 @@ def test_a_queue_with_a_new_unit_is_read_once(newer_store: Path) -> None:
 @pytest.mark.parametrize("hole", [range(3), range(10, 40), range(30, 50), range(31, 32), range(60, 64), range(64)])
 @pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
-    """Units before and after a position without a unit must be found."""
     found = queue_with_holes(tmp_path, hole).first_unit_pointing_from(first * 100, 64)
     written = [at for at in range(64) if at not in hole]
 

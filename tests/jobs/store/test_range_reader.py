@@ -44,7 +44,6 @@ _SIZE = 1 << 20
 
 @pytest.fixture
 def abort(tmp_path: Path) -> None:
-    """Create the `abort` file of a running broker."""
     (tmp_path / "abort").touch()
 
 

@@ -75,7 +75,6 @@ def rows_of_page(heading: str) -> list[list[str]]:
 
 
 def format_as_on_page(found: list[object] | Refusal) -> str:
-    """Format the result of a body with one field as on the page."""
     if isinstance(found, Refusal):
         return f"dead letter: {found.reason}"
     return (

@@ -228,7 +228,6 @@ T = "consumequeue/T/0"
 
 @pytest.fixture
 def store_of_one_queue(tmp_path: Path) -> Path:
-    """Return a store of one queue, with records of equal size."""
     record = np.frombuffer(
         encode_record(make_record(b"body", topic="T", properties={"TAGS": "A"}, queue_id=0)), np.uint8
     )
