@@ -4,14 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.rendering import (
-    MAX_CHAIN_ENTRIES_SHOWN,
-    Histogram,
-    IndexChain,
-    PageTable,
-    message_rate,
-    spread_evenly,
-)
+from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (

@@ -7,14 +7,7 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
 
-from jobs.browse.rendering import (
-    Cell,
-    Histogram,
-    IndexChain,
-    PageTable,
-    message_rate,
-    spread_evenly,
-)
+from jobs.browse.rendering import Cell, Histogram, IndexChain, PageTable, message_rate, spread_evenly
 from jobs.query import MIN_TIME, ListConditions, Message
 from jobs.query.lookups import read_page
 from jobs.query.reasons import find_open_half_messages
@@ -49,9 +42,7 @@ class StoreLists:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
         every = sorted(
-            self._reader.queues.values(),
-            key=lambda queue: queue.capacity_end - queue.first_unit_number,
-            reverse=True,
+            self._reader.queues.values(), key=lambda queue: queue.capacity_end - queue.first_unit_number, reverse=True
         )
         of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic

@@ -65,11 +65,7 @@ class StoreCommand:
 
 
 def start_workers(
-    engine: str,
-    *places: str,
-    size: Callable[[], int | None] | None = None,
-    half: bool = False,
-    is_deep: bool = True,
+    engine: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False, is_deep: bool = True
 ) -> "Workers":
     """
     Choose the engine by the size of *places* (as *size* counts it), and return its workers.

@@ -249,9 +249,7 @@ label_option = option(
     "NAME", "Label of the broker in the lake; needed only if STORE is not recognized by its contents."
 )
 max_rate_option = option(
-    "BYTES",
-    "Read at most BYTES per second across all tasks, without filling the page cache.",
-    POSITIVE_INTEGER,
+    "BYTES", "Read at most BYTES per second across all tasks, without filling the page cache.", POSITIVE_INTEGER
 )
 hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", IntegerRange(1, _MOST))
 index_num_option = option("N", "Entries per index file (maxIndexNum).", IntegerRange(2, _MOST))

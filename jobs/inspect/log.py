@@ -27,13 +27,7 @@ from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import (
-    END_BY_LAST_PIECE,
-    FOREIGN_BYTES_REASON,
-    PieceKind,
-    SegmentBytes,
-    SegmentEnd,
-)
+from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, FOREIGN_BYTES_REASON, PieceKind, SegmentBytes, SegmentEnd
 from rmq_formats.errors import FormatError
 from rmq_formats.store import file_name_of_offset
 

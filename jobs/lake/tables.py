@@ -208,11 +208,7 @@ INDEX_FILES = Table(
         column("index_num", pa.int32(), "the broker's setting maxIndexNum"),
         column("geometry_origin", pa.string(), "origin of these two settings: given, detected or assumed"),
         column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
-        column(
-            "run",
-            pa.int64(),
-            "number of the run that wrote this row; the row of the newest run is current",
-        ),
+        column("run", pa.int64(), "number of the run that wrote this row; the row of the newest run is current"),
     ),
     statistics=("index_file", "run"),
 )
@@ -222,11 +218,7 @@ SUPERSEDED_MESSAGES = Table(
     "one record that was in the table messages until its broker truncated its log",
     (
         *MESSAGES.columns,
-        column(
-            "superseded_by_run",
-            pa.int64(),
-            "number of the run that found other bytes at this offset",
-        ),
+        column("superseded_by_run", pa.int64(), "number of the run that found other bytes at this offset"),
     ),
     statistics=("physical_offset", "superseded_by_run"),
 )
@@ -299,11 +291,7 @@ CONFIG_FILES = Table(
         column("sha256", pa.string(), "SHA-256 of the file's bytes"),
         column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
-        column(
-            "run",
-            pa.int64(),
-            "number of the run that read the file; the row of the newest run is current",
-        ),
+        column("run", pa.int64(), "number of the run that read the file; the row of the newest run is current"),
     ),
     statistics=("name", "to_offset", "run"),
 )

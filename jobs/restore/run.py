@@ -32,12 +32,7 @@ from jobs.restore import (
     read_last_store_timestamp,
     unchecked_note,
 )
-from jobs.restore.config import (
-    RebuiltFileSettings,
-    changed_file_error,
-    create_or_accept_file,
-    restore_config_files,
-)
+from jobs.restore.config import RebuiltFileSettings, changed_file_error, create_or_accept_file, restore_config_files
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, restore_segment
 from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of

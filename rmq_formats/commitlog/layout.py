@@ -125,7 +125,4 @@ DLEDGER_ENTRY = Layout(
     ("body_crc", "i", "always 0; not checked"),
     ("body_length", "i", "bytes of the record that follows"),
 )
-DLEDGER_END = Layout(
-    ("magic", "i", "always -1"),
-    ("size", "i", "bytes to the end of the file, including these eight"),
-)
+DLEDGER_END = Layout(("magic", "i", "always -1"), ("size", "i", "bytes to the end of the file, including these eight"))

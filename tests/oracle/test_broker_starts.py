@@ -39,7 +39,7 @@ from tests.oracle.sessions import (
     open_store,
 )
 from tests.support.commands import overwrite
-from tests.support.disturbed_repairs import RepairScenario, make_repair_scenario
+from tests.support.disturbed_repairs import RepairCase, make_repair_case
 from tests.support.fault_draws import draw_case, lake_of, plant_faults
 from tests.support.fault_kinds import (
     FIRST_TIME,
@@ -369,7 +369,7 @@ def _damage_all_parts(store: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden: StoreOf, tmp_path: Path) -> None:
-    scene = make_repair_scenario(golden(STORE), _damage_all_parts, tmp_path)
+    scene = make_repair_case(golden(STORE), _damage_all_parts, tmp_path)
     healthy = {record.physical_offset for record in read_log(golden(STORE)) if record.topic == _TOPIC}
     known: list[dict[str, bytes]] = []
     with run_driver(_RELEASE) as driver:
@@ -387,7 +387,7 @@ def test_a_broker_continues_after_a_killed_repair_without_losing_messages(golden
     assert len(known) > 3  # each part
 
 
-def _write_messages(driver: DriverProcess, scene: RepairScenario, number: int) -> set[int]:
+def _write_messages(driver: DriverProcess, scene: RepairCase, number: int) -> set[int]:
     with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
         opened.put_all(messages)

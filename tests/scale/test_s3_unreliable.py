@@ -191,47 +191,45 @@ class LakeOnS3:
 
 
 @pytest.fixture
-def shared_lake_on_s3(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) -> LakeOnS3:
+def lake_on_s3(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) -> LakeOnS3:
     """Return a lake in which another engine has deleted every third message by deletion vectors."""
     made = LakeOnS3(s3, spark, request.node.name)
     made.there.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")
     return made
 
 
-def test_rows_deleted_by_vectors_on_s3_stay_deleted(shared_lake_on_s3: LakeOnS3) -> None:
-    left, gone = shared_lake_on_s3.there.offsets(), shared_lake_on_s3.there.offsets("physical_offset % 3 = 0")
+def test_rows_deleted_by_vectors_on_s3_stay_deleted(lake_on_s3: LakeOnS3) -> None:
+    left, gone = lake_on_s3.there.offsets(), lake_on_s3.there.offsets("physical_offset % 3 = 0")
     assert left
     assert gone == []
 
-    snapshot = open_table(shared_lake_on_s3.lake, "messages")
+    snapshot = open_table(lake_on_s3.lake, "messages")
     assert snapshot is not None
-    assert sorted(read_rows_where(shared_lake_on_s3.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
-    deleted = (
-        read_rows_where(shared_lake_on_s3.lake, snapshot, ["physical_offset"], only_deleted=True).column(0).to_pylist()
-    )
+    assert sorted(read_rows_where(lake_on_s3.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
+    deleted = read_rows_where(lake_on_s3.lake, snapshot, ["physical_offset"], only_deleted=True).column(0).to_pylist()
     assert deleted
     assert not any(offset % 3 for offset in deleted)
-    queried = LakeTables(shared_lake_on_s3.lake.location, shared_lake_on_s3.lake.options).rows(OFFSETS)
+    queried = LakeTables(lake_on_s3.lake.location, lake_on_s3.lake.options).rows(OFFSETS)
     assert [row["physical_offset"] for row in queried] == left
-    new = shared_lake_on_s3.there.grow(7)
-    shared_lake_on_s3.run()
-    optimize(shared_lake_on_s3.lake.location, SerialWorkers(shared_lake_on_s3.lake.options))
+    new = lake_on_s3.there.grow(7)
+    lake_on_s3.run()
+    optimize(lake_on_s3.lake.location, SerialWorkers(lake_on_s3.lake.options))
 
-    assert shared_lake_on_s3.there.offsets() == [*left, *new]
+    assert lake_on_s3.there.offsets() == [*left, *new]
 
 
-def test_a_rewritten_log_with_vectors_on_s3_is_refused_with_the_remedy(shared_lake_on_s3: LakeOnS3) -> None:
-    there = shared_lake_on_s3.there
+def test_a_rewritten_log_with_vectors_on_s3_is_refused_with_the_remedy(lake_on_s3: LakeOnS3) -> None:
+    there = lake_on_s3.there
     cut = there.offsets()[5]
     left = [offset for offset in there.offsets() if offset < cut]
     there.broker.truncate(cut)
     there.grow(60)
     with pytest.raises(UnsupportedTableError, match=r"REORG TABLE .* APPLY \(PURGE\)"):
-        shared_lake_on_s3.run()
+        lake_on_s3.run()
     assert there.offsets()[: len(left)] == left
 
     there.sql("REORG TABLE {messages} APPLY (PURGE)")
-    shared_lake_on_s3.run()
+    lake_on_s3.run()
 
     assert there.offsets()[: len(left) + 1] == [*left, cut]
     assert len(there.offsets()) == len(left) + 60

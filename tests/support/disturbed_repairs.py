@@ -23,7 +23,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.store.running_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from tests.support.fault_kinds import GIVEN_SETTINGS
+from tests.support.fault_kinds import SETTINGS
 from tests.support.lakes import ingest_store
 from tests.support.stores import read_store_files
 
@@ -32,7 +32,7 @@ class KilledError(BaseException):
     """Stands for a kill."""
 
 
-class RepairScenario(NamedTuple):
+class RepairCase(NamedTuple):
     """A damaged store and its planned repair: every part has files to replace, and all but one part have lost files."""
 
     damaged: Path
@@ -78,26 +78,24 @@ def with_current_states(plan: Installation) -> Installation:
     return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 
-def make_repair_scenario(healthy: Path, damage: Callable[[Path], None], folder: Path) -> RepairScenario:
+def make_repair_case(healthy: Path, damage: Callable[[Path], None], folder: Path) -> RepairCase:
     """Damage a copy of a store, and plan its repair with a lake that contains the whole store."""
     damaged = folder / "damaged"
     ingest_store(healthy, folder / "lake", release="5.3.3")
     damage(Path(shutil.copytree(healthy, damaged)))
     lake, store = Lake(str(folder / "lake")), folder / "store"
-    request = RepairRequest(str(store), folder / "repair", lake, None, GIVEN_SETTINGS, apply=True)
+    request = RepairRequest(str(store), folder / "repair", lake, None, SETTINGS, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repair_run, "_apply", lambda _, plans, __: planned.extend(plans))
         repair(replace(request, out=folder / "plan"), SerialWorkers())
     steps: list[str] = []
-    scenario = RepairScenario(damaged, store, request, planned, [], {})
+    scenario = RepairCase(damaged, store, request, planned, [], {})
     scenario.reset()
     _apply(request, planned, steps.append)
     assert verify(VerifyRequest(str(store)), SerialWorkers()).exit_code == 0
-    to_test = [
-        n for n, step in enumerate(steps) if not all("keep " in neighbour for neighbour in steps[max(n - 1, 0) : n + 2])
-    ]
+    to_test = [n for n, step in enumerate(steps) if not all("keep " in other for other in steps[max(n - 1, 0) : n + 2])]
     return scenario._replace(steps=[*to_test, len(steps)], repaired=read_store_files(store))
 
 

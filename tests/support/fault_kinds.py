@@ -35,7 +35,7 @@ from tests.support.stores import flip, make_process_folder
 STORE = "b533-base"  # of the page of faults
 GEOMETRY = Geometry(100, 20)
 SEGMENT, QUEUE_FILE = 16384, 200  # bytes of a file in the golden stores
-GIVEN_SETTINGS = GivenSettings(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
+SETTINGS = GivenSettings(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
 NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that finds no place
 LOG, QUEUE, INDEX, _TIMER = "commitlog/*", "consumequeue/*/*/*", "index/*", "timerlog/*"
 _TIMER_DONOR = "b551-timer"

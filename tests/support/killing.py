@@ -526,7 +526,7 @@ _INGEST_COMMAND: Final = ("./spark-submit.sh", "--master", "local[*,4]", "ingest
 _FOLLOW_COMMAND: Final = (sys.executable, "-c", _FOLLOW_PROGRAM, "ingest", "--follow", "--every", "100ms")
 _STEP_OPTIONS: Final = ("--max-bytes-per-step", str(1 << 17))
 _COMMAND_TIMEOUT_S: Final = 300  # after this time, a command hangs
-_FOLLOW_EXTRA_S: Final = 5.0  # at most; time for some steps
+_EXTRA_S: Final = 5.0  # at most; time for some steps
 _SUSPENDED_S: Final = 10.0
 
 _WORKER_DAEMONS: Final = (b"-m\0jobs.store.spark_workers", b"-m\0pyspark.daemon")  # not a setting of the JVM
@@ -594,7 +594,7 @@ class _Commands:
 
     def run_and_kill(self, victim: str) -> None:
         process = self._start()
-        until = time.monotonic() + self.random.random() * (self._duration_s + _FOLLOW_EXTRA_S * self.follows)
+        until = time.monotonic() + self.random.random() * (self._duration_s + _EXTRA_S * self.follows)
         awaits_workers = self.random.random() < 0.5
         while process.poll() is None and time.monotonic() < until:
             if awaits_workers and _find_processes(process, "workers"):
@@ -620,7 +620,7 @@ class _Commands:
             else:
                 with suppress(subprocess.TimeoutExpired):  # it follows
                     self.codes[
-                        process.wait(self.random.random() * 2 * _FOLLOW_EXTRA_S if self.follows else _COMMAND_TIMEOUT_S)
+                        process.wait(self.random.random() * 2 * _EXTRA_S if self.follows else _COMMAND_TIMEOUT_S)
                     ] += 1
                 _kill_session(process)
 

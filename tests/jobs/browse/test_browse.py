@@ -76,9 +76,6 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
     return found
 
 
-# access control
-
-
 def test_the_first_address_sets_a_cookie_that_scripts_and_other_sites_cannot_read(store_pages: Pages) -> None:
     reply = store_pages.get(f"/?token={store_pages.token}", Cookie=None)
 
@@ -178,9 +175,6 @@ def test_a_browser_may_only_display_a_page(lake_pages: Pages, path: str) -> None
     assert "javascript" not in reply.headers["content-type"]
     page = reply.text.replace(OWN_SCRIPT, "", 1)
     assert not re.search(r'(src|href)="(https?:)?//|url\(|@import|style="|<script| on\w+=', page)
-
-
-# content
 
 
 def test_pages_link_to_every_message(store: Path, store_pages: Pages, lake_pages: Pages) -> None:
@@ -339,9 +333,6 @@ def test_the_token_is_not_passed_as_an_argument_to_the_browser(
     assert [] == list(tmp_path.iterdir())
 
 
-# hostile requests
-
-
 VALUES = (
     HOSTILE,
     "'; DROP TABLE messages; --",
@@ -473,9 +464,6 @@ def test_a_key_with_the_word_of_a_finding_is_not_shown_as_damage(tmp_path: Path)
     assert count_damage("4711") == count_damage("MISSING")
 
 
-# start and end of the server
-
-
 def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> tuple[int, str]:
     command = [sys.executable, "-c", code, "browse", "--no-open", *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=240)
@@ -500,9 +488,6 @@ def test_a_failure_to_start_the_server_is_reported_in_one_line(store: Path, tmp_
         "pip install 'rocketmq-lake[browse]'" in lacking[1],
     )
     assert (2, True) == (no_place[0], "neither a RocketMQ store" in no_place[1])
-
-
-# languages
 
 
 def test_every_text_of_the_pages_has_a_chinese_translation() -> None:

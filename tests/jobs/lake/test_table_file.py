@@ -21,13 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.lake import upkeep
 from jobs.lake.commit import STATISTICS_PROPERTY, commit, commit_rows, ensure_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import (
-    SnapshotFile,
-    find_damaged_file,
-    list_snapshot_files,
-    read_batches,
-    read_rows_where,
-)
+from jobs.lake.snapshot_files import SnapshotFile, find_damaged_file, list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, TABLES_BY_NAME, Table
 from jobs.lake.upkeep import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group, merge_small_files

@@ -329,9 +329,6 @@ def bodies(answer: Answer) -> list[bytes | None]:
     return [message.body for message in answer.messages]
 
 
-# reasons of empty answers that no golden store has; the transcript of query reasons shows the others
-
-
 def reason_text(answer: Answer, kind: ReasonKind) -> str:
     assert not answer.messages
     assert answer.reason is not None

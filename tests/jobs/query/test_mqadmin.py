@@ -27,7 +27,7 @@ from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_
 
 
 @pytest.fixture
-def run_mqadmin(run: Run) -> Run:
+def mqadmin(run: Run) -> Run:
     """Return a function that answers a line of mqadmin from a store or a lake."""
 
     def answer(place: Path, line: str, *options: str) -> Outcome:
@@ -77,16 +77,14 @@ def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
     assert decode_as_java(text.encode("utf-16-be"), "UTF-16") == text
 
 
-def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, run_mqadmin: Run) -> None:
+def test_a_pull_that_finds_only_colliding_tags_is_not_the_end(tmp_path: Path, mqadmin: Run) -> None:
     """The broker returns messages that the client drops; the next file of the queue must still be pulled."""
     tags = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have the same hash
     messages = [Sent(tags=tags[number % len(tags)], queue_id=number % 2) for number in range(24)]
     messages += [Sent(tags=tag, queue_id=2) for tag in ["AaAa"] * 10 + ["BBBB"]]
     store = write_store(tmp_path / "store", stored(messages))
-    _, by_queue, _ = run_mqadmin(
-        store, "printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true", "--release", str(RELEASE)
-    )
-    _, by_topic, _ = run_mqadmin(store, "printMsg -t Orders -s BBBB -d false", "--release", str(RELEASE))
+    _, by_queue, _ = mqadmin(store, "printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true", "--release", str(RELEASE))
+    _, by_topic, _ = mqadmin(store, "printMsg -t Orders -s BBBB -d false", "--release", str(RELEASE))
 
     assert by_queue.count("MSGID") == 1
     assert by_topic.count("MSGID") == 5
@@ -113,10 +111,10 @@ _MESSAGES = (
 
 
 @pytest.fixture
-def traced(tmp_path: Path, run_mqadmin: Run) -> Run:
+def traced(tmp_path: Path, mqadmin: Run) -> Run:
     store = write_store(tmp_path / "store", stored(_MESSAGES))
     known = ("--release", str(RELEASE), "--hash-slots", "7", "--index-num", "9")
-    return lambda message_id, *options, place=store: run_mqadmin(
+    return lambda message_id, *options, place=store: mqadmin(
         place, f"queryMsgTraceById -i {message_id}", *known, *options
     )
 
@@ -192,13 +190,11 @@ def test_a_trace_cannot_control_a_terminal(traced: Run, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
-def test_progress_is_the_offsets_and_limits_that_the_broker_answered(
-    name: str, tmp_path: Path, run_mqadmin: Run
-) -> None:
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, mqadmin: Run) -> None:
     """The progress is read from JSON or RocksDB; after a kill, from the log and the remaining rows."""
     unpacked = unpack_feature(name, tmp_path)
     queues, offsets = unpacked.answers_on_disk["queues"], unpacked.answers_on_disk["consumerOffsets"]["Orders@G"]
-    code, out, _ = run_mqadmin(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
+    code, out, _ = mqadmin(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
 
     rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
     assert code == ExitCode.CLEAN
@@ -210,12 +206,10 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_an_unreadable_configuration_is_reported(
-    tmp_path: Path, run_mqadmin: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_configuration_is_reported(tmp_path: Path, mqadmin: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    code, out, err = run_mqadmin(root, "consumerProgress -g G", "--release", "5.5.1")
+    code, out, err = mqadmin(root, "consumerProgress -g G", "--release", "5.5.1")
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "pip install" in err
@@ -227,14 +221,14 @@ ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 @pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
-    situation: StoreOf, tmp_path: Path, run_mqadmin: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
+    situation: StoreOf, tmp_path: Path, mqadmin: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
 ) -> None:
     """`topicStatus` printed no rows, `printMsg` no messages and `queryCq` no units, all with exit code 0."""
     store = situation("field-rocksonly-550") / "store"
     if not is_read:
         monkeypatch.setitem(sys.modules, "rocksdict", None)
         store = Path(shutil.copytree(store, tmp_path / "store"))  # databases are cached
-    code, out, err = run_mqadmin(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+    code, out, err = mqadmin(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")

@@ -214,7 +214,7 @@ def test_too_little_room_and_another_user_are_refused(
 
 
 @pytest.fixture
-def store_of_other_user(golden: StoreOf) -> Iterator[Path]:
+def foreign_store(golden: StoreOf) -> Iterator[Path]:
     """Copy a store that belongs to another user, who may change it at any time."""
     if os.geteuid() != 0:
         pytest.skip("only root can install for another user")
@@ -261,13 +261,13 @@ def link_to_victim(store: Path, pattern: str) -> Callable[[], None]:
     ],
 )
 def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_owner(
-    store_of_other_user: Path, folder: str, before: str, pattern: str
+    foreign_store: Path, folder: str, before: str, pattern: str
 ) -> None:
-    delete_files(store_of_other_user, folder)
-    plan = planned(store_of_other_user, folder)
+    delete_files(foreign_store, folder)
+    plan = planned(foreign_store, folder)
     untouched, attack = (
-        read_everything(store_of_other_user.parent / "victim"),
-        link_to_victim(store_of_other_user, f"{folder}{pattern}"),
+        read_everything(foreign_store.parent / "victim"),
+        link_to_victim(foreign_store, f"{folder}{pattern}"),
     )
 
     def step(name: str) -> None:
@@ -278,27 +278,27 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
     with pytest.raises(OSError, match=r"."):
         install(plan, step)
 
-    assert untouched == read_everything(store_of_other_user.parent / "victim")
-    assert not pattern or not (store_of_other_user / folder).is_symlink()
+    assert untouched == read_everything(foreign_store.parent / "victim")
+    assert not pattern or not (foreign_store / folder).is_symlink()
     assert os.geteuid() == os.getegid() == 0
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_root_installs_into_the_store_of_another_user(golden: StoreOf, store_of_other_user: Path, folder: str) -> None:
-    delete_files(store_of_other_user, folder)
-    install(planned(store_of_other_user, folder))
+def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, folder: str) -> None:
+    delete_files(foreign_store, folder)
+    install(planned(foreign_store, folder))
 
-    assert [*read_files(store_of_other_user / folder).values()] == [*read_files(golden(STORE) / folder).values()]
-    found = [path.lstat() for path in (store_of_other_user / folder, *(store_of_other_user / folder).rglob("*"))]
+    assert [*read_files(foreign_store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
+    found = [path.lstat() for path in (foreign_store / folder, *(foreign_store / folder).rglob("*"))]
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_of_another_user_is_refused(store_of_other_user: Path, folder: str) -> None:
-    delete_files(store_of_other_user, folder)
-    out = rebuilt(store_of_other_user, folder, lost_only=False)
-    link_to_victim(store_of_other_user, folder)()
+def test_a_folder_of_another_user_is_refused(foreign_store: Path, folder: str) -> None:
+    delete_files(foreign_store, folder)
+    out = rebuilt(foreign_store, folder, lost_only=False)
+    link_to_victim(foreign_store, folder)()
 
     with pytest.raises(NotInstalledError, match="belongs to user"):
-        plan_of(store_of_other_user, out, folder)
+        plan_of(foreign_store, out, folder)

@@ -34,9 +34,9 @@ from tests.jobs.rebuild.test_install import INDEX, QUEUES, planned
 from tests.support.commands import Run, overwrite
 from tests.support.disturbed_repairs import (
     KilledError,
-    RepairScenario,
+    RepairCase,
     find_wrong_files,
-    make_repair_scenario,
+    make_repair_case,
     record_effects,
     run_with_change,
 )
@@ -60,11 +60,11 @@ def damage_all_parts(store: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> RepairScenario:
-    return make_repair_scenario(golden(STORE), damage_all_parts, tmp_path_factory.mktemp("killed"))
+def scene(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> RepairCase:
+    return make_repair_case(golden(STORE), damage_all_parts, tmp_path_factory.mktemp("killed"))
 
 
-def test_a_killed_repair_is_undone(scene: RepairScenario) -> None:
+def test_a_killed_repair_is_undone(scene: RepairCase) -> None:
     damaged = read_store_files(scene.damaged)
     for number in scene.steps:
         scene.kill_before_step(number)
@@ -74,7 +74,7 @@ def test_a_killed_repair_is_undone(scene: RepairScenario) -> None:
 
 
 def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
-    scene: RepairScenario, monkeypatch: pytest.MonkeyPatch
+    scene: RepairCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restored file of the log was taken for one that a broker had changed, so the next undo restored nothing."""
     write = Journal.write
@@ -96,7 +96,7 @@ def test_an_undo_that_is_killed_after_a_step_is_completed_by_the_next_undo(
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
-def test_a_repair_killed_in_its_first_write_is_repeated(scene: RepairScenario) -> None:
+def test_a_repair_killed_in_its_first_write_is_repeated(scene: RepairCase) -> None:
     """Its output directory was refused, because it was not empty and did not contain a journal yet."""
     scene.reset()
     (scene.request.out / f"..{JOURNAL_FILE}.new.attempt-1").touch()
@@ -117,7 +117,7 @@ def append_as_broker(store: Path) -> Iterator[tuple[Path, bytes]]:
         yield newest, written
 
 
-def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(scene: RepairScenario) -> None:
+def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(scene: RepairCase) -> None:
     outcomes = []
     for number in scene.steps:
         scene.kill_before_step(number)
@@ -135,7 +135,7 @@ def test_changes_by_a_broker_after_a_killed_repair_are_kept_or_the_undo_refuses(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairScenario, part: int) -> None:
+def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairCase, part: int) -> None:
     for number in scene.steps[part::PARTS]:
         scene.kill_before_step(number)
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
@@ -144,7 +144,7 @@ def test_a_killed_repair_is_repeated_and_both_are_undone(scene: RepairScenario, 
         assert read_store_files(scene.store) == read_store_files(scene.damaged), number
 
 
-def test_repairs_one_after_the_other_are_undone_together(scene: RepairScenario) -> None:
+def test_repairs_one_after_the_other_are_undone_together(scene: RepairCase) -> None:
     """First bridges are written, then the records are restored from a lake."""
     store = scene.reset()
     repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
@@ -162,7 +162,7 @@ KEPT_SEEDS = {"restore": [9, 73, 116]}  # draws that once found a fault
 class DisturbedCommand:
     """One command, and the content of the store before and after an undisturbed run of it."""
 
-    def __init__(self, scene: RepairScenario, verb: str) -> None:
+    def __init__(self, scene: RepairCase, verb: str) -> None:
         self._scene, self._verb = scene, verb
         self.store = scene.store
         self.prepare()
@@ -216,12 +216,8 @@ class DisturbedCommand:
         random = Random(f"{self._verb}-{seed}")
         self.prepare()
         # Half of the draws are among the few effects that install files.
-        installing = [n for n, effect in enumerate(self.effects) if ".replaced-" in effect or ".attempt-" in effect]
-        number = (
-            random.choice(installing)
-            if installing and random.random() < 0.5
-            else random.randrange(len(self.effects) + 1)
-        )
+        near = [n for n, effect in enumerate(self.effects) if ".replaced-" in effect or ".attempt-" in effect]
+        number = random.choice(near) if near and random.random() < 0.5 else random.randrange(len(self.effects) + 1)
         before = _content_of(self.store)
         disturbance = run_with_change(self.command, self.store, number, random, REFUSALS)
         disturbance = disturbance._replace(left=_without_count(disturbance.left))
@@ -249,7 +245,7 @@ VERBS = ("apply", "index", "queues", "undo", "restore")
 
 
 @pytest.fixture(scope="module")
-def disturbed_command(scene: RepairScenario) -> Callable[[str], DisturbedCommand]:
+def disturbed(scene: RepairCase) -> Callable[[str], DisturbedCommand]:
     known: dict[str, DisturbedCommand] = {}
     return lambda verb: known[verb] if verb in known else known.setdefault(verb, DisturbedCommand(scene, verb))
 
@@ -265,13 +261,13 @@ def disturbed_command(scene: RepairScenario) -> Callable[[str], DisturbedCommand
 )
 @pytest.mark.parametrize("verb", VERBS)
 def test_changes_by_another_process_are_kept(
-    disturbed_command: Callable[[str], DisturbedCommand], verb: str, seeds: range
+    disturbed: Callable[[str], DisturbedCommand], verb: str, seeds: range
 ) -> None:
     kept = KEPT_SEEDS.get(verb, ()) if seeds.start == 0 else ()
-    assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed_command(verb).draw(seed)]
+    assert [] == [fault for seed in (*kept, *seeds) for fault in disturbed(verb).draw(seed)]
 
 
-def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene: RepairScenario) -> None:
+def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene: RepairCase) -> None:
     """A broker that ran during the planning of a repair lost a message."""
     store = scene.reset()
     segment = max((store / "commitlog").iterdir())
@@ -292,9 +288,7 @@ def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene
 
 
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
-def test_a_rebuild_installs_nothing_into_a_store_that_changed_meanwhile(
-    scene: RepairScenario, run: Run, verb: str
-) -> None:
+def test_a_rebuild_installs_nothing_into_a_store_that_changed_meanwhile(scene: RepairCase, run: Run, verb: str) -> None:
     out = scene.store.parent / "installed"
     sizes = ("--hash-slots", "100", "--index-num", "20") if verb == "rebuild-index" else ()
     request = (verb, scene.store, "--out", out, "--lost-only", "--install", "--release", "5.3.3", *sizes)

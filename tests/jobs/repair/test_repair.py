@@ -23,16 +23,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of, unpack
 from tests.support.commands import overwrite
-from tests.support.fault_kinds import (
-    GIVEN_SETTINGS,
-    SEGMENT,
-    STORE,
-    Fault,
-    Part,
-    as_other_user,
-    faults,
-    find_damaged_record,
-)
+from tests.support.fault_kinds import SEGMENT, SETTINGS, STORE, Fault, Part, as_other_user, faults, find_damaged_record
 from tests.support.lakes import ingest_store
 from tests.support.stores import flip, hold_lock, lose_first_segment_like_retention, read_store_files, tree_state
 
@@ -62,7 +53,7 @@ def repair_store(
         store.parent / "repair",
         source,
         None,
-        GIVEN_SETTINGS,
+        SETTINGS,
         apply,
         accepted_files=frozenset(accepted),
         **options,

@@ -29,7 +29,7 @@ from tests.golden import StoreOf, release_of
 from tests.rmq_formats.builders import STORED, make_record
 from tests.support.broker import Broker
 from tests.support.commands import overwrite
-from tests.support.fault_kinds import GEOMETRY, GIVEN_SETTINGS
+from tests.support.fault_kinds import GEOMETRY, SETTINGS
 from tests.support.lakes import ingest_store
 from tests.support.stores import flip, list_segments, log_folders, read_store_files
 
@@ -140,8 +140,7 @@ def test_a_repair_reads_segments_that_stay_once_for_each_purpose(
     reads.clear()
 
     summary = repair(
-        RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, GIVEN_SETTINGS, apply=True),
-        SerialWorkers(),
+        RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, SETTINGS, apply=True), SerialWorkers()
     )
 
     assert summary.exit_code is ExitCode.CLEAN
@@ -160,7 +159,7 @@ def test_a_repair_from_a_lake_reads_the_newest_segment_less_than_six_times(tmp_p
     overwrite(segment, segment.stat().st_size // 3, bytes(4096))
     reads.clear()
 
-    request = RepairRequest(str(broker.root), tmp_path / "repair", Lake(str(tmp_path / "lake")), None, GIVEN_SETTINGS)
+    request = RepairRequest(str(broker.root), tmp_path / "repair", Lake(str(tmp_path / "lake")), None, SETTINGS)
     summary = repair(request, SerialWorkers())
 
     assert f"replaced: commitlog/{segment.name}" in summary.plan
@@ -173,7 +172,7 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
     if is_damaged:
         overwrite(segments[2], 4096, bytes(4096))
 
-    verdict = verify(VerifyRequest(str(store), GIVEN_SETTINGS), SerialWorkers())
+    verdict = verify(VerifyRequest(str(store), SETTINGS), SerialWorkers())
 
     assert (DifferenceKind.DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
     assert verdict.parts[INDEX].numbers["equal"] > 1

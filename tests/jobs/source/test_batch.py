@@ -209,9 +209,6 @@ def test_damage_is_skipped_or_ends_the_read_depending_on_the_mode(tmp_path: Path
         _read(store, mode="FAILFAST")
 
 
-# rows after those of a lake
-
-
 class PartlyIngestedStore:
     """A store, and a lake that contains its first messages."""
 
@@ -256,70 +253,66 @@ class PartlyIngestedStore:
 
 
 @pytest.fixture
-def partly_ingested(tmp_path: Path) -> PartlyIngestedStore:
+def ingested(tmp_path: Path) -> PartlyIngestedStore:
     return PartlyIngestedStore(tmp_path)
 
 
-def test_rows_after_a_version_neither_repeat_nor_miss_messages(partly_ingested: PartlyIngestedStore) -> None:
-    assert partly_ingested.read_after_lake() == partly_ingested.offsets(50)
-    assert partly_ingested.read_after_lake(
-        afterVersion=partly_ingested.version, partitionSize=500
-    ) == partly_ingested.offsets(50)
-    assert partly_ingested.read_after_lake(afterVersion=partly_ingested.first_version) == partly_ingested.offsets(30)
-    assert partly_ingested.read_after_lake(afterVersion=0) == partly_ingested.offsets(0)
-    partly_ingested.run()
-    assert partly_ingested.read_after_lake() == []
+def test_rows_after_a_version_neither_repeat_nor_miss_messages(ingested: PartlyIngestedStore) -> None:
+    assert ingested.read_after_lake() == ingested.offsets(50)
+    assert ingested.read_after_lake(afterVersion=ingested.version, partitionSize=500) == ingested.offsets(50)
+    assert ingested.read_after_lake(afterVersion=ingested.first_version) == ingested.offsets(30)
+    assert ingested.read_after_lake(afterVersion=0) == ingested.offsets(0)
+    ingested.run()
+    assert ingested.read_after_lake() == []
 
 
-def test_rows_of_a_prepared_run_are_read_from_the_store(partly_ingested: PartlyIngestedStore) -> None:
+def test_rows_of_a_prepared_run_are_read_from_the_store(ingested: PartlyIngestedStore) -> None:
     """The rows of a killed run are not in the lake, so they are read from the store until the next run commits them."""
-    lake = Lake(str(partly_ingested.lake))
-    before = len(rows_of(partly_ingested.lake))
+    lake = Lake(str(ingested.lake))
+    before = len(rows_of(ingested.lake))
     with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        partly_ingested.run()
+        ingested.run()
 
     (known,) = list_known_stores(lake)
     assert known.newest is not None
-    assert known.newest.to_offset == partly_ingested.records[-1].end_offset
-    assert len(rows_of(partly_ingested.lake)) == before
-    assert partly_ingested.read_after_lake() == partly_ingested.offsets(50)
+    assert known.newest.to_offset == ingested.records[-1].end_offset
+    assert len(rows_of(ingested.lake)) == before
+    assert ingested.read_after_lake() == ingested.offsets(50)
 
 
-def test_a_stream_begins_after_the_lake(partly_ingested: PartlyIngestedStore) -> None:
-    reader = RocketmqStreamReader(partly_ingested.make_options())
+def test_a_stream_begins_after_the_lake(ingested: PartlyIngestedStore) -> None:
+    reader = RocketmqStreamReader(ingested.make_options())
     start = reader.initialOffset()
-    partly_ingested.run()
+    ingested.run()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
 
-    assert read_offsets(reader, reader.partitions(start, end)) == partly_ingested.offsets(50)
+    assert read_offsets(reader, reader.partitions(start, end)) == ingested.offsets(50)
 
 
-def test_a_lake_without_the_store_or_its_history_is_refused(
-    partly_ingested: PartlyIngestedStore, tmp_path: Path
-) -> None:
+def test_a_lake_without_the_store_or_its_history_is_refused(ingested: PartlyIngestedStore, tmp_path: Path) -> None:
     other = Broker(tmp_path / "other")
     other.append(some_records(5, seed=99))
     with pytest.raises(UnsupportedFormat, match="run ingest first"):
-        RocketmqReader(partly_ingested.make_options(path=other.root, broker="other")).partitions()
+        RocketmqReader(ingested.make_options(path=other.root, broker="other")).partitions()
 
-    partly_ingested.broker.truncate(partly_ingested.records[40].physical_offset)
-    partly_ingested.broker.append(some_records(60, seed=7))
+    ingested.broker.truncate(ingested.records[40].physical_offset)
+    ingested.broker.append(some_records(60, seed=7))
     with pytest.raises(UnsupportedFormat, match="different records"):
-        partly_ingested.read_after_lake()
+        ingested.read_after_lake()
 
 
 def test_messages_deleted_before_they_were_ingested_are_an_error_or_skipped(tmp_path: Path) -> None:
-    partly_ingested = PartlyIngestedStore(tmp_path)
-    partly_ingested.records += partly_ingested.grow(200)
-    partly_ingested.broker.expire(1)
-    start = int(min(path.name for path in (partly_ingested.broker.root / "commitlog").iterdir()))
+    ingested = PartlyIngestedStore(tmp_path)
+    ingested.records += ingested.grow(200)
+    ingested.broker.expire(1)
+    start = int(min(path.name for path in (ingested.broker.root / "commitlog").iterdir()))
 
     with pytest.raises(UnsupportedFormat, match="option broker"):
-        partly_ingested.read_after_lake()  # all ingested messages were deleted
+        ingested.read_after_lake()  # all ingested messages were deleted
     with pytest.raises(DataLossError):
-        partly_ingested.read_after_lake(broker="b")
-    kept = [record.physical_offset for record in partly_ingested.records if record.physical_offset >= start]
-    assert partly_ingested.read_after_lake(broker="b", failOnDataLoss="false") == kept
+        ingested.read_after_lake(broker="b")
+    kept = [record.physical_offset for record in ingested.records if record.physical_offset >= start]
+    assert ingested.read_after_lake(broker="b", failOnDataLoss="false") == kept
 
 
 EVERYTHING = ReadAllAvailable()

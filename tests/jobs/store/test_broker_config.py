@@ -112,9 +112,6 @@ def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
         read_broker_conf(tmp_path / "broker.conf")
 
 
-# in the lake
-
-
 def test_unchanged_offsets_are_shared_with_the_previous_state(store: Path) -> None:
     """There may be a million positions."""
     known = parse_state(None)
@@ -151,9 +148,6 @@ def test_offsets_in_rocksdb_are_ingested_and_stay_when_they_cannot_be_read(
     assert any("pip install" in note for note in summary.notes)
     assert ingest_store(unpacked.root, lake, release="5.5.1").run is None
     assert rows_of(lake, "consumer_offsets", "run") == before
-
-
-# the release, and the length of the timer's slots, which are not in any file
 
 
 def test_the_release_is_detected_from_records_after_damage(newer_store: Path) -> None:
