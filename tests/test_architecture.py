@@ -87,13 +87,13 @@ def is_compiled(name: str) -> bool:
     return name.partition(".")[0] == "rmq_formats" and name not in SCALAR
 
 
-def of(package: str) -> list[str]:
+def modules_of(package: str) -> list[str]:
     return sorted(name for name in modules() if name.split(".")[0] == package)
 
 
 def test_formats_import_neither_jobs_nor_spark() -> None:
     wrong = {}
-    for name in of("rmq_formats"):
+    for name in modules_of("rmq_formats"):
         foreign = {module.split(".")[0] for module in list_imports(name, everywhere=True)} - set(
             sys.stdlib_module_names
         )
@@ -131,7 +131,7 @@ def layer_of_packages() -> Mapping[str, int]:
 def test_packages_import_only_from_lower_layers() -> None:
     order = layer_of_packages()
     arrows: dict[str, set[str]] = {name: set() for name in order}
-    for name in of("jobs"):
+    for name in modules_of("jobs"):
         package = name.split(".")[1:2]
         if package and package[0] in order:
             used = {
@@ -166,8 +166,8 @@ def test_a_small_command_loads_no_module_that_it_does_not_use() -> None:
 
 def test_rows_of_a_lake_are_read_in_one_module() -> None:
     may = {"jobs.lake.snapshot_files", "jobs.storage"}
-    readers = {name for name in of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
-    sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
+    readers = {name for name in modules_of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
+    sets = {name for name in modules_of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
 
     assert (may, set()) == (readers, sets)
 

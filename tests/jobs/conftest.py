@@ -72,11 +72,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
     counted: Counter[int] = Counter()
     preadv = os.preadv
 
-    def counting(descriptor: int, *rest: Any) -> int:  # noqa: ANN401
+    def count_bytes(descriptor: int, *rest: Any) -> int:  # noqa: ANN401
         count = preadv(descriptor, *rest)
         counted[os.fstat(descriptor).st_ino] += count
         return count
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "preadv", counting)
+        patched.setattr(os, "preadv", count_bytes)
         yield counted

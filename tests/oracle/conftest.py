@@ -69,11 +69,11 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
     folder = tmp_path_factory.mktemp("plays")
 
     @cache
-    def of(scenario: Scenario, release: str) -> PlayedScenario:
+    def play_once(scenario: Scenario, release: str) -> PlayedScenario:
         place = folder / release / scenario.name
         return PlayedScenario(scenario, scenario.on(release, place / "store", place / "scratch"))
 
-    return of
+    return play_once
 
 
 @pytest.fixture(scope="session")

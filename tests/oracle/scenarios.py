@@ -77,7 +77,7 @@ def everyday(stage: Stage) -> None:
         broker.send(ClientMessage("T1", b"delayed", "TagD", "delaykey", delay_level=1), label="delayed")
         broker.send(ClientMessage("T2", b"far", "TagD", "farkey", delay_level=18), label="far")
         if stage.runs(since="4.1.0"):
-            broker.send_batch([_batched("T1", number) for number in range(4)], label="batch")
+            broker.send_batch([_batch_message("T1", number) for number in range(4)], label="batch")
         for decision in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"):
             message = ClientMessage("T1", decision.encode(), "TagTx", f"tx{decision} txshared")
             broker.send_in_transaction(message, decision, label=f"transaction-{decision}")
@@ -140,7 +140,7 @@ def _send_odd_texts(broker: RealBroker) -> None:
     broker.send(ClientMessage("T3", b"same key in another topic", "TagA", "k1"), label="same")
 
 
-def _batched(topic: str, number: int) -> ClientMessage:
+def _batch_message(topic: str, number: int) -> ClientMessage:
     return ClientMessage(
         topic,
         f"batch{number}".encode(),
@@ -277,7 +277,7 @@ def restarted(stage: Stage) -> None:
     """Stop and start a store repeatedly: each run continues in the last file of every kind."""
     for run in range(4):
         with stage.store() as store:
-            store.put_all((_numbered("R", run * 17 + number) for number in range(17)), label=f"run{run}")
+            store.put_all((_numbered_message("R", run * 17 + number) for number in range(17)), label=f"run{run}")
     with stage.store():
         stage.note("nothing sent")
 
@@ -286,20 +286,20 @@ def restarted(stage: Stage) -> None:
 def killed(stage: Stage) -> None:
     """Kill a process while it writes, restart it and use it: the result of a broker's recovery."""
     with stage.store(stage.thorough_recovery) as store:
-        store.put_all((_numbered("W", number) for number in range(300)), label="before")
+        store.put_all((_numbered_message("W", number) for number in range(300)), label="before")
     with stage.store(stage.thorough_recovery) as store:
-        store.put_all((_numbered("W", number) for number in range(300, 340)), label="unflushed")
+        store.put_all((_numbered_message("W", number) for number in range(300, 340)), label="unflushed")
         stage.crash()
     stage.remove_empty_files()
     with stage.store(stage.thorough_recovery) as store:
-        store.put_all((_numbered("W", number) for number in range(340, 352)), label="after")
+        store.put_all((_numbered_message("W", number) for number in range(340, 352)), label="after")
 
 
 @scenario()
 def expired(stage: Stage) -> None:
     """Delete the oldest files of the log, and send more: the remaining files, and the start of a new queue."""
     with stage.store({"fileReservedTime": "72"}) as store:
-        store.put_all((_numbered("E", number, body_size=1200) for number in range(64)), label="old")
+        store.put_all((_numbered_message("E", number, body_size=1200) for number in range(64)), label="old")
         store.drain()
         old = stage.segments()[:3]
         stage.age(old)
@@ -307,7 +307,7 @@ def expired(stage: Stage) -> None:
         wait_until(lambda: _are_expired(store, old), lambda: "the oldest files are still there")
         store.expire()
         stage.note(f"left {[segment.name for segment in stage.segments()]}")
-        store.put_all((_numbered("E", number, body_size=100) for number in range(64, 70)), label="new")
+        store.put_all((_numbered_message("E", number, body_size=100) for number in range(64, 70)), label="new")
         store.put(DirectMessage("E9", properties=_text(KEYS="e9 all", TAGS="TagX")), label="new-topic")
 
 
@@ -339,14 +339,14 @@ def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
         if stage.runs(since="5.0.0"):
             broker.make_topic("TB", queue_type="BatchCQ")
             for size in (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4):
-                broker.send_batch([_batched("TB", number) for number in range(size)], label="inner-batch")
+                broker.send_batch([_batch_message("TB", number) for number in range(size)], label="inner-batch")
         for number in range(14):
             queues = "%LMQ%qa,%LMQ%qb" if number % 2 else "%LMQ%qa"
             properties = {"INNER_MULTI_DISPATCH": queues}
             broker.send(
                 ClientMessage("TL", b"lmq", "TagL", f"lmq{number}", properties=properties), label=f"lmq-{number}"
             )
-        broker.send_batch([_batched("T1", number) for number in range(4)], label="batch")
+        broker.send_batch([_batch_message("T1", number) for number in range(4)], label="batch")
         broker.send_in_transaction(
             ClientMessage("T1", _prose(1500, 5), "TagTx", "tx"), "COMMIT_MESSAGE", label="transaction"
         )
@@ -412,7 +412,7 @@ def upgraded(*releases: str) -> Scenario:
             if next_offset:
                 stage.upgrade(release, next_offset)
             with stage.store() as store:
-                store.put_all((_numbered("U", run * 45 + number) for number in range(45)), label=release)
+                store.put_all((_numbered_message("U", run * 45 + number) for number in range(45)), label=release)
                 next_offset = store.next_offset
 
     why = "Files that two releases wrote: each message follows the rules of the release that dispatched it."
@@ -427,7 +427,7 @@ UPGRADES: Final = (
 )
 
 
-def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
+def _numbered_message(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
     properties = _text(
         UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"{prefix}{number} all", TAGS=f"Tag{number % 3}"
     )

@@ -83,8 +83,8 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
     writer = Writer(((0, driver.release),), geometry)
     disk = read_derived_files(store)
     found = [f"log: {offset}" for offset in find_unfaithful_pieces(store)]
-    found += _told("scalar", find_differences(disk, build_with_scalar_modules(log, writer)))
-    found += _told("commands", find_differences(disk, build_with_commands(store, writer)))
+    found += _describe("scalar", find_differences(disk, build_with_scalar_modules(log, writer)))
+    found += _describe("commands", find_differences(disk, build_with_commands(store, writer)))
     if len(log) < stored:
         found.append(f"log: {len(log)} records of {stored} messages")
     return len(log), found
@@ -198,7 +198,7 @@ def fuzz_dispatch(driver: DriverProcess, store: Path, seed: int) -> Found:
     built = {
         f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
     }
-    return len(crafted), found + _told(
+    return len(crafted), found + _describe(
         "scalar", find_differences(read_derived_files(store), DerivedFiles(built, files))
     )
 
@@ -279,7 +279,7 @@ def _max_messages(geometry: Geometry) -> int:
     return max(min(_MESSAGES_A_ROUND, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
 
 
-def _told(by: str, found: list[Difference]) -> list[str]:
+def _describe(by: str, found: list[Difference]) -> list[str]:
     return [f"{by}: {difference}" for difference in found]
 
 

@@ -169,11 +169,11 @@ def test_entries_truncated_by_a_new_leader_are_not_messages(tmp_path: Path, verd
     assert [record.physical_offset for record in read_log(stores[0])] == [*agreed, *overwritten, newest]
     assert len({b"".join(path.read_bytes() for path in list_segments(store)) for store in stores}) == 1
     _ingest_all(tmp_path / "lake", [killed, rejoined, *stores])
-    assert [_state(tmp_path / "lake", writer, record) for record in truncated] == [
+    assert [_read_state(tmp_path / "lake", writer, record) for record in truncated] == [
         "lost: its broker truncated the log"
     ] * _LOST
     kept = [*read_log(stores[0])[:1], *read_log(stores[0])[-_LOST:]]
-    assert {_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
+    assert {_read_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
     text, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
     verdict(writer, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{text}")
@@ -218,7 +218,7 @@ def _ingest_all(lake: Path, stores: Sequence[Path]) -> None:
     assert list_leftovers(lake) == []
 
 
-def _state(lake: Path, writer: str, record: MessageRecord) -> str:
+def _read_state(lake: Path, writer: str, record: MessageRecord) -> str:
     """Return the state in the history of a message, which is found by its unique key."""
     release = Release.from_version(writer)
     source = open_lake(lake, release)

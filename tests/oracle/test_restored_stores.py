@@ -34,7 +34,7 @@ def test_a_broker_serves_a_restored_store_and_continues_writing(tmp_path: Path, 
         life = _read_as_clients(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
-    assert _ClientView(pulled, printed, *_going_on()) == life
+    assert _ClientView(pulled, printed, *_continued()) == life
     kept = [record for record in read_log(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
     assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
@@ -53,7 +53,7 @@ def test_a_dledger_group_of_one_continues_a_restored_log(tmp_path: Path, release
 
     assert (0, []) == (summary.exit_code, summary.notes)
     # Without the output of mqadmin: the start may index the newest messages again, like any start of such a broker.
-    assert (pulled, *_going_on()) == (life.served, life.left, life.more)
+    assert (pulled, *_continued()) == (life.served, life.left, life.more)
 
 
 def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Path, release: str) -> None:
@@ -77,7 +77,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Pa
 
     orders = [record.physical_offset for record in expected if record.topic == _TOPIC]
     assert orders == sorted(message.physical_offset for message in life.served)
-    assert _going_on() == (life.left, life.more)
+    assert _continued() == (life.left, life.more)
 
 
 def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path: Path, release: str) -> None:
@@ -132,7 +132,7 @@ def _read_as_clients(broker: RealBroker) -> _ClientView:
     return _ClientView(served, printed, _keys(left), _keys(_consumed(broker, _MORE)))
 
 
-def _going_on() -> tuple[list[str], list[str]]:
+def _continued() -> tuple[list[str], list[str]]:
     return _numbered("second", _LEFT), _numbered("third", _MORE)
 
 

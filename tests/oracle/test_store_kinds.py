@@ -215,11 +215,11 @@ def test_a_store_has_the_messages_that_its_broker_serves(tmp_path: Path, verdict
         if name in units and behind:
             assert queue.places == answers.queues[name].places[: len(queue.places)]
         elif not (cell.leaves_out_plain and _is_plain(name) and behind):
-            assert _as_far_as(answers.queues[name], queue, name, cell) == answers.queues[name]
-    rebuilt = _rebuilt(copy, tmp_path / "out", cell)
+            assert _reduce_to_broker(answers.queues[name], queue, name, cell) == answers.queues[name]
+    rebuilt = _rebuild(copy, tmp_path / "out", cell)
     for name, queue in answers.queues.items():
         if not (cell.leaves_out_plain and _is_plain(name)):
-            assert _as_far_as(queue, rebuilt[name], name, cell) == queue
+            assert _reduce_to_broker(queue, rebuilt[name], name, cell) == queue
     verdict(cell.release, cell.way, _describe(answers, units, found))
 
 
@@ -331,7 +331,7 @@ def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
     return queues
 
 
-def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
+def _reduce_to_broker(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
     """
     Return the messages of a queue in the log, from the broker's first queue offset on.
 
@@ -344,7 +344,7 @@ def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
     return ours
 
 
-def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
+def _rebuild(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
     rebuild_queue_folder(store, out, cell.release).rename(store / "consumequeue")

@@ -84,12 +84,12 @@ class MessageDriver:
         self._topics = [topic for topic in _TOPICS if self._has_timers or topic != "TP"]
 
     def play(self) -> list[Note]:
-        with self._opened() as broker:
+        with self._open_broker() as broker:
             self._send(broker, self._count // 2)
             wait_until(self._are_ended, lambda: "transactions are not ended")
             self._stage.crash()
         self._stage.remove_empty_files()
-        with self._opened() as broker:
+        with self._open_broker() as broker:
             self._send(broker, self._count - self._count // 2 - len(self._topics))
             self._trace(broker)
             wait_until(lambda: not self._missing(), self._missing)
@@ -107,7 +107,7 @@ class MessageDriver:
         return self.notes
 
     @contextmanager
-    def _opened(self) -> Iterator[RealBroker]:
+    def _open_broker(self) -> Iterator[RealBroker]:
         asking = "1000" if self._asks_again else "100000000"
         settings = {
             "messageDelayLevel": SHORT_DELAYS,
@@ -265,8 +265,8 @@ def _find_differences(note: Note, story: Story) -> Iterator[str]:
         yield f"retried at {retried}"
     tries = 0 if note.topic not in GROUPS else GROUPS[note.topic].attempts + 1
     yield from (one.text for one in copies if one.role is Role.DEAD_LETTER and f" after {tries} tries," not in one.text)
-    if story.state != _state(note):
-        yield f"state is '{story.state}', not '{_state(note)}'"
+    if story.state != _expected_state(note):
+        yield f"state is '{story.state}', not '{_expected_state(note)}'"
     traces = [(trace.client_group, trace.is_success) for trace, _, _ in story.reports]
     if traces != [("traced-producers", True)] * (note.way == "traced"):
         yield f"traces {traces}"
@@ -297,7 +297,7 @@ def _is_dead(note: Note) -> bool:
     return note.fails and bool(note.consumed) and not GROUPS[note.topic].pops
 
 
-def _state(note: Note) -> str:
+def _expected_state(note: Note) -> str:
     if _is_dead(note):
         return f"dead letter of {GROUPS[note.topic].group}"
     if not note.pulled:

@@ -24,7 +24,7 @@ RELEASES = [Release.from_version(version) for version in ("4.0.0", "4.4.0", "4.9
 _, *_NUMBERS, _ = ExpectedUnit._fields
 
 
-def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
+def unpack(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
     return {
         name: [
             ExpectedUnit._make([name, *(int(unit[field]) for field in _NUMBERS), bool(unit["is_multi_dispatched"])])
@@ -35,7 +35,7 @@ def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
     }
 
 
-def in_queues(log: Sequence[MessageRecord], rules: UnitRules) -> dict[QueueName, list[ExpectedUnit]]:
+def units_by_queue(log: Sequence[MessageRecord], rules: UnitRules) -> dict[QueueName, list[ExpectedUnit]]:
     queues: dict[QueueName, list[ExpectedUnit]] = {}
     for record in log:
         for unit in expected_units(record, rules):
@@ -99,7 +99,7 @@ def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
     """The scalar code reads the first record of a queue, and the compiled code later ones."""
     rules = replace(rules, lmq=lmq)
 
-    assert unpacked(pack_units(group_of(log), rules, with_tags=True)) == in_queues(log, rules)
+    assert unpack(pack_units(group_of(log), rules, with_tags=True)) == units_by_queue(log, rules)
 
 
 @given(LOGS, RULES, st.data())
@@ -112,7 +112,7 @@ def test_units_equal_those_of_the_scalar_module_for_any_grouping(
         if start < stop:
             collector.add(group_of(log[start:stop]))
 
-    assert unpacked(collector.finish()) == in_queues(log, rules)
+    assert unpack(collector.finish()) == units_by_queue(log, rules)
 
 
 @given(LOGS, RULES, st.data())
@@ -125,7 +125,7 @@ def test_only_records_between_two_offsets_are_collected(
     collector.add(group_of(log), first, last)
 
     kept = [record for record in log if first <= record.physical_offset < last]
-    assert unpacked(collector.finish()) == in_queues(kept, rules)
+    assert unpack(collector.finish()) == units_by_queue(kept, rules)
 
 
 @given(LOGS, RULES)
@@ -148,7 +148,7 @@ def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: U
 def test_delays_are_parsed_as_by_the_scalar_module(delay: str) -> None:
     log = place_records([make_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
-    assert unpacked(pack_units(group_of(log), UnitRules())) == in_queues(log, UnitRules())
+    assert unpack(pack_units(group_of(log), UnitRules())) == units_by_queue(log, UnitRules())
 
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1), ("", 0, 5000)])
@@ -160,7 +160,7 @@ def test_records_may_have_more_units_than_the_table_has_rows(prefix: str, queues
     packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert packed.units.size == repeats * (queues + 1)
-    assert unpacked(packed) == in_queues(log, UnitRules())
+    assert unpack(packed) == units_by_queue(log, UnitRules())
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
@@ -168,7 +168,7 @@ def test_repeated_batches_add_no_units() -> None:
     unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
     builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
 
-    assert len(filled(builder, [[unit], [unit], []])) == 1
+    assert len(fill(builder, [[unit], [unit], []])) == 1
     assert builder.skipped_count == 1
 
 
@@ -180,7 +180,7 @@ def test_tables_of_queues_and_tags_grow() -> None:
     packed = pack_units(group_of(log), UnitRules(), with_tags=True)
 
     assert len(packed.names) == 700
-    assert unpacked(packed) == in_queues(log, UnitRules())
+    assert unpack(packed) == units_by_queue(log, UnitRules())
     found = {
         int(unit["physical_offset"]): packed.tags[n] for unit, n in zip(packed.units, packed.tag_numbers, strict=True)
     }
@@ -196,9 +196,9 @@ def test_a_range_has_only_its_own_queues(most: int, monkeypatch: pytest.MonkeyPa
         log = list(place_records(records[number] for number in some))
         collector = UnitCollector(UnitRules())
         collector.add(group_of(log))
-        packed, expected = collector.finish(), in_queues(log, UnitRules())
+        packed, expected = collector.finish(), units_by_queue(log, UnitRules())
         assert packed.names == sorted(expected)
-        assert unpacked(packed) == expected
+        assert unpack(packed) == expected
 
 
 def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -214,7 +214,7 @@ def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[
     return np.array([tuple(int(getattr(unit, field)) for field in fields) for unit in units], PACKED_UNIT)
 
 
-def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> list[tuple[int, bytes]]:
+def fill(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> list[tuple[int, bytes]]:
     data = bytearray()
     for units in slices:
         for part in builder.append(packed_of(units)):
@@ -255,7 +255,7 @@ def test_appended_files_equal_those_of_the_scalar_queue(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(units)), max_size=3)))
     slices = [units[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(units)], strict=True)]
 
-    assert filled(QueueBuilder(QueueKind.PLAIN, 100, rules.releases), slices) == list(scalar.files())
+    assert fill(QueueBuilder(QueueKind.PLAIN, 100, rules.releases), slices) == list(scalar.files())
 
 
 @given(sequences(QueueKind.BATCH), st.data())
@@ -266,7 +266,7 @@ def test_appended_batch_files_equal_those_of_the_scalar_queue(units: list[Expect
     cut = data.draw(st.integers(0, len(units)))
     builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
 
-    assert filled(builder, [units[:cut], units[cut:]]) == list(scalar.files())
+    assert fill(builder, [units[:cut], units[cut:]]) == list(scalar.files())
 
 
 @given(sequences(QueueKind.PLAIN), st.data())
@@ -319,7 +319,7 @@ def test_a_unit_is_appended_dropped_or_skipped_as_by_its_release(
 ) -> None:
     builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.from_version(release)),))
     name = QueueName(QueueKind.PLAIN, "T", 0)
-    counts = filled(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
+    counts = fill(builder, [[ExpectedUnit(name, n, at, size, 7, 0)] for n, at, size in (*there, unit)])
     blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)
     units = [UNIT.pack(at, size, 7) for _, at, size in (*there, *([] if expected == SKIPPED else [unit]))]
 
@@ -338,7 +338,7 @@ def test_at_most_as_many_blanks_are_added_as_the_log_can_have_lost(
     name = QueueName(QueueKind.PLAIN, "T", 0)
     units = [ExpectedUnit(name, number, place, 10, 1, 1) for number, place in ((0, 0), (7, 1010), (8, 1020))]
     builder = QueueBuilder(QueueKind.PLAIN, 100, (*UnitRules().releases, (1015, RELEASES[-1])), lost)
-    counts = b"".join(data for _, data in filled(builder, [units, []]))
+    counts = b"".join(data for _, data in fill(builder, [units, []]))
 
     blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)
     first, second, third = (UNIT.pack(unit.physical_offset, 10, 1) for unit in units)

@@ -324,7 +324,7 @@ def small_file(count: int = 9) -> bytes:
     return bytes(index_file_of(puts, COMPARED))
 
 
-def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> BlockComparison:
+def compare(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> BlockComparison:
     comparison = BlockComparison(COMPARED, make_reader(actual))
     for number in range(1, 10, entries_a_block):
         start, end = COMPARED.entry_position(number), COMPARED.entry_position(min(number + entries_a_block, 10))
@@ -334,7 +334,7 @@ def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Block
     return comparison
 
 
-def changed(position: int, value: int) -> bytearray:
+def change(position: int, value: int) -> bytearray:
     data = bytearray(small_file())
     data[position] = value
     return data
@@ -344,9 +344,9 @@ def changed(position: int, value: int) -> bytearray:
 def test_differences_are_reported_with_number_and_field(size: int) -> None:
     """All differences of the header, the first one of the slots, and the first one of the entries."""
     slot, entry = COMPARED.slot_position(3) + 3, COMPARED.entry_position(6) + 15
-    data = changed(entry, 200)
+    data = change(entry, 200)
     data[15], data[39], data[slot], data[entry + 20] = 1, 77, 99, 1
-    comparison = compared(data, small_file(), size)
+    comparison = compare(data, small_file(), size)
 
     assert [str(difference) for difference in comparison.differences] == [
         "header end_timestamp: 1700000039937, expected 1700000040000, at position 8",
@@ -361,7 +361,7 @@ def test_differences_are_reported_with_number_and_field(size: int) -> None:
 
 @pytest.mark.parametrize("after", [b"", bytes(5 * 20)], ids=["cut short", "zeroed"])
 def test_zeroed_and_missing_entries_are_counted(after: bytes) -> None:
-    comparison = compared(small_file()[: COMPARED.entry_position(5)] + after, small_file())
+    comparison = compare(small_file()[: COMPARED.entry_position(5)] + after, small_file())
 
     assert comparison.first[IndexFilePart.ENTRY].number == 5
     assert (comparison.counts[IndexFilePart.ENTRY], comparison.zeroed_rows) == (5, 5)
@@ -370,7 +370,7 @@ def test_zeroed_and_missing_entries_are_counted(after: bytes) -> None:
 @given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))
 def test_any_changed_byte_is_reported_once(position: int, value: int, size: int) -> None:
     expected = small_file()
-    comparison = compared(changed(position, value), expected, size)
+    comparison = compare(change(position, value), expected, size)
     is_entry_0 = COMPARED.entry_position(0) <= position < COMPARED.entry_position(1)
     if value == expected[position] or is_entry_0:
         assert comparison.is_equal

@@ -174,10 +174,10 @@ def test_index_files_built_by_a_cluster_equal_those_of_the_broker(
     cluster: Cluster, store: Path, results: dict[str, Any], number: int
 ) -> None:
     assert number * len(list_segments(store)) == results[f"ranges {number}"]
-    assert _digests(store / "index") == _digests(cluster.folder / f"index-{number}")
+    assert _hash_files(store / "index") == _hash_files(cluster.folder / f"index-{number}")
 
 
-def _digests(folder: Path) -> list[str]:
+def _hash_files(folder: Path) -> list[str]:
     files = sorted(path for path in folder.iterdir() if path.name.isdigit())
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 

@@ -99,7 +99,7 @@ def _body(number: int) -> bytes:
     return b'{"id": %d%b}' % (number, b', "at": %d' % number if number % 3 == 0 else b"")
 
 
-def _typed_lake(root: Path) -> int:
+def _make_typed_lake(root: Path) -> int:
     """Create a lake that was typed before its last messages were superseded and others added; return the log's end."""
     broker = Broker(root / "store")
     _write(broker, 0, 40)
@@ -113,7 +113,7 @@ def _typed_lake(root: Path) -> int:
     return broker.offset
 
 
-def _wrong_typings(root: Path) -> list[str]:
+def _find_wrong_typings(root: Path) -> list[str]:
     wrong = []
     for topic, table in _TABLES.items():
         messages = {row["physical_offset"]: row["body"] for row in rows_of(root / "lake") if row["topic"] == topic}
@@ -130,14 +130,14 @@ def _wrong_typings(root: Path) -> list[str]:
 
 def _complete_typing(root: Path) -> list[str]:
     code = run_in_fork(partial(_type, root))
-    return [f"exit code {code}"] * (code != 0) + result_of_fork(root, partial(_wrong_typings, root))
+    return [f"exit code {code}"] * (code != 0) + result_of_fork(root, partial(_find_wrong_typings, root))
 
 
 def kill_typings_during_ingests(folder: Path, kills: int) -> dict[str, Any]:
     """Kill `type` at random moments during an ingest; sometimes the broker truncates its log before."""
     random = Random(int(os.environ.get("SEED", "1000")))
     folder.mkdir(parents=True, exist_ok=True)
-    broker = Broker(folder / "store", offset=result_of_fork(folder, partial(_typed_lake, folder)))
+    broker = Broker(folder / "store", offset=result_of_fork(folder, partial(_make_typed_lake, folder)))
     number, longest, killed, ends = 1000, 1.0, 0, [broker.offset]
     bad: list[str] = []
     while killed < kills:
@@ -171,7 +171,7 @@ def _restore(root: Path, out: str = "out") -> int:
     return int(restore(request, SerialWorkers()).exit_code)
 
 
-def _lake_to_restore(root: Path) -> None:
+def _make_lake_to_restore(root: Path) -> None:
     def prepare() -> None:
         ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # a store with queues of both kinds
         _restore(root, "whole")
@@ -180,7 +180,7 @@ def _lake_to_restore(root: Path) -> None:
     call_in_fork(prepare)
 
 
-def _wrong_restore(root: Path) -> list[str]:
+def _find_wrong_files(root: Path) -> list[str]:
     """Resume a restore; return the files that differ from those of a restore that was not killed."""
     code = run_in_fork(partial(_restore, root))
     whole, found = read_files(root / "whole"), read_files(root / "out")
@@ -195,7 +195,7 @@ _SPARK_LEFTOVERS: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # of
 _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 
 
-def _lake_of_small_files(root: Path) -> None:
+def _make_small_files(root: Path) -> None:
     broker = new_store(root)
     for seed in (2, 3):
         ingest_in_fork(root)
@@ -212,7 +212,7 @@ _COMMITS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] =
     "append": (growing_store, run),
     "rewritten log": (rewritten_store, run),
     "merge of a run": (busy_store, run),
-    "optimize": (_lake_of_small_files, _optimize),
+    "optimize": (_make_small_files, _optimize),
 }
 
 
@@ -225,7 +225,7 @@ def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root:
     call_in_fork(enable)
 
 
-def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
+def _find_faults(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
     run_in_fork(partial(command, root))
     verdict = run_and_check(root)
     left = exclude_compacted(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
@@ -247,7 +247,7 @@ def kill_commits(
             folder / str(number),
             stride,
             command=command,
-            finished=partial(_wrong_commit, command),
+            finished=partial(_find_faults, command),
             effects=(*EFFECTS, (commit, "_removals")),
             within_s=0.02,
         )
@@ -267,13 +267,17 @@ def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "typings": partial(
         kill_after_each_effect,
-        lambda root: result_of_fork(root, partial(_typed_lake, root)),
+        lambda root: result_of_fork(root, partial(_make_typed_lake, root)),
         command=_type,
         finished=_complete_typing,
     ),
     "typings-beside-ingests": kill_typings_during_ingests,
     "restores": partial(
-        kill_after_each_effect, _lake_to_restore, command=_restore, finished=_wrong_restore, effects=_RESTORE_EFFECTS
+        kill_after_each_effect,
+        _make_lake_to_restore,
+        command=_restore,
+        finished=_find_wrong_files,
+        effects=_RESTORE_EFFECTS,
     ),
     "commits": kill_commits,
     "tracked": partial(kill_commits, commands=["rewritten log"], features=[_TRACKED]),

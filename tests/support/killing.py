@@ -150,7 +150,7 @@ def signal_after_effect(
     """Send a signal to this process group after its *number*-th effect, or *within_s* seconds after that began."""
     numbers = count(1)
 
-    def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def count_effects(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> object:
             is_last = next(numbers) == number
             if is_last and within_s:
@@ -165,7 +165,7 @@ def signal_after_effect(
 
     with ExitStack() as stack:
         for owner, name in effects:
-            stack.enter_context(patch.object(owner, name, stepped(getattr(owner, name))))
+            stack.enter_context(patch.object(owner, name, count_effects(getattr(owner, name))))
         yield
 
 
@@ -188,15 +188,15 @@ def check_lake(root: Path) -> dict[str, Any]:
         "in_gaps": len(missing),
         "twice": len(found) - len({offset for offset, _ in found}),
         "other": sum(history.get(offset) != raw for offset, raw in found),
-        "units": wrong_units(root / "lake", [offset for offset, _ in found]),
+        "units": count_wrong_units(root / "lake", [offset for offset, _ in found]),
         "blamed": sum(row["status"] not in {"matched", "expired"} for row in rows_of(root / "lake", "consume_queue")),
-        "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
-        "traces": wrong_traces(root / "lake"),
+        "entries": count_wrong_entries(root / "lake", [offset for offset, _ in found]),
+        "traces": count_wrong_traces(root / "lake"),
         "leftovers": list_leftovers(root / "lake"),
     }
 
 
-def wrong_units(lake: Path, messages: list[int]) -> int:
+def count_wrong_units(lake: Path, messages: list[int]) -> int:
     """
     Count messages without exactly one matched unit, matched units without a message, and units with several rows.
 
@@ -213,7 +213,7 @@ def wrong_units(lake: Path, messages: list[int]) -> int:
     return wrong + sum(count > 1 for count in units.values())
 
 
-def wrong_entries(lake: Path, messages: list[int]) -> int:
+def count_wrong_entries(lake: Path, messages: list[int]) -> int:
     """Count the entries that are missing from index files, and the messages that lack entries or have duplicates."""
     entries = rows_of(lake, "index_entries")
     places = {(row["index_file"], row["entry"]) for row in entries}
@@ -223,7 +223,7 @@ def wrong_entries(lake: Path, messages: list[int]) -> int:
     return holes + sum(keys[offset] < KEYS or (keys[offset] % KEYS > 0) for offset in messages)
 
 
-def wrong_traces(lake: Path) -> int:
+def count_wrong_traces(lake: Path) -> int:
     reports = (row for row in rows_of(lake) if row["topic"] == TRACE_TOPIC)
     expected = Counter(
         (row["physical_offset"], number, trace.message_id)

@@ -186,10 +186,10 @@ def _sections() -> Iterator[str]:
     of_type = type_metric_values([], ExitCode.CLEAN).items()
     yield _table(("gauge", "meaning"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
     yield _DOCUMENT
-    yield from map(_of_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
+    yield from map(_describe_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
 
 
-def _of_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:
+def _describe_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:
     described = re.sub(r"\s+", " ", kind.__doc__ or "")
     rows = [(f"`{field.name}`", f"`{_type(field.type)}`") for field in fields(kind)]
     return f"**{kind.__name__}**: {described}\n\n" + _table(("name", "type"), *rows)

@@ -31,7 +31,7 @@ _FOREIGN = (  # patterns of unidiomatic English
 )
 
 
-def _tracked(*patterns: str) -> list[Path]:
+def _list_tracked(*patterns: str) -> list[Path]:
     command = ["git", "ls-files", "--", *patterns]
     names = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
@@ -49,7 +49,7 @@ def main() -> None:
     print(f"{'':<80} {'found':>8} {'budget':>8}")
     code: list[Path] = []
     for packages, budget in _GROUPS.items():
-        files = _tracked(*(_PATTERNS.get(name, f"jobs/{name}/*.py") for name in packages.split()))
+        files = _list_tracked(*(_PATTERNS.get(name, f"jobs/{name}/*.py") for name in packages.split()))
         code += files
         _row(packages, _lines(files), budget)
     _row("code", _lines(code), sum(_GROUPS.values()))
@@ -62,14 +62,14 @@ def main() -> None:
     _row("functions", len(functions))
     _row("median function length", int(median((node.end_lineno or 0) - node.lineno + 1 for node in functions)))
     _row("median line length", int(median(len(line) for file in code for line in file.read_text().split("\n") if line)))
-    tests = _tracked("tests/*.py")
+    tests = _list_tracked("tests/*.py")
     _row("tests", _lines(tests), 36_000)
     _row("test modules", len(tests), 220)
-    _row("benchmarks", _lines(_tracked("benchmarks/*.py")), 1_800)
-    pages = [page for page in _tracked("docs/*.md") if not {"internals", "zh-CN"} & set(page.parts)]
+    _row("benchmarks", _lines(_list_tracked("benchmarks/*.py")), 1_800)
+    pages = [page for page in _list_tracked("docs/*.md") if not {"internals", "zh-CN"} & set(page.parts)]
     _row("pages for users", len(pages), 9)
     _row("words in pages for users", sum(len(page.read_text(encoding="utf-8").split()) for page in pages), 30_000)
-    texts = [file.read_text(encoding="utf-8") for file in [*code, *_tracked("*.md")]]
+    texts = [file.read_text(encoding="utf-8") for file in [*code, *_list_tracked("*.md")]]
     _row("foreign patterns in code and docs", sum(len(re.findall(_FOREIGN, text)) for text in texts), 150)
 
 

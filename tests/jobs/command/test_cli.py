@@ -50,7 +50,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
     return install
 
 
-def raising(error: BaseException) -> Callable[[], ExitCode | None]:
+def raise_error(error: BaseException) -> Callable[[], ExitCode | None]:
     def body() -> ExitCode | None:
         raise error
 
@@ -91,7 +91,7 @@ _ON_A_WORKER = (
 def test_an_error_is_printed_in_one_line_that_begins_with_the_place(
     probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, message: str
 ) -> None:
-    probe(raising(error))
+    probe(raise_error(error))
 
     assert ExitCode.FAILED == cli.main(["probe"])
     assert ("", f"rmq-lake: {message}\n") == capsys.readouterr()
@@ -137,7 +137,7 @@ def test_an_interrupted_command_reports_which_work_will_be_repeated(
 
     probe(body)
     assert ExitCode.INTERRUPTED == cli.main(["probe"])
-    probe(raising(KeyboardInterrupt()))
+    probe(raise_error(KeyboardInterrupt()))
     assert ExitCode.INTERRUPTED == cli.main(["probe"])
 
     first, second = filter(None, capsys.readouterr().err.splitlines())
@@ -171,7 +171,7 @@ def test_the_death_of_the_jvm_is_reported(
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
         monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local_master=True))])
-        probe(raising(Py4JNetworkError("Answer from Java side is empty")))
+        probe(raise_error(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])
 
@@ -225,11 +225,11 @@ def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
 def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(
     probe: Probe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe(raising(CorruptData("bad", 0, "file")))
+    probe(raise_error(CorruptData("bad", 0, "file")))
     cli.main(["--traceback", "probe"])
     assert "Traceback" in capsys.readouterr().err
 
-    probe(raising(KeyError("bug")))
+    probe(raise_error(KeyError("bug")))
     with pytest.raises(KeyError):
         cli.main(["probe"])
 
@@ -300,7 +300,7 @@ def test_failures_are_logged_as_json_with_their_level(  # noqa: PLR0913, PLR0917
     message: str,
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_LOG_JSON", "1")
-    probe(raising(error))
+    probe(raise_error(error))
 
     cli.main(["probe"])
 

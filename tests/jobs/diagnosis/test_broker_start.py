@@ -21,7 +21,7 @@ _FAR = (MAX_TIME_STEP_MS + 1, 40 * MAX_TIME_STEP_MS, 1 << 45)
 _STEPS = st.sampled_from([0, 1, -1, 5000, -5000, *_FAR, *(-far for far in _FAR)])
 
 
-def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
+def _count_stray_times(times: list[int], cuts: list[int], groups: int) -> list[int]:
     """Return the numbers of stray times in a log that is divided into ranges, each read in groups."""
     ranges = []
     for start, end in pairwise(sorted({0, len(times), *(cut for cut in cuts if cut < len(times))})):
@@ -44,7 +44,7 @@ def test_stray_times_do_not_depend_on_the_division_of_the_log(steps: list[int], 
         if min(abs(times[number] - times[number - 1]), abs(times[number] - times[number + 1])) > MAX_TIME_STEP_MS
         and abs(times[number + 1] - times[number - 1]) <= MAX_TIME_STEP_MS
     ]
-    assert _found(times, cuts, groups) == expected
+    assert _count_stray_times(times, cuts, groups) == expected
 
 
 @pytest.fixture

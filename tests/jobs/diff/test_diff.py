@@ -27,7 +27,7 @@ def ingest_to_lake(store: Path, selection: Selection | None = None) -> Path:
     return lake
 
 
-def compared(store: Path) -> DiffSummary:
+def compare(store: Path) -> DiffSummary:
     return compare_with_lake(store, store.parent / "lake")
 
 
@@ -37,7 +37,7 @@ def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -
     table.delete(where.format(offsets[10], offsets[12]))
     table.update({"flag": "flag + 1"}, predicate=where.format(offsets[20], offsets[21]))
 
-    summary = compared(store)
+    summary = compare(store)
 
     found = [(one.severity, one.what, one.start, one.records, one.cause) for one in summary.differences]
     changed = "another engine has changed the row since a run wrote it"
@@ -54,7 +54,7 @@ def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(st
         compare_with_lake(golden("b498-base"), store.parent / "lake")
     write_deltalake(store.parent / "lake/messages", rows, mode="append")
 
-    summary = compared(store)
+    summary = compare(store)
 
     assert (summary.exit_code, summary.equal) == (3, rows.num_rows)
     assert {difference.what for difference in summary.differences} == {"twice in the lake"}
@@ -64,9 +64,9 @@ def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(st
 def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
     broker, request = truncate_after_run(tmp_path, RELEASE)
 
-    assert compared(broker.root).exit_code == 4
+    assert compare(broker.root).exit_code == 4
     ingest(request, SerialWorkers())
-    assert compared(broker.root).exit_code == 0
+    assert compare(broker.root).exit_code == 0
 
 
 def test_after_a_failover_no_row_is_reported_as_deleted(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
     DeltaTable(lake / "messages").delete("queue_id = 0")
     left = len(rows_of(lake))
 
-    summary = compared(store)
+    summary = compare(store)
 
     found = Counter[Severity]()
     for difference in summary.differences:
@@ -104,7 +104,7 @@ def test_records_that_equal_their_rows_are_read_once(tmp_path: Path, reads: Coun
     broker.append(some_records(10_000))
     ingest_to_lake(broker.root)
     reads.clear()
-    compared(broker.root)
+    compare(broker.root)
 
     assert broker.offset <= reads.total() < 1.5 * broker.offset
 

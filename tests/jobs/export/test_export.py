@@ -229,7 +229,7 @@ def packed(tmp_path: Path) -> dict[str, ExportRequest]:
     return {"store": ExportRequest(Place(store=str(store))), "lake": ExportRequest(Place(lake=str(tmp_path / "lake")))}
 
 
-def _exported(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
+def _export(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
     return export_messages(
         replace(source, out=out, form=form, max_body_size=LIMIT), plan_export(source, {}), SerialWorkers()
     )
@@ -237,9 +237,9 @@ def _exported(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummar
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_body_larger_than_the_limit_is_reported(place: str, packed: dict[str, ExportRequest], tmp_path: Path) -> None:
-    summary = _exported(packed[place], tmp_path / "out", RowFormat.NDJSON)
+    summary = _export(packed[place], tmp_path / "out", RowFormat.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    _exported(packed[place], tmp_path / "table", RowFormat.PARQUET)
+    _export(packed[place], tmp_path / "table", RowFormat.PARQUET)
     table = pq.read_table(tmp_path / "table").to_pylist()
 
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
@@ -287,7 +287,7 @@ def test_a_condition_sees_no_text_of_a_body_larger_than_the_limit_and_it_is_name
     place: str, packed: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
     condition = parse_condition(f"body_text IS NULL OR length(body) = {LIMIT}")
-    summary = _exported(replace(packed[place], condition=condition), tmp_path / "out", RowFormat.NDJSON)
+    summary = _export(replace(packed[place], condition=condition), tmp_path / "out", RowFormat.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [1, 2, 3] == [row["queue_offset"] for row in rows]

@@ -205,15 +205,15 @@ def test_files_are_flushed_before_their_commit_and_the_commit_before_the_next_st
     lake = tmp_path / "lake"
     flushed: list[tuple[Path, set[Path]]] = []  # and the number of earlier commits
 
-    def noted(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+    def note_call(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         flushed.append((path, {*lake.glob("*/_delta_log/*.json")}))
         fsync(descriptor)
 
-    def after(start: int, path: Path) -> int:
+    def find_after(start: int, path: Path) -> int:
         return next(number for number, (one, _) in enumerate(flushed) if number >= start and one == path)
 
-    with patch.object(os, "fsync", noted):
+    with patch.object(os, "fsync", note_call):
         ingest_store(broker.root, lake)
 
     named = 0
@@ -221,14 +221,14 @@ def test_files_are_flushed_before_their_commit_and_the_commit_before_the_next_st
         table = commit.parent.parent
         adds = [json.loads(line).get("add") for line in commit.read_text().splitlines()]
         for path in (table / add["path"] for add in adds if add):
-            directory = after(after(0, path), table)
+            directory = find_after(find_after(0, path), table)
             assert commit not in flushed[directory][1]
-            after(after(directory, commit), commit.parent)
+            find_after(find_after(directory, commit), commit.parent)
             named += 1
     assert named > 5
     [manifest] = (lake / "_manifests").iterdir()
     written = next(number for number, (path, _) in enumerate(flushed) if manifest.name in path.name)
-    held = flushed[after(written, manifest.parent)][1]
+    held = flushed[find_after(written, manifest.parent)][1]
     prepared = next(one for one in (lake / "runs" / "_delta_log").glob("*.json") if "-prepared-" in one.read_text())
     assert prepared not in held
 
@@ -237,15 +237,15 @@ def run(root: Path) -> Summary:
     return ingest_store(root / "store", root / "lake", "b", range_size=4096)
 
 
-def grown(root: Path) -> Broker:
+def make_growing(root: Path) -> Broker:
     return growing_store(root, run)
 
 
-def rewritten(root: Path) -> Broker:
+def make_rewritten(root: Path) -> Broker:
     return rewritten_store(root, run)
 
 
-def vacuumed(root: Path, table: str) -> None:
+def make_vacuumed(root: Path, table: str) -> None:
     """Prepare a run that ends before its commit of a table, and delete the files of that table."""
     with delete_files_before_commit(table), pytest.raises(RunInterruptedError):
         run(root)
@@ -258,13 +258,13 @@ def prepared(lake: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("store", "table"), [(new_store, "messages"), (grown, "consume_queue"), (grown, "index_entries")]
+    ("store", "table"), [(new_store, "messages"), (make_growing, "consume_queue"), (make_growing, "index_entries")]
 )
 def test_the_next_run_rereads_lost_rows(
     store: Callable[[Path], object], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store(tmp_path)
-    vacuumed(tmp_path, table)
+    make_vacuumed(tmp_path, table)
 
     summary = run(tmp_path)
 
@@ -283,8 +283,8 @@ def test_the_next_run_rereads_lost_rows(
 
 
 def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path: Path) -> None:
-    broker = rewritten(tmp_path)
-    vacuumed(tmp_path, "superseded_messages")
+    broker = make_rewritten(tmp_path)
+    make_vacuumed(tmp_path, "superseded_messages")
     (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
     assert store.newest is not None
     for action in store.newest.tables["messages"]:
@@ -299,12 +299,12 @@ def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path
     assert {row["superseded_by_run"] for row in rows_of(tmp_path / "lake", "superseded_messages")} == {summary.run}
 
 
-@pytest.mark.parametrize(("store", "table"), [(grown, "log_pieces"), (rewritten, "messages")])
+@pytest.mark.parametrize(("store", "table"), [(make_growing, "log_pieces"), (make_rewritten, "messages")])
 def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
     store: Callable[[Path], object], table: str, tmp_path: Path
 ) -> None:
     store(tmp_path)
-    vacuumed(tmp_path, table)
+    make_vacuumed(tmp_path, table)
     before = state_without_locks(tmp_path / "lake")
 
     with pytest.raises(
@@ -317,8 +317,8 @@ def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
 
 
 def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> None:
-    grown(tmp_path)
-    vacuumed(tmp_path, "messages")
+    make_growing(tmp_path)
+    make_vacuumed(tmp_path, "messages")
 
     with pytest.raises(FileNotFoundError, match="The next run will write these rows"):
         optimize(str(tmp_path / "lake"), SerialWorkers())

@@ -227,12 +227,12 @@ def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker:
     listings: list[Store] = []
     real = store_files._list  # noqa: SLF001 - every listing of a store begins here
 
-    def listed(*whose: Any) -> Store:  # noqa: ANN401 - arguments of the original
+    def list_without(*whose: Any) -> Store:  # noqa: ANN401 - arguments of the original
         store = real(*whose)
         listings.append(store)
         return store if len(listings) > 1 else replace(store, segments=store.segments[:1] + store.segments[2:])
 
-    with patch.object(store_files, "_list", listed):
+    with patch.object(store_files, "_list", list_without):
         summary = ingest_into_own_lake(broker.root)
 
     assert (summary.messages, summary.gaps) == (200, [])
@@ -446,12 +446,12 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
     """The records are already in the lake, but the bytes between them are lost."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
-    def deleted(offset: int, _: int) -> bool:
+    def delete_at(offset: int, _: int) -> bool:
         if offset == end:
             broker.expire()
         return offset == end
 
-    with fail_reads_of_first_segment(errno.ENOENT, deleted):
+    with fail_reads_of_first_segment(errno.ENOENT, delete_at):
         summary = ingest_into_own_lake(broker.root, "b")
 
     places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]

@@ -65,7 +65,7 @@ def _log(tmp_path: Path, content: bytes) -> Path:
     return tmp_path / "store"
 
 
-def _bait(offset: int, body_size: int) -> bytes:
+def _records_as_body(offset: int, body_size: int) -> bytes:
     """Return a body for the record at *offset* that consists of records with their correct physical offsets."""
     inner = len(encode_record(make_record(b"bait")))
     start = offset + 88
@@ -79,7 +79,7 @@ def test_records_inside_bodies_are_not_read_as_records(tmp_path: Path, range_siz
     expected = []
     while len(content) < SEGMENT - 2500:
         expected.append(len(content))
-        record = make_record(_bait(len(content), 1800), physical_offset=len(content))
+        record = make_record(_records_as_body(len(content), 1800), physical_offset=len(content))
         content += encode_record(record)
 
     store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
@@ -181,7 +181,7 @@ def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
     )
 
 
-def _planned_bytes(store: Path) -> int:
+def _plan_bytes(store: Path) -> int:
     plan = ingest_into_own_lake(store, dry_run=True, range_size=16 << 20).plan
     return -1 if plan is None or plan["bytes"] is None else plan["bytes"]
 
@@ -190,9 +190,9 @@ def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_
     data = encode_record(make_record(random.Random(1).randbytes(10_000)))
     store = _log(tmp_path, data + bytes((64 << 20) - len(data)))
 
-    assert len(data) <= _planned_bytes(store) < len(data) + 4096
+    assert len(data) <= _plan_bytes(store) < len(data) + 4096
     ingest_into_own_lake(store)
-    assert _planned_bytes(store) == 0
+    assert _plan_bytes(store) == 0
 
 
 def test_a_dry_run_counts_messages_after_a_body_of_zeros(tmp_path: Path) -> None:
@@ -200,4 +200,4 @@ def test_a_dry_run_counts_messages_after_a_body_of_zeros(tmp_path: Path) -> None
     data = first + encode_record(make_record(b"last", physical_offset=len(first)))
     store = _log(tmp_path, data + bytes((16 << 20) - len(data)))
 
-    assert len(data) <= _planned_bytes(store) < len(data) + 4096
+    assert len(data) <= _plan_bytes(store) < len(data) + 4096

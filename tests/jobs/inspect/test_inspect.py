@@ -29,7 +29,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return copy_store(golden("b551-base"), tmp_path)
 
 
-def inspected(run: Run, store: Path, *options: str) -> Outcome:
+def inspect_json(run: Run, store: Path, *options: str) -> Outcome:
     folders = log_folders(store)
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
 
@@ -37,12 +37,12 @@ def inspected(run: Run, store: Path, *options: str) -> Outcome:
 def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = LocalStorage.open
 
-    def refusing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+    def refuse(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
         if part in location:
             raise OSError(code, os.strerror(code), location)
         return opened(self, location)
 
-    monkeypatch.setattr(LocalStorage, "open", refusing)
+    monkeypatch.setattr(LocalStorage, "open", refuse)
 
 
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
@@ -62,7 +62,7 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
     read, written = LocalReader.read, records[len(records) // 2].physical_offset - int(segment.name)
     inode = segment.stat().st_ino
 
-    def growing(self: LocalReader, position: int, length: int) -> bytes:
+    def read_growing(self: LocalReader, position: int, length: int) -> bytes:
         nonlocal written
         data = read(self, position, length)
         if os.fstat(self._descriptor).st_ino != inode:
@@ -71,9 +71,9 @@ def test_bytes_being_written_by_a_broker_are_not_damage(
         written += step * (position >= written)  # the broker continues after the first read of the end
         return seen
 
-    monkeypatch.setattr(LocalReader, "read", growing)
+    monkeypatch.setattr(LocalReader, "read", read_growing)
 
-    outcome = inspected(run, store, *deep)
+    outcome = inspect_json(run, store, *deep)
 
     assert [problem for problem in problems(outcome) if problem[0] != "not verified"] == []
     assert outcome.document["log"]["left_over_bytes"] == 0
@@ -92,7 +92,7 @@ def test_a_queue_file_created_during_an_inspection_is_not_missing(
         return replace(listed, queue_files=tuple(file for file in listed.queue_files if file.location != newest))
 
     monkeypatch.setattr("jobs.inspect.inspection.list_store", listed_before)
-    found = [problem for problem in problems(inspected(run, store)) if problem[0] == "gap"]
+    found = [problem for problem in problems(inspect_json(run, store)) if problem[0] == "gap"]
 
     assert bool(found) is not is_at_work
 
@@ -120,12 +120,12 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
 def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> None:
     """Another process locks the file `lock`, like a broker; the existence of the file proves nothing."""
     (store / "lock").write_text("lock")
-    assert inspected(run, store).document["state"]["process"] is None
+    assert inspect_json(run, store).document["state"]["process"] is None
     with (store / "lock").open("r+") as file:  # the check has not taken the lock
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     with hold_lock(store) as broker:
-        state = inspected(run, store).document["state"]
+        state = inspect_json(run, store).document["state"]
 
     assert state["process"] == broker
     assert state["broker"] == f"running: process {broker} holds the lock"
@@ -143,7 +143,7 @@ def test_queues_may_be_missing_until_a_new_broker_has_flushed_units(
     (store / "checkpoint").write_bytes(checkpoint)
 
     with hold_lock(store):
-        problems = inspected(run, store).document["problems"]
+        problems = inspect_json(run, store).document["problems"]
 
     assert any("folder is missing" in problem["text"] for problem in problems) == has_flushed_units
 
@@ -154,7 +154,7 @@ def test_an_unreadable_file_is_reported_as_a_separate_problem(
     bad = "00000000000000016384"
 
     refuse_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
-    outcome = inspected(run, store)
+    outcome = inspect_json(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
     assert ("damage", bad, None) in problems(outcome)
@@ -191,7 +191,7 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
         return original(self, position, length)
 
     monkeypatch.setattr(LocalReader, "read", read)
-    outcome = inspected(run, store, "--deep")
+    outcome = inspect_json(run, store, "--deep")
 
     assert outcome.code is ExitCode.DAMAGE
     assert problems(outcome)[-1] == ("damage", bad, 16384 + 8192)
@@ -205,7 +205,7 @@ def test_an_unreadable_sector_is_damage_and_the_rest_is_read(
 def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, name: str) -> None:
     store = situation(name) / "store"
 
-    document = inspected(run, store).document
+    document = inspect_json(run, store).document
     folders = document["state"]["folders"]
 
     assert [folder for folder in folders if folder["kind"] == str(FileKind.UNKNOWN)] == []
@@ -231,7 +231,7 @@ def test_blank_units_at_the_start_of_a_queue_point_to_no_message(golden: StoreOf
     store = copy_store(golden("b533-expired"), tmp_path)
     (store / "consumequeue/E1/1" / f"{200:020}").write_bytes(UNIT.pack(*PRE_BLANK) * 10)
 
-    report = inspected(run, store).document
+    report = inspect_json(run, store).document
 
     assert [] == report["problems"]
     assert [27248, None] == [one["first_physical_offset"] for one in report["queues"]["queues"] if one["topic"] == "E1"]

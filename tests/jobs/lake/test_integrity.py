@@ -219,7 +219,7 @@ def played(root: Path) -> Broker:
     return broker
 
 
-def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
+def rows_before(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
     rows = [row for row in rows_of(lake, table) if row["physical_offset"] < end]
     return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
@@ -230,7 +230,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
     assert read_files(store) == read_files(broker.root)
-    before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
+    before = {name: rows_before(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
     unchanged = ingest_store(broker.root, lake, "b")
     written = broker.append(some_records(50, seed=5))
@@ -243,7 +243,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
     assert fresh.messages == 60 + 20 + 40 + 60 + 50
     for name, rows in before.items():
-        assert of_log(lake, name, written[0].physical_offset) == rows
+        assert rows_before(lake, name, written[0].physical_offset) == rows
 
     of_lake = Lake(str(lake))
     for table in WRITTEN_BY_RUNS:

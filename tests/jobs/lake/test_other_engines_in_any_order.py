@@ -151,14 +151,14 @@ class RandomSteps:
 
     def _delete(self, some: list[int]) -> None:
         self.done.append(f"delete {some}")
-        self.lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({_listed(some)})")
+        self.lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({_join(some)})")
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
 
     def update(self) -> None:
         some, value = self._draw_offsets(), f"u{len(self.done)}"
         column = "note" if self.state.has_note and self._random.random() < 0.5 else "tags"
         self.done.append(f"update {column} of {some}")
-        self.lake.sql(f"UPDATE {{messages}} SET {column} = '{value}' WHERE physical_offset IN ({_listed(some)})")
+        self.lake.sql(f"UPDATE {{messages}} SET {column} = '{value}' WHERE physical_offset IN ({_join(some)})")
         self._change(some, column, value)
 
     def merge(self) -> None:
@@ -170,7 +170,7 @@ class RandomSteps:
             "MERGE INTO {messages} AS t USING (SELECT explode(array("
             + ", ".join(f"{at}L" for at in [*changed, *deleted, -1])
             + ")) AS at) AS s ON t.physical_offset = s.at "
-            f"WHEN MATCHED AND s.at IN ({_listed(deleted)}) THEN DELETE WHEN MATCHED THEN UPDATE SET tags = '{value}'"
+            f"WHEN MATCHED AND s.at IN ({_join(deleted)}) THEN DELETE WHEN MATCHED THEN UPDATE SET tags = '{value}'"
         )
         self._change(changed, "tags", value)
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in deleted})
@@ -206,7 +206,7 @@ class RandomSteps:
 
     def write_with_deltalake(self) -> None:
         table, some = DeltaTable(self.lake.path / "messages"), self._draw_offsets()
-        where = f"physical_offset IN ({_listed(some)})"
+        where = f"physical_offset IN ({_join(some)})"
         value = f"d{len(self.done)}"
         operations: dict[str, Callable[[], object]] = {
             "delete": lambda: table.delete(where),
@@ -342,7 +342,7 @@ def _after_statement(
     return call
 
 
-def _listed(offsets: list[int]) -> str:
+def _join(offsets: list[int]) -> str:
     return ", ".join(map(str, offsets or [-1]))
 
 

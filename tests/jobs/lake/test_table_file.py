@@ -46,7 +46,7 @@ def _action(lake: Path, **values: list[Any]) -> AddedFile | None:
         return file.close()
 
 
-def _written(lake: Path, **values: list[Any]) -> Path:
+def _write_file(lake: Path, **values: list[Any]) -> Path:
     _action(lake, **values)
     return lake / _TABLE.name / "file.parquet"
 
@@ -61,7 +61,7 @@ def _written(lake: Path, **values: list[Any]) -> Path:
     ids=["random", "text", "none"],
 )
 def test_incompressible_bodies_are_stored_uncompressed(tmp_path: Path, bodies: list[object], codec: str) -> None:
-    path = _written(tmp_path, physical_offset=list(range(500)), body=bodies)
+    path = _write_file(tmp_path, physical_offset=list(range(500)), body=bodies)
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(at) for at in range(group.num_columns)]
     codecs = {column.path_in_schema: column.compression for column in columns}
@@ -107,7 +107,7 @@ def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
 
 def test_a_row_without_a_required_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid, match="physical_offset"):
-        _written(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
+        _write_file(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
     assert not list((tmp_path / _TABLE.name).iterdir())
 
 
@@ -117,7 +117,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     pq.write_table(pa.table({**{name: [text] for name, text in _WHOSE.items()}, "physical_offset": [5]}), older)
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
-        for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
+        for path in (older, _write_file(tmp_path, physical_offset=[7], body=[b"x"])):
             for batch in read_batches(lake, _TABLE, SnapshotFile(path.name, 0, 0, {}, {})):
                 file.write(batch)
         file.close()

@@ -38,11 +38,11 @@ def ingest_and_inflate(broker: Broker, lake: Path, *, inflated: bool = True) -> 
     return ingest_store(broker.root, lake, "b", selection=selection)
 
 
-def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+def drop_columns(row: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in {"store_id", *names}}
 
 
-def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
+def read_bodies(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
     rows = rows_of(lake, table)
     assert [(None, None)] * (len(rows) - sum(row["is_compressed"] for row in rows)) == [
         (row["body_inflated"], row["body_error"]) for row in rows if not row["is_compressed"]
@@ -65,9 +65,9 @@ def test_a_decompressed_body_is_stored_next_to_the_compressed_one_which_is_resto
     ingest_and_inflate(broker, tmp_path / "with")
     ingest_and_inflate(broker, tmp_path / "without", inflated=False)
 
-    assert added(tmp_path / "with") == EXPECTED
-    assert added(tmp_path / "without") == [(None, None)] * 4
-    stored, plain = ([without(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
+    assert read_bodies(tmp_path / "with") == EXPECTED
+    assert read_bodies(tmp_path / "without") == [(None, None)] * 4
+    stored, plain = ([drop_columns(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
     assert stored == plain
     restore_log(tmp_path / "with", tmp_path / "out")
     assert read_files(tmp_path / "out" / "commitlog") == read_files(broker.root / "commitlog")
@@ -104,5 +104,5 @@ def test_superseded_messages_keep_their_decompressed_bodies(tmp_path: Path) -> N
     for name in ("with", "without"):
         ingest_and_inflate(broker, tmp_path / name, inflated=name == "with")
 
-    assert added(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
-    assert added(tmp_path / "without", "superseded_messages") == [(None, None)]
+    assert read_bodies(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
+    assert read_bodies(tmp_path / "without", "superseded_messages") == [(None, None)]

@@ -38,7 +38,7 @@ def pythons() -> Iterator[Path]:
 PYTHONS = [*pythons()]
 
 
-def ended(
+def run_checked(
     command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -123,7 +123,7 @@ def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Pat
     store = unpack("b533-base", tmp_path)
 
     def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-        return ended([environment / "bin" / "rmq-lake", *arguments], tmp_path, nothing)
+        return run_checked([environment / "bin" / "rmq-lake", *arguments], tmp_path, nothing)
 
     looked = [run("inspect", store), run("verify", store)]
     asked = run("verify", "--engine", "spark", store)
@@ -153,7 +153,7 @@ def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Pat
 
     home = {**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     home["NUMBA_DISABLE_JIT"] = str(int(python is None))  # other tests of users' environments cover compilation
-    done = ended([environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"], tmp_path, home)
+    done = run_checked([environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"], tmp_path, home)
 
     assert 0 == done.returncode, done.stderr
     assert "byte for byte" in done.stdout
@@ -167,7 +167,7 @@ def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
 
     python, store = root / ".venv" / "bin" / "python", unpack("b533-base", tmp_path)
-    done = ended([python, "-m", "jobs.main", "inspect", store], root, {**os.environ, "PYTHONPATH": str(root)})
+    done = run_checked([python, "-m", "jobs.main", "inspect", store], root, {**os.environ, "PYTHONPATH": str(root)})
 
     assert 0 == done.returncode, done.stderr
     assert "segments" in done.stdout

@@ -37,7 +37,7 @@ from rmq_formats.release import Release, make_rules, release_at
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.killing import wrong_entries
+from tests.support.killing import count_wrong_entries
 from tests.support.lakes import (
     ENTRIES,
     SLOTS,
@@ -81,7 +81,7 @@ def complete_files(lake: Path) -> dict[int, str]:
     return {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
 
 
-def growing(store: Path, copy: Path) -> Iterator[Path]:
+def grow_in_steps(store: Path, copy: Path) -> Iterator[Path]:
     listed = list_store(str(store), commitlog=log_folders(store))
     segments = [Path(segment.location) for segment in listed.segments]
     shutil.copytree(store, copy, ignore=lambda at, names: [name for name in names if Path(at, name) in segments])
@@ -105,7 +105,7 @@ def test_index_entries_equal_the_brokers_files_in_one_run_or_several(
     if whole:
         run(store, lake, name)
     else:
-        for _ in growing(store, tmp_path / "growing"):
+        for _ in grow_in_steps(store, tmp_path / "growing"):
             run(tmp_path / "growing", lake, name)
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
 
@@ -177,7 +177,7 @@ def test_entries_of_the_open_file_that_another_engine_has_deleted_are_rebuilt(
 ) -> None:
     """The next entries are chained to them, so later runs failed. They are rebuilt from the log or from messages."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
-    segments = growing(store, tmp_path / "growing")
+    segments = grow_in_steps(store, tmp_path / "growing")
     first, _ = next(segments), next(segments)
     run(tmp_path / "growing", lake, "b533-base")
     open_file = max(row["index_file"] for row in files_of(lake))
@@ -201,7 +201,7 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     """Keys are as private as bodies, but a later run added those of excluded and deleted messages."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
     selection = Selection(exclude_topics=("T1",) if chosen else ())
-    segments = growing(store, tmp_path / "growing")
+    segments = grow_in_steps(store, tmp_path / "growing")
     next(segments)
     run(tmp_path / "growing", lake, "b533-base", tables=frozenset({"messages"}), selection=selection)
     if not chosen:
@@ -392,7 +392,7 @@ def test_a_run_adds_the_entries_of_earlier_runs_without_the_index(broker: Broker
         ingest_into_own_lake(broker.root, tables=tables)
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
-    assert wrong_entries(tmp_path / "lake", offsets) == 0
+    assert count_wrong_entries(tmp_path / "lake", offsets) == 0
 
 
 def test_entries_of_a_damaged_message_are_copied_from_the_brokers_own_file(newer_store: Path, tmp_path: Path) -> None:

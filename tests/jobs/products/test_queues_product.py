@@ -106,7 +106,7 @@ def copy_at_moment(whole: Path, target: Path, moment: StoreProgress) -> Path:
     return target
 
 
-def truth(root: Path) -> Counter[tuple[Any, ...]]:
+def units_of_log(root: Path) -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
     rules = determine_unit_rules(store, determine_releases(store, release_of("b551-base")).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
@@ -119,7 +119,7 @@ def truth(root: Path) -> Counter[tuple[Any, ...]]:
     return rows
 
 
-def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
+def units_of_rows(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     names = (
         "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "status", "store_timestamp",
         "tags",
@@ -148,7 +148,7 @@ def test_every_unit_of_a_growing_store_becomes_one_row(
         assert result.summary.units.get("differences", 0) == 0
         assert result.state.get("dispatched", 0) <= moment.dispatched
 
-    assert told(run(whole, lake).rows) == truth(whole)
+    assert units_of_rows(run(whole, lake).rows) == units_of_log(whole)
 
 
 def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_units_of_messages_after_the_end_of_a_run_are_read_by_the_next_run(golde
     second = run(whole, tmp_path / "lake")
 
     assert first.summary.units["differences"] == 0
-    assert told(second.rows) == truth(whole)
+    assert units_of_rows(second.rows) == units_of_log(whole)
 
 
 @pytest.mark.parametrize("created", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
@@ -178,7 +178,7 @@ def test_a_queue_file_created_between_two_probes_is_read(newer_store: Path, tmp_
         whole = run(newer_store, tmp_path / "lake")
 
     assert whole.summary.units["differences"] == 0
-    assert told(whole.rows) == truth(newer_store)
+    assert units_of_rows(whole.rows) == units_of_log(newer_store)
 
 
 def test_a_unit_with_a_wrong_size_does_not_move_the_boundary_of_a_run(golden: StoreOf, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_damaged_database_is_damage_and_its_units_are_rows_once_it_can_be_read
 
     _ingest(store, tmp_path / "other", name)
     assert (healed.messages, healed.unreadable, healed.severity) == (0, [], Severity.DAMAGE)
-    assert told(_rows(tmp_path / "other")) == told(_rows(lake))
+    assert units_of_rows(_rows(tmp_path / "other")) == units_of_rows(_rows(lake))
     acknowledged = ingest(request_of(name, store, lake, acknowledge=True), SerialWorkers())
     assert acknowledged.severity is Severity.NOT_VERIFIED
 
@@ -433,17 +433,17 @@ def test_light_queues_written_late_to_rocksdb_are_ingested_by_a_later_run(tmp_pa
     whole = shutil.copytree(store, tmp_path / "whole")
     kill_with_database(store, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
     first = _ingest(store, tmp_path / "lake", name)
-    only_files = _there(tmp_path / "lake")
+    only_files = _read_units(tmp_path / "lake")
     shutil.rmtree(store)
     whole.rename(store)
     _ingest(store, tmp_path / "lake", name)
     _ingest(store, tmp_path / "at-once", name)
 
     assert (first.contradictions, first.units["matched"]) == (0, len(only_files))
-    assert _there(tmp_path / "lake") == _there(tmp_path / "at-once") > only_files
+    assert _read_units(tmp_path / "lake") == _read_units(tmp_path / "at-once") > only_files
 
 
-def _there(lake: Path) -> set[tuple[object, ...]]:
+def _read_units(lake: Path) -> set[tuple[object, ...]]:
     names = ("topic", "queue_id", "queue_offset", "physical_offset", "status")
     return {tuple(row[name] for name in names) for row in _rows(lake) if row["status"] != "missing"}
 
@@ -454,12 +454,12 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
         min(queue.iterdir()).unlink()
     written: list[bytes] = []
 
-    def swept(_output: RunOutput, _results: Sequence[RangeResult]) -> None:
+    def check_scratch(_output: RunOutput, _results: Sequence[RangeResult]) -> None:
         written.extend(path.read_bytes() for path in tmp_path.glob("some/*/*.units"))
 
     with patch("jobs.products.queues.product.choose_group_count", return_value=3):
         ingest_store(store, tmp_path / "all")
-        with patch.object(RunOutput, "delete_scratch", swept):
+        with patch.object(RunOutput, "delete_scratch", check_scratch):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]

@@ -39,7 +39,7 @@ def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
     return sorted(found)
 
 
-def expected(records: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
+def expected_rows(records: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
     return [
         (record.physical_offset, line, kind, name)
         for record, name in zip(records, names, strict=True)
@@ -60,7 +60,7 @@ def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
     )
     ingest_traces(broker)
 
-    assert lines(broker) == expected(records[:3], "a", "b", "c")
+    assert lines(broker) == expected_rows(records[:3], "a", "b", "c")
     sent, consumed = rows_of(broker.root.parent / "lake", "traces")[:2]
     assert {name: value for name, value in sent.items() if value is not None} == {
         **{name: sent[name] for name in ("store_id", "born_host")},
@@ -101,7 +101,7 @@ def test_bodies_that_are_not_traces_do_not_stop_a_run(broker: Broker) -> None:
     assert lines(broker) == [
         (records[0].physical_offset, 0, "Pub", "late"),
         (records[3].physical_offset, 0, "Pub", None),
-        *expected(records[5:], "right"),
+        *expected_rows(records[5:], "right"),
     ]
     errors = [row["error"] for row in rows_of(broker.root.parent / "lake", "traces")]
     assert errors == ["event_timestamp is 'long ago'", "event_timestamp is '\N{REPLACEMENT CHARACTER}'", None, None]

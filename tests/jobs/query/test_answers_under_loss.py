@@ -68,7 +68,7 @@ def _delete_file(store: Path, kind: str, place: str, random: Random) -> Path:
     return lost
 
 
-def _opened(stack: ExitStack, store: Path) -> StoreSource:
+def _open(stack: ExitStack, store: Path) -> StoreSource:
     reader = stack.enter_context(StoreReader(list_store(str(store)), _GEOMETRY))
     return StoreSource(reader, detect_likely_writers(reader).value.newest)
 
@@ -82,9 +82,9 @@ def test_an_answer_is_complete_or_names_the_missing_part(
     damaged = shutil.copytree(golden(name), tmp_path / "store")
     lost = _delete_file(damaged, kind, place, random)
     with ExitStack() as stack:
-        whole = _opened(stack, golden(name))
+        whole = _open(stack, golden(name))
         for question in {str(question): question for question in _questions(whole, random)}.values():
-            source = _opened(stack, damaged)
+            source = _open(stack, damaged)
             truth, answer = offsets(question(whole)), question(source)
             found = offsets(answer)
 

@@ -387,11 +387,11 @@ def test_the_log_is_searched_once_for_all_topics(
     searched: list[str] = []
     search = StoreSource.search
 
-    def noted(self: StoreSource, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
+    def note_search(self: StoreSource, text: str, span: range = WHOLE_LOG) -> Iterator[Message]:
         searched.append(text)
         return search(self, text, span)
 
-    monkeypatch.setattr(StoreSource, "search", noted)
+    monkeypatch.setattr(StoreSource, "search", note_search)
     with opened(store) as source:
         assert lookups.by_any_id(source, "key", None).reason is not None
         assert searched.count("key") <= 2  # a second time to explain the answer

@@ -172,7 +172,7 @@ QUERIES = (
 )
 
 
-def _of_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
+def _query_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         connection.execute(f"LOAD '{delta_extension()}'")
         for table in sorted(path.parent.name for path in lake.glob("*/_delta_log")):
@@ -184,7 +184,7 @@ def _of_duckdb(lake: Path, sql: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_a_statement_returns_the_same_rows_as_another_engine(run: Run, newer_lake: Path, sql: str) -> None:
-    expected = _of_duckdb(newer_lake, sql)
+    expected = _query_duckdb(newer_lake, sql)
     answer = run("sql", "--lake", newer_lake, sql, "--output", "ndjson")
 
     assert answer.code is ExitCode.CLEAN

@@ -176,12 +176,12 @@ def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch
     ingest_store(store, tmp_path / "lake", release="5.5.1", hash_slots=7, index_num=9)
     read_integers, counts = LakeTables.read_integers, list[int]()
 
-    def counted(self: LakeTables, sql: str) -> list[int]:
+    def count_rows(self: LakeTables, sql: str) -> list[int]:
         found = read_integers(self, sql)
         counts.append(len(found))
         return found
 
-    monkeypatch.setattr(LakeTables, "read_integers", counted)
+    monkeypatch.setattr(LakeTables, "read_integers", count_rows)
     answer = by_key(open_lake(tmp_path / "lake"), "Orders", "k", limit=3)
 
     assert len(answer.messages) == 3

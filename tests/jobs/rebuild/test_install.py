@@ -65,7 +65,7 @@ def plan_of(store: Path, out: Path, folder: str = INDEX) -> Installation:
     return plan
 
 
-def planned(store: Path, folder: str) -> Installation:
+def make_plan(store: Path, folder: str) -> Installation:
     return plan_of(store, rebuilt(store, folder), folder)
 
 
@@ -78,7 +78,7 @@ def test_lost_files_are_installed_into_the_store(
         monkeypatch.setattr("jobs.rebuild.install._RENAMEAT2", {})
     delete_files(store, folder)
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
-    install(planned(store, folder))
+    install(make_plan(store, folder))
 
     assert [*read_files(store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
@@ -185,7 +185,7 @@ def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_file_that_differs_from_the_manifest_stops_the_installation(store: Path, folder: str) -> None:
     delete_files(store, folder)
-    plan = planned(store, folder)
+    plan = make_plan(store, folder)
     damaged = Path(max(plan.new.values()).path)
     before = read_state(store / folder)
     for change in (bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:], damaged.read_bytes() + b"\0"):
@@ -264,7 +264,7 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
     foreign_store: Path, folder: str, before: str, pattern: str
 ) -> None:
     delete_files(foreign_store, folder)
-    plan = planned(foreign_store, folder)
+    plan = make_plan(foreign_store, folder)
     untouched, attack = (
         read_everything(foreign_store.parent / "victim"),
         link_to_victim(foreign_store, f"{folder}{pattern}"),
@@ -286,7 +286,7 @@ def test_files_installed_by_root_cannot_leave_the_store_through_a_link_of_its_ow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_root_installs_into_the_store_of_another_user(golden: StoreOf, foreign_store: Path, folder: str) -> None:
     delete_files(foreign_store, folder)
-    install(planned(foreign_store, folder))
+    install(make_plan(foreign_store, folder))
 
     assert [*read_files(foreign_store / folder).values()] == [*read_files(golden(STORE) / folder).values()]
     found = [path.lstat() for path in (foreign_store / folder, *(foreign_store / folder).rglob("*"))]

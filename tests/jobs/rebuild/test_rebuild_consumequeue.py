@@ -240,7 +240,7 @@ def rows_in(folder: Path) -> dict[str, Rows]:
         return {family: dict(database.items(family)) for family in database.families}
 
 
-def in_place(store: Path, queues: Path) -> None:
+def move_queues(store: Path, queues: Path) -> None:
     shutil.rmtree(store / "consumequeue", ignore_errors=True)
     queues.rename(store / "consumequeue")
 
@@ -292,7 +292,7 @@ def test_files_built_from_rocksdb_equal_the_brokers_files(name: str, tmp_path: P
     root = unpack_feature(name, tmp_path).root
     own = _files(root / "consumequeue")
     build(root, tmp_path / "database")
-    in_place(root, tmp_path / "database/consumequeue")
+    move_queues(root, tmp_path / "database/consumequeue")
     build(root, tmp_path / "files", FILES, file_size=400)
 
     assert not _files(root / "consumequeue")
@@ -361,7 +361,7 @@ def test_a_queue_without_messages_in_the_log_continues_at_its_end(newer_store: P
     row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
     assert row == (("Quiet", 3), True, place, end - 1)
     assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
-    in_place(newer_store, tmp_path / "out/consumequeue")
+    move_queues(newer_store, tmp_path / "out/consumequeue")
     build(newer_store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = build(newer_store, tmp_path / "back", FILES)
@@ -394,7 +394,7 @@ def test_lost_records_get_blank_rows_for_consumers_which_verify_explains(store: 
         assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
         assert place == _SEGMENT
         assert following.physical_offset >= 3 * _SEGMENT
-    in_place(store, tmp_path / "out/consumequeue")
+    move_queues(store, tmp_path / "out/consumequeue")
     for queue in list_queues(list_store(str(store))):
         assert queue.find_written_end() == queue.capacity_end
     alone = compare_queues(store, _RELEASE)

@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 LEFT_OPEN = ("b470-base",)  # a log does not distinguish 4.7.0 from 4.7.1
 
 
-def files_in(directory: Path) -> list[bytes]:
+def read_all(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(directory.iterdir()) if path.name.isdigit()]
 
 
-def names_in(directory: Path) -> list[str]:
+def list_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
 
 
@@ -92,7 +92,7 @@ def rebuilt(
 def test_all_files_are_rebuilt_from_the_log_with_detected_settings(golden: StoreOf, name: str, tmp_path: Path) -> None:
     result = rebuilt(golden(name), tmp_path / "out")
 
-    assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
+    assert read_all(tmp_path / "out") == read_all(golden(name) / "index")
     assert result.settings.geometry.origin == result.settings.rules.origin == "detected"
     assert result.exit_code is ExitCode.CLEAN
 
@@ -105,7 +105,7 @@ def test_without_index_files_the_log_shows_the_release(golden: StoreOf, name: st
     release = release_of(name) if name in LEFT_OPEN else None
     rebuilt(store, tmp_path / "out", GivenSettings(release=release, conf=conf))
 
-    assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
+    assert read_all(tmp_path / "out") == read_all(golden(name) / "index")
 
 
 @pytest.mark.parametrize(("number", "is_lost"), [(errno.ETIMEDOUT, False), (errno.EMFILE, False), (errno.EIO, True)])
@@ -145,14 +145,14 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
     Names in UTC sorted after those that a broker in New York assigned during the next hours, so lookups read files in
     the wrong order.
     """
-    newest = max(decode_header(data).end_timestamp for data in files_in(store / "index"))
+    newest = max(decode_header(data).end_timestamp for data in read_all(store / "index"))
     shutil.rmtree(store / "index")
     if how == "repair":
         request = RepairRequest(str(store), tmp_path / "out", given_settings=GivenSettings(100, 20), apply=True)
         repair(request, SerialWorkers())
     else:
         rebuilt(store, tmp_path / "out", GivenSettings(100, 20))
-    made = names_in(store / "index" if how == "repair" else tmp_path / "out")
+    made = list_names(store / "index" if how == "repair" else tmp_path / "out")
 
     assert len(made) == 13
     assert all(
@@ -162,7 +162,7 @@ def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
     """After a crash the broker does not index them; while it runs, it may still do so."""
-    names = names_in(store / "index")
+    names = list_names(store / "index")
     (store / "index" / names[-1]).unlink()
     whole = shorten_index_file(store, store / "index" / names[-2], 18)
     running = rebuilt(store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
@@ -187,7 +187,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_are_re
         (store / "index" / lost_name).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
 
-    assert files_in(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
+    assert read_all(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
     assert {entry.verdict.role for entry in result.explained_files} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
 
@@ -201,7 +201,7 @@ def test_spark_tasks_build_the_same_index_files_from_small_ranges(
     monkeypatch.chdir(tmp_path)
     rebuild_index(RebuildIndexRequest(str(golden("b533-base")), "out", range_size=1024), SparkWorkers(spark))
 
-    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+    assert read_all(tmp_path / "out") == read_all(golden("b533-base") / "index")
 
 
 @pytest.mark.parametrize("cores", [1, 4])
@@ -214,7 +214,7 @@ def test_one_process_builds_the_same_index_files_on_any_number_of_cores(
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild_index(request, InProcessWorkers(width=cores))
 
-    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+    assert read_all(tmp_path / "out") == read_all(golden("b533-base") / "index")
     assert not list((tmp_path / "out").glob(".*"))
 
 
@@ -228,8 +228,8 @@ def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int
     rebuilt(tmp_path / "store", tmp_path / "by scratch files", given_settings, lost_only=True)
 
     assert [file.keys for file in result.files] == [120 // files] * files + [0]
-    assert names_in(tmp_path / "out") == names_in(tmp_path / "by scratch files")
-    assert files_in(tmp_path / "out") == files_in(tmp_path / "by scratch files")
+    assert list_names(tmp_path / "out") == list_names(tmp_path / "by scratch files")
+    assert read_all(tmp_path / "out") == read_all(tmp_path / "by scratch files")
 
 
 def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,12 +337,12 @@ def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_p
     check_restored_losses(golden(name), name, tmp_path, every=True)
 
 
-def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
+def make_survivor(start: int, end: int, begins: range | None = None) -> Survivor:
     real = BrokerIndexFile(f"{start}", "", 0, IndexHeader(index_count=end - start + 1))
     return Survivor(real, start, first_message_keys=begins)
 
 
-def planned_files(
+def plan_files(
     count: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
 ) -> list[PlannedFile]:
     span = RangeKeys("", count, int(ends_without_keys), 0)
@@ -352,9 +352,9 @@ def planned_files(
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     """Between two survivors are keys for one and a half files: half a file is added as a supplement."""
-    survivors = [survivor(0, 10), survivor(25, 30)]
+    survivors = [make_survivor(0, 10), make_survivor(25, 30)]
 
-    assert planned_files(30, 10, survivors) == [
+    assert plan_files(30, 10, survivors) == [
         PlannedFile(10, 20, BuiltFileKind.FULL, "", "0", "25"),
         PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, RESTART_DOUBT, "0", "25"),
     ]
@@ -362,14 +362,14 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
     """The next survivor begins with all keys of the message, so the lost file ends with only a part of them."""
-    survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
+    survivors = [make_survivor(0, 10), make_survivor(18, 28, range(18, 21))]
 
-    assert planned_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")]
+    assert plan_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, RESTART_DOUBT, "0", "18")]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
     """The log begins within a file, whose first keys have expired."""
-    planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
+    planned = plan_files(40, 10, [make_survivor(23, 33)], is_whole=False)
 
     assert planned == [
         PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, FIRST_MESSAGES_DELETED_DOUBT, next_kept_name="23"),
@@ -380,5 +380,5 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
 
 
 def test_no_file_is_missing_after_an_open_file() -> None:
-    survivors = [survivor(0, 10), survivor(10, 17)]
-    assert planned_files(17, 10, survivors, ends_without_keys=True) == []
+    survivors = [make_survivor(0, 10), make_survivor(10, 17)]
+    assert plan_files(17, 10, survivors, ends_without_keys=True) == []

@@ -30,7 +30,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
-from tests.jobs.rebuild.test_install import INDEX, QUEUES, planned
+from tests.jobs.rebuild.test_install import INDEX, QUEUES, make_plan
 from tests.support.commands import Run, overwrite
 from tests.support.disturbed_repairs import (
     KilledError,
@@ -199,7 +199,7 @@ class DisturbedCommand:
         out = store.parent / "out"
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
-            plan = planned(store, QUEUES if self._verb == "queues" else INDEX)
+            plan = make_plan(store, QUEUES if self._verb == "queues" else INDEX)
             held.refuse_changes()
             install(plan)
 

@@ -109,12 +109,12 @@ def test_index_files_that_exchanged_their_names_are_restored(  # noqa: PLR0913, 
 DOUBTFUL = {"record: queue_id", "record: queue_offset", "record: topic"}
 
 
-def named(fault: Fault) -> str:
+def fault_id(fault: Fault) -> str:
     return f"{fault.part.value}: {fault.name}"
 
 
-@pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
-@pytest.mark.parametrize("fault", FAULTS, ids=named)
+@pytest.mark.sample(2, always=[fault_id(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.parametrize("fault", FAULTS, ids=fault_id)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
     fault.plant(store)
     damaged = read_store_files(store)
@@ -219,8 +219,8 @@ def test_an_undo_changes_nothing_outside_the_store(store: Path, tmp_path: Path, 
     assert (before, "precious") == (read_store_files(store), (victim / "a").read_text())
 
 
-@pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
-@pytest.mark.parametrize("fault", FAULTS, ids=named)
+@pytest.mark.sample(2, always=[fault_id(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.parametrize("fault", FAULTS, ids=fault_id)
 def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Path, fault: Fault) -> None:
     fault.plant(store)
     damaged = read_store_files(store)
@@ -249,7 +249,7 @@ def test_without_a_lake_only_problems_that_need_the_lost_bytes_remain(store: Pat
     assert read_store_files(store) == damaged
 
 
-@pytest.mark.parametrize("fault", DENIED, ids=named)
+@pytest.mark.parametrize("fault", DENIED, ids=fault_id)
 def test_a_repair_without_read_permission_changes_nothing(
     healthy: Path, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,19 +33,19 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
     return parser.seen
 
 
-def _ingested(store: Path, lake: Path) -> Report:
+def _ingest_report(store: Path, lake: Path) -> Report:
     summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
     return build_ingest_report(summary, Lake(str(lake)))
 
 
 @pytest.fixture(scope="module")
 def report(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return _ingested(golden("b551-base"), tmp_path_factory.mktemp("report") / "lake")
+    return _ingest_report(golden("b551-base"), tmp_path_factory.mktemp("report") / "lake")
 
 
 def test_names_from_a_store_are_escaped(tmp_path: Path) -> None:
     records = [make_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)]
-    html = render_page(_ingested(write_segment(tmp_path / "store", records), tmp_path / "lake"))
+    html = render_page(_ingest_report(write_segment(tmp_path / "store", records), tmp_path / "lake"))
     tags = _tags(html)
 
     assert not {"script", "img", "iframe", "link"} & {tag for tag, _ in tags}

@@ -80,7 +80,7 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
     }.get(str(type_), [map_ if pa.types.is_map(type_) else list_])
 
 
-def cases(changes: Sequence[Update]) -> dict[str, str]:
+def update_expressions(changes: Sequence[Update]) -> dict[str, str]:
     by_column: dict[str, str] = {}
     for update in (update for update in changes if update.column != DELETED):
         when = f"WHEN physical_offset = {update.at} THEN {update.value} "
@@ -88,7 +88,7 @@ def cases(changes: Sequence[Update]) -> dict[str, str]:
     return {column: f"CASE {whens}ELSE {column} END" for column, whens in by_column.items()}
 
 
-def deleted(changes: Sequence[Update]) -> str:
+def deleted_condition(changes: Sequence[Update]) -> str:
     return f"physical_offset IN (-1, {', '.join(str(one.at) for one in changes if one.column == DELETED) or -1})"
 
 
@@ -98,15 +98,17 @@ def update_with_deltalake(lake: Path, changes: Sequence[Update]) -> None:
     before = table.version()
     table.update({"body": "NULL"})
     table.restore(before)
-    table.update(cases(changes))
-    table.delete(deleted(changes))
+    table.update(update_expressions(changes))
+    table.delete(deleted_condition(changes))
 
 
 def update_with_duckdb(lake: Path, changes: Sequence[Update]) -> None:
     """Rewrite the whole table, because DuckDB cannot update Delta tables."""
     rows = table_of(lake / "messages")
-    columns = ", ".join(f"{case} AS {column}" for column, case in cases(changes).items())
-    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted(changes)}").to_arrow_table()
+    columns = ", ".join(f"{case} AS {column}" for column, case in update_expressions(changes).items())
+    found = duckdb.sql(
+        f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted_condition(changes)}"
+    ).to_arrow_table()
     write_deltalake(lake / "messages", found.cast(rows.schema), mode="overwrite")
 
 
@@ -122,11 +124,11 @@ def update_with_spark(lake: Path, changes: Sequence[Update]) -> None:
     places = f"SELECT explode(array({', '.join(str(update.at) for update in changes[1::2])})) AS place"
     matched = f"MERGE INTO {table} USING ({places}) ON physical_offset = place WHEN MATCHED THEN UPDATE SET"
     sql(f"{matched} {_assignments(changes[1::2])}")
-    sql(f"DELETE FROM {table} WHERE {deleted(changes)}")
+    sql(f"DELETE FROM {table} WHERE {deleted_condition(changes)}")
 
 
 def _assignments(changes: Sequence[Update]) -> str:
-    return ", ".join(f"{column} = {case}" for column, case in cases(changes).items())
+    return ", ".join(f"{column} = {case}" for column, case in update_expressions(changes).items())
 
 
 ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
@@ -197,7 +199,7 @@ def _check_export(lake: Path, out: Path, changes: Sequence[Update]) -> None:
 @pytest.mark.parametrize("engine", ["deltalake", "duckdb"])
 @pytest.mark.parametrize("name", STORES)
 def test_every_updated_row_is_reported(name: str, engine: str, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
-    _try(Random(f"{name} {engine}"), engine, golden(name), lakes(name), tmp_path)
+    _check_case(Random(f"{name} {engine}"), engine, golden(name), lakes(name), tmp_path)
 
 
 @pytest.mark.slow
@@ -205,7 +207,7 @@ def test_every_row_that_spark_updated_is_reported(
     spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path
 ) -> None:
     del spark
-    _try(Random(1), "spark", golden("b533-base"), lakes("b533-base"), tmp_path)
+    _check_case(Random(1), "spark", golden("b533-base"), lakes("b533-base"), tmp_path)
 
 
 @pytest.mark.campaign
@@ -216,10 +218,10 @@ def test_a_thousand_updated_rows_are_reported(
     del spark
     random = Random(seed)
     name = random.choice(STORES)
-    _try(random, random.choice([*ENGINES]), golden(name), lakes(name), tmp_path)
+    _check_case(random, random.choice([*ENGINES]), golden(name), lakes(name), tmp_path)
 
 
-def _try(random: Random, engine: str, store: Path, whole: Path, folder: Path) -> None:
+def _check_case(random: Random, engine: str, store: Path, whole: Path, folder: Path) -> None:
     lake = Path(shutil.copytree(whole, folder / "lake"))
     changes = list(updates(lake, engine, random))
     ENGINES[engine](lake, changes)

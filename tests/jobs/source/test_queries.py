@@ -49,7 +49,7 @@ def raw(spark: "SparkSession", table: Path) -> list[bytes]:
     return [encode_record(record_from_row(row)) for row in rows]
 
 
-def wanted(records: list[MessageRecord]) -> list[bytes]:
+def expected_rows(records: list[MessageRecord]) -> list[bytes]:
     return [encode_record(record) for record in records if record.topic == "Orders"]
 
 
@@ -59,7 +59,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
     stream_orders(spark, tmp_path)
-    assert wanted(records) == raw(spark, table)
+    assert expected_rows(records) == raw(spark, table)
 
     newest = max(
         (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda one: int(one.name)
@@ -80,7 +80,7 @@ def test_a_streamed_topic_arrives_exactly_once_after_interruptions(
     records += broker.append(some_records(20, seed=3))
     stream_orders(spark, tmp_path)
 
-    assert wanted(records) == raw(spark, table)
+    assert expected_rows(records) == raw(spark, table)
 
 
 def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "SparkSession", tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rew
         query = plain.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         query.start(str(target)).awaitTermination()
 
-    def seen() -> list[int]:
+    def read_seen() -> list[int]:
         frame = spark.read.format("delta").load(str(target)).select("physical_offset")
         return sorted(row.physical_offset for row in frame.collect())
 
@@ -122,14 +122,14 @@ def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rew
     optimize(str(lake.path), SerialWorkers())
     follow()
     offsets = lake.offsets()
-    assert offsets == seen()
+    assert offsets == read_seen()
 
     lake.broker.truncate(offsets[20])
     lake.grow(30)
     lake.run()
     with pytest.raises(Exception, match="DELTA_SOURCE_TABLE_IGNORE_CHANGES"):
         follow()
-    assert offsets == seen()
+    assert offsets == read_seen()
     run_example(3, spark, tmp_path)["query"].awaitTermination()
     copy = spark.read.format("delta").load(str(tmp_path / "copy")).select("physical_offset").collect()
     assert lake.offsets() == sorted(row.physical_offset for row in copy)

@@ -73,11 +73,11 @@ DENIED = [
 ]
 
 
-def denied(message: str = DENIED[0]) -> "FailingFileSystem":
+def make_denying_system(message: str = DENIED[0]) -> "FailingFileSystem":
     return FailingFileSystem(b"", 1 << 30, message)
 
 
-def opened(storage: Storage) -> None:
+def open_file(storage: Storage) -> None:
     with storage.open(LOCATION):
         pass
 
@@ -86,7 +86,7 @@ def opened(storage: Storage) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        opened,
+        open_file,
         lambda storage: storage.list_files(LOCATION),
         lambda storage: storage.create(LOCATION, b""),
         lambda storage: storage.delete(LOCATION),
@@ -94,7 +94,7 @@ def opened(storage: Storage) -> None:
     ids=["open", "list", "create", "delete"],
 )
 def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], None], message: str) -> None:
-    storage = ObjectStorage(denied(message), "the AWS environment, because fs.s3a.access.key is not set")
+    storage = ObjectStorage(make_denying_system(message), "the AWS environment, because fs.s3a.access.key is not set")
 
     with pytest.raises(PermissionError, match=r"the request used the AWS environment") as raised:
         call(storage)
@@ -104,7 +104,7 @@ def test_a_denied_request_to_s3_is_an_access_error(call: Callable[[Storage], Non
 
 
 def test_a_bucket_without_credentials_is_not_reported_as_damaged(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(denied()))
+    monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(make_denying_system()))
 
     outcome = run("inspect", "s3a://bucket/store")
 
@@ -114,12 +114,12 @@ def test_a_bucket_without_credentials_is_not_reported_as_damaged(monkeypatch: py
 
 
 def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: denied())
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: make_denying_system())
     options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
     storage = s3.s3_storage(tuple(options.items()))
 
     with pytest.raises(PermissionError, match=r"the request used fs\.s3a\.access\.key") as raised:
-        opened(storage)
+        open_file(storage)
 
     assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())
 

@@ -35,18 +35,18 @@ def make_refusal(exception: str, message: str = "no") -> Answer:
     return answer(403, {"RemoteException": {"exception": exception, "message": message}})
 
 
-def opened(storage: Storage, location: str) -> object:
+def open_file(storage: Storage, location: str) -> object:
     with storage.open(location) as file:
         return file.size
 
 
-def refusal(answer: Answer, call: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
+def refusal(answer: Answer, call: Callable[[Storage, str], object] = open_file) -> tuple[str, str]:
     """Send a request to a failing node; return the address of the node, and the error message."""
     with run_http_server(answer) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
         storage = storage_for(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
-        with pytest.raises(OSError, match=f"^{location}: " if call is opened else location) as raised:
+        with pytest.raises(OSError, match=f"^{location}: " if call is open_file else location) as raised:
             call(storage, location)
     return address, str(raised.value).removeprefix(f"{location}: ")
 
@@ -98,7 +98,7 @@ def test_requests_go_to_the_active_one_of_a_pair_of_name_nodes() -> None:
             "dfs.namenode.http-address.broker-stores.nn2": active,
         }
         for _ in range(2):
-            assert 7 == opened(storage_for(LOCATION, options), LOCATION)
+            assert 7 == open_file(storage_for(LOCATION, options), LOCATION)
 
     assert 1 == len(asked)
 

@@ -36,7 +36,7 @@ def refusal(code: str) -> Answer:
 
 
 @pytest.fixture
-def refusing() -> Iterator[str]:
+def refusing_port() -> Iterator[str]:
     """Return the address of a port on which no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -87,21 +87,21 @@ def test_a_refused_connection_is_not_retried_for_a_minute(  # noqa: PLR0913, PLR
     place: str,
     setting: str,
     most: float,
-    refusing: str,
+    refusing_port: str,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Requests to an S3 server were retried for 11 s, and those to Azure for 47 s."""
     started = monotonic()
-    said = _failure(line, place, refusing, run, monkeypatch)
+    said = _failure(line, place, refusing_port, run, monkeypatch)
 
-    assert f": cannot connect to {refusing} (" in said
+    assert f": cannot connect to {refusing_port} (" in said
     assert said.endswith(f"); check {setting}, and that the server is running")
     assert monotonic() - started < most
 
 
-def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refusing: str, run: Run) -> None:
-    host = refusing.removeprefix("http://")
+def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refusing_port: str, run: Run) -> None:
+    host = refusing_port.removeprefix("http://")
     outcome = run("inspect", f"hdfs://{host}/store")
 
     assert "HDFS does not answer" in outcome.err

@@ -206,7 +206,7 @@ _STEP_BACK = 5000
 def store(golden: StoreOf, tmp_path: Path) -> Path:
     """Return a store in whose newest segment the clock was set back at a record that is now zeroed."""
     store = copy_store(golden("b533-base"), tmp_path)
-    damaged = _damaged(store)
+    damaged = _damage(store)
     set_store_times(
         store, lambda _, one: one.store_timestamp - _STEP_BACK * (one.physical_offset >= damaged.record.physical_offset)
     )
@@ -214,28 +214,28 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     return store
 
 
-def _damaged(store: Path) -> LocatedRecord:
+def _damage(store: Path) -> LocatedRecord:
     in_newest = [record for record in records_in(store) if record.path == find_newest_segment(store)]
     return in_newest[len(in_newest) // 3]
 
 
-def _intact(golden: StoreOf) -> tuple[list[int], int]:
+def _intact_offsets(golden: StoreOf) -> tuple[list[int], int]:
     whole = golden("b533-base")
-    damaged = _damaged(whole).record.physical_offset
+    damaged = _damage(whole).record.physical_offset
     offsets = [record.record.physical_offset for record in records_in(whole)]
     return [offset for offset in offsets if offset != damaged], damaged
 
 
-def _ingested(store: Path, lake: Path, run: Run) -> tuple[int, list[int]]:
+def _ingest(store: Path, lake: Path, run: Run) -> tuple[int, list[int]]:
     code = run("ingest", store, "--lake", lake, "--engine", "here").code
     return code, sorted(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
 
 
 def test_no_message_after_the_damage_is_left_out(golden: StoreOf, store: Path, tmp_path: Path, run: Run) -> None:
     """An earlier store time alone does not make a record a leftover, if units point to it and to the damaged record."""
-    intact, damaged = _intact(golden)
+    intact, damaged = _intact_offsets(golden)
 
-    assert _ingested(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, intact)
+    assert _ingest(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, intact)
 
     looked = run("inspect", "--deep", "--json", store)
     assert looked.code is ExitCode.DAMAGE
@@ -245,11 +245,11 @@ def test_no_message_after_the_damage_is_left_out(golden: StoreOf, store: Path, t
 
 def test_an_earlier_record_without_a_unit_is_a_leftover(golden: StoreOf, store: Path, tmp_path: Path, run: Run) -> None:
     """A killed broker truncates its log, and then writes before older records."""
-    intact, damaged = _intact(golden)
+    intact, damaged = _intact_offsets(golden)
     shutil.rmtree(store / "consumequeue")
 
     expected = [offset for offset in intact if offset < damaged]
-    assert _ingested(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
+    assert _ingest(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
 
 
 @pytest.mark.parametrize("number", [56, 57])  # a rollback, and the half message that follows it
@@ -263,7 +263,7 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
     set_store_times(store, lambda at, one: one.store_timestamp - _STEP_BACK * (at > number))
     overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
 
-    code, found = _ingested(store, tmp_path / "lake", run)
+    code, found = _ingest(store, tmp_path / "lake", run)
 
     assert code is ExitCode.DAMAGE
     assert found == [record.record.physical_offset for record in records[:number]]

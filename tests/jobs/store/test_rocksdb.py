@@ -75,13 +75,13 @@ def test_a_database_whose_tables_are_merged_during_the_copy_is_copied_again(
     folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
     copy, calls = rocksdb._copy, []  # noqa: SLF001
 
-    def interrupted(location: str, storage: AnyStorage, target: Path) -> None:
+    def interrupt_copy(location: str, storage: AnyStorage, target: Path) -> None:
         copy(location, storage, target)
         calls.append(target)
         if len(calls) < 3:
             next(target.glob("*.sst")).unlink()
 
-    monkeypatch.setattr(rocksdb, "_copy", interrupted)
+    monkeypatch.setattr(rocksdb, "_copy", interrupt_copy)
     with open_database(str(folder), AnyStorage()) as database:
         rows = sum(len(rows.keys) for rows in database.rows(UNIT_FAMILY))
     assert rows == 149
@@ -185,13 +185,15 @@ def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypat
     read = 0
     rows = rocksdb.Database.rows
 
-    def counted(self: rocksdb.Database, family: str, start: bytes = b"", at_once: int = 1000) -> Iterator[rocksdb.Rows]:
+    def count_reads(
+        self: rocksdb.Database, family: str, start: bytes = b"", at_once: int = 1000
+    ) -> Iterator[rocksdb.Rows]:
         nonlocal read
         for some in rows(self, family, start, at_once):
             read += len(some.keys)
             yield some
 
-    monkeypatch.setattr(rocksdb.Database, "rows", counted)
+    monkeypatch.setattr(rocksdb.Database, "rows", count_reads)
     name = QueueName(QueueKind.PLAIN, "T", 0)
     seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
 
@@ -217,7 +219,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
         pending = len(list(database.read_timers()))
     items = rocksdb.Database.items
 
-    def with_more(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def add_rows(self: rocksdb.Database, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         yield from items(self, family, start)
         if family == TIMER_FAMILY and not start:
             delivered, never = ((number.to_bytes(8, "big") + b"id") for number in (1, MAX_LONG))
@@ -225,7 +227,7 @@ def test_timer_messages_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pyte
                 yield delivered, TIMER_VALUE.pack(1, number)
                 yield never, TIMER_VALUE.pack(1, MAX_LONG - number)
 
-    monkeypatch.setattr(rocksdb.Database, "items", with_more)
+    monkeypatch.setattr(rocksdb.Database, "items", add_rows)
     part = PartReport()
     _, verify_peak = measure_peak(lambda: verify_waiting_messages(part, store))
     state, inspect_peak = measure_peak(lambda: inspect_state(store, MarkCollector(), Problems()))

@@ -32,7 +32,7 @@ from tests.support.stores import log_folders, read_store_records
 TINY = Geometry(100, 20)
 
 
-def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
+def verify_index(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
     ranges, check = plan_ranges(store), LogCheck()
@@ -59,7 +59,7 @@ LIVE = {"b498-live": ("behind", 3), "b533-live": ("ahead", 2)}
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     """The files equal the log, or have the known explanation of the store's history; rules are detected, not given."""
-    report = checked(golden(name))
+    report = verify_index(golden(name))
     explained = {note.split(": ")[1] for note in report.notes if note.startswith("index/")}
     counted, number = LIVE.get(name, ("behind", 3 if name == "b533-crash-before" else 0))
 
@@ -82,7 +82,7 @@ def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint
     path = store / "checkpoint"
     path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
 
-    assert [finding.kind for finding in checked(store, filled_meanwhile=1).findings] == kinds
+    assert [finding.kind for finding in verify_index(store, filled_meanwhile=1).findings] == kinds
 
 
 def copy_without_index(store: Path, folder: Path) -> tuple[Path, list[MessageRecord]]:
@@ -120,7 +120,7 @@ def test_a_restart_inside_a_file_is_explained(
         # Messages before the file's end are skipped; the message at its end is not.
         done = max(restart - back, 0)
     write_files(store, [file.encode(1) for file in writer.files])
-    report = checked(store, "5.3.3")
+    report = verify_index(store, "5.3.3")
 
     assert findings(report) == []
     assert report.numbers.get("restarted", 0) >= 1
@@ -137,10 +137,10 @@ def test_files_that_a_restart_wrote_next_to_older_ones_are_in_order(golden: Stor
         writer.dispatch_all(life)
         encoded += [file.encode(1) for file in writer.files]
     write_files(store, encoded)
-    assert findings(checked(store, "5.3.3")) == []
+    assert findings(verify_index(store, "5.3.3")) == []
 
     write_files(store, (encoded[1], encoded[0]))
-    found = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "out_of_order"]
+    found = [file for kind, file in findings(verify_index(store, "5.3.3")) if kind == "out_of_order"]
     assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
 
 
@@ -158,10 +158,10 @@ def test_files_written_after_an_empty_newest_file_are_not_copies(
     again = [file.encode(1) for file in second.files]
 
     write_files(store, full + again)
-    assert findings(checked(store, "5.3.3")) == []
+    assert findings(verify_index(store, "5.3.3")) == []
 
     write_files(store, [*full, again[0], *again[2:]])
-    copies = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "repeated"]
+    copies = [file for kind, file in findings(verify_index(store, "5.3.3")) if kind == "repeated"]
     assert copies[:1] == [f"index/{index_file(store, len(full)).name}"]
 
 
@@ -174,7 +174,7 @@ def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: 
     write_files(store, full * 10)
 
     with patch("jobs.products.index.survivors.IndexReader", wraps=IndexReader) as read:  # a file that is already placed
-        copies = [file for kind, file in findings(checked(store, "5.3.3")) if kind == "repeated"]
+        copies = [file for kind, file in findings(verify_index(store, "5.3.3")) if kind == "repeated"]
 
     assert copies == [f"index/{index_file(store, number).name}" for number in range(len(full), 10 * len(full))]
     assert read.call_count <= 2 * 10 * len(full)
@@ -196,7 +196,7 @@ def test_a_file_that_grows_while_it_is_read_is_compared_by_its_earlier_entries(
 
     monkeypatch.setattr(FilePlacer, "place_all", grow)
     (store / "abort").touch()
-    report = checked(store, "5.3.3")
+    report = verify_index(store, "5.3.3")
 
     assert findings(report) == []
     assert report.numbers["growing"] == 1
