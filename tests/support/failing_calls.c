@@ -1,8 +1,8 @@
 /*
- * A library to be loaded before libc (LD_PRELOAD): one system call on a file below a folder fails, the one of a number.
+ * A library for LD_PRELOAD that lets one system call on a file below a folder fail, by its number.
  *
- * `failing_verbs.py` says which kinds of calls are counted and which of them fails. What is not below the folder, or
- * not of these kinds, is passed on. Calls of Python, of Arrow and of deltalake's Rust all go through these functions.
+ * `failing_verbs.py` selects the kinds of calls that are counted, and the one that fails. Calls outside the folder, and
+ * of other kinds, are forwarded. Calls of Python, Arrow and deltalake all go through these functions.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -23,9 +23,9 @@
 static char folder[PATH_MAX];
 static char kinds[PATH_MAX]; /* names of calls between blanks */
 static atomic_long seen;
-static long failing; /* number of the call that fails; 0: none does */
+static long failing; /* number of the failing call; 0: no call fails */
 static int failure;  /* its errno */
-static int noted = -1; /* where calls are noted: each one, or the one that fails */
+static int noted = -1; /* descriptor to which all calls, or the failing one, are written */
 
 void fail_call(const char *below, const char *names, long number, int error, int descriptor) {
     snprintf(folder, sizeof folder, "%s/", below);
@@ -51,7 +51,7 @@ static int place(int descriptor, const char *path, char *whole) {
     return 1;
 }
 
-/* Whether this call is the one that fails; errno says how. */
+/* Whether this call fails; sets errno. */
 static int fails(const char *call, int descriptor, const char *path) {
     if (folder[0] == 0) return 0;
     int before = errno;

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** Runs mqadmin in this process and keeps what it prints. */
+/** Runs mqadmin in this process and captures its output. */
 final class AdminVerb {
     void register(Map<String, Driver.Verb> verbs) {
         verbs.put("mqadmin", this::run);
@@ -32,7 +32,7 @@ final class AdminVerb {
         return new Answer().with("stdout", printed.toString("UTF-8")).with("stderr", complained.toString("UTF-8"));
     }
 
-    /** A command keeps the client that it closed; a real mqadmin starts with new commands each time. */
+    /** New commands for each call, because a command keeps its closed client. */
     private static void forgetUsedCommands() throws IllegalAccessException {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {

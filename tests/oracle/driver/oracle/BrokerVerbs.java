@@ -74,7 +74,7 @@ final class BrokerVerbs {
         if (request.isTrue("leads")) {
             awaitLeadership();
         }
-        // A member of a group of several does not know yet whether it will lead; it is spoken to directly.
+        // A member of a larger group is addressed directly, because its leader is not elected yet.
         if (nameServer != null) {
             announce(DEFAULT_TOPIC);
         }
@@ -136,7 +136,7 @@ final class BrokerVerbs {
         return !"SLAVE".equals(storeConfiguration.getBrokerRole().name()) && brokerConfiguration.getBrokerId() == 0;
     }
 
-    /** Says whether this member of a DLedger group takes messages, in which term, and how far its log and its commits go. */
+    /** Returns whether this member of a DLedger group leads, its term, and the ends of its log and of its commits. */
     private Answer role() throws Exception {
         Object log = Reflect.field(Reflect.call(broker, "getMessageStore"), "commitLog");
         Object member = Reflect.call(Reflect.field(log, "dLedgerServer"), "getMemberState");
@@ -148,7 +148,7 @@ final class BrokerVerbs {
                 .with("committed", Reflect.call(ledger, "getCommittedIndex"));
     }
 
-    /** Tells the name server the broker's topics until it knows them: 5.x first has to find out that it is there. */
+    /** Registers the broker's topics with the name server until it has them: 5.x needs some time to detect it. */
     private void announce(String topic) throws Exception {
         Object routes = Reflect.call(nameServer, "getRouteInfoManager");
         for (int i = 0; i < ANNOUNCEMENTS; i++) {

@@ -27,7 +27,7 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sends and consumes as applications do, with the release's own client. */
+/** Sends and consumes messages like an application, with the client of the release. */
 final class ClientVerbs {
     private static final int COMPRESS_OVER_BYTES = 1000;
     private static final int SEND_TIMEOUT_MILLISECONDS = 15_000;
@@ -82,7 +82,7 @@ final class ClientVerbs {
                 if (attempt == ROUTE_ATTEMPTS) {
                     throw noRoute;
                 }
-                // A topic's route reaches the client a moment after the broker made the topic.
+                // The client gets the route of a topic some time after its creation.
                 Thread.sleep(100);
             }
         }
@@ -163,7 +163,7 @@ final class ClientVerbs {
         return producer;
     }
 
-    /** Makes a listener that decides as the request's argument says, and commits when asked again later. */
+    /** Returns a listener that decides according to the request's argument, and commits at a later check. */
     private static Object deciding(Class<?> type) {
         return Proxy.newProxyInstance(ClientVerbs.class.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
             switch (method.getName()) {
@@ -215,7 +215,7 @@ final class ClientVerbs {
 
     /**
      * Consumes a topic for a while after some messages have come, failing for keys with a prefix, so that the broker
-     * delivers those again. A client's start takes its time on a machine that is busy.
+     * redelivers those. On a busy machine, the start of a client takes long.
      */
     private Answer consume(Request request) throws Exception {
         String failing = request.text("failing-keys");
@@ -227,7 +227,7 @@ final class ClientVerbs {
         consumer.setNamesrvAddr(broker.nameServerAddress());
         consumer.setInstanceName("consumers" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        // Who pops succeeds in the end: no client makes a dead letter of what it has popped.
+        // A pop finally succeeds, because clients do not turn popped messages into dead letters.
         boolean pops = request.isTrue("pops");
         int attempts = request.number("attempts", 1);
         consumer.setMaxReconsumeTimes(attempts);

@@ -15,13 +15,13 @@ import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
- * Runs one RocketMQ release for a test: reads one request a line, answers one line to each, in order.
+ * Runs one RocketMQ release for a test: reads one request per line, and answers each with one line, in order.
  *
  * <p>A request is {@code verb name=value&name=value}, an answer {@code ok name=value&…} or {@code error text}, with
  * names and values encoded as in a form. The process ends with its standard input, so it never outlives the test.
  */
 public final class Driver {
-    /** Does what one verb asks for. */
+    /** Executes one verb. */
     interface Verb {
         Answer answer(Request request) throws Exception;
     }
@@ -40,9 +40,9 @@ public final class Driver {
     public static void main(String[] arguments) throws IOException {
         PrintStream answers =
                 new PrintStream(new BufferedOutputStream(new FileOutputStream(FileDescriptor.out), 1 << 16), false, "UTF-8");
-        // Some releases greet on standard output; the protocol keeps it to itself.
+        // Some releases print to standard output, which is reserved for the protocol.
         System.setOut(System.err);
-        // Every process of RocketMQ does this first; without it the name server takes the broker for an ancient one.
+        // Every process of RocketMQ sets this first; otherwise, the name server treats the broker as an old one.
         System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         Driver driver = new Driver();
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII), 1 << 16);
@@ -52,7 +52,7 @@ public final class Driver {
                 answers.flush();
             }
         }
-        // Brokers leave threads behind that would keep the process alive.
+        // Remaining threads of brokers would keep the process alive.
         Runtime.getRuntime().halt(0);
     }
 

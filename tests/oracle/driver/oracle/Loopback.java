@@ -18,7 +18,7 @@ final class Loopback {
         return new InetSocketAddress("127.0.0.1", port);
     }
 
-    /** Confines the remoting servers that an object has made, in fields or maps, and not yet started. */
+    /** Confines the remoting servers in fields or maps of an object, before they are started. */
     static void confineServers(Object owner) throws Exception {
         for (Object value : Reflect.fields(owner)) {
             Iterable<?> candidates = value instanceof Map ? ((Map<?, ?>) value).values() : Collections.singleton(value);
@@ -30,7 +30,7 @@ final class Loopback {
         }
     }
 
-    /** Confines the replication listener of a store that has been made and not yet started. */
+    /** Confines the replication listener of a store, before it is started. */
     static void confineReplication(Object store) throws Exception {
         Object service = Reflect.field(store, "haService");
         if (service == null) {
@@ -62,7 +62,7 @@ final class Loopback {
         Reflect.replaceField(listener, "socketAddressListen", address(open.getPort()));
     }
 
-    /** A bootstrap that reads any address as that port of the loopback address. */
+    /** A bootstrap that replaces any address with the loopback address. */
     private static final class Bootstrap extends ServerBootstrap {
         @Override
         public ServerBootstrap localAddress(SocketAddress address) {

@@ -5,11 +5,11 @@ import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 /**
- * The index service's lock, made to wait for the next millisecond after each new file.
+ * The lock of the index service, which waits for the next millisecond after each new file.
  *
  * <p>An index file is named by the millisecond of its creation: two created in one millisecond would be one file mapped
- * twice. The service takes the read lock before it looks whether a new file is due, and the write lock after it made
- * one; waiting there changes no byte of what it writes.
+ * twice. The service takes the read lock before it checks whether a new file is due, and the write lock after creating
+ * it; waiting there does not change the content of files.
  */
 final class PacedLock implements ReadWriteLock {
     private final ReentrantReadWriteLock lock = new ReentrantReadWriteLock();

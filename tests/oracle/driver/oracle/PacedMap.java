@@ -5,9 +5,9 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * The transactions of a broker that are due, made to be looked at fifty times a second at most.
+ * The due transactions of a broker, which are polled at most fifty times a second.
  *
- * <p>From 5.5.0 on a thread looks at them without a pause, as soon as there was one, and takes a core for as long as the
+ * <p>Since 5.5.0, a thread polls them without a pause after the first one, and so uses a core for as long as the
  * broker runs.
  */
 final class PacedMap<K, V> extends ConcurrentHashMap<K, V> {

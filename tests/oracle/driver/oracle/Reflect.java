@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 
-/** Reaches what moved, changed its parameters or is private in one of sixteen releases. */
+/** Accesses members that are private, or that differ between the sixteen releases. */
 final class Reflect {
     private static final Map<Class<?>, Class<?>> BOXES = new HashMap<>();
     private static final Map<List<Object>, Method> FOUND = Collections.synchronizedMap(new HashMap<>());
@@ -79,7 +79,7 @@ final class Reflect {
         return fieldOf(target, name).get(target);
     }
 
-    /** Gives the values of all fields of an object that are set. */
+    /** Returns the values of all non-null fields of an object. */
     static List<Object> fields(Object target) throws IllegalAccessException {
         List<Object> values = new ArrayList<>();
         for (Class<?> declaring = target.getClass(); declaring != null; declaring = declaring.getSuperclass()) {
@@ -106,7 +106,7 @@ final class Reflect {
         fieldOf(target, name).set(target, value);
     }
 
-    /** Builds with the shortest public constructor whose every parameter one of the offered values fits. */
+    /** Calls the shortest public constructor whose parameters all match one of the given values. */
     static Object construct(Class<?> type, Object... offered) throws Exception {
         Constructor<?>[] constructors = type.getConstructors();
         Arrays.sort(constructors, Comparator.comparingInt(Constructor::getParameterCount));

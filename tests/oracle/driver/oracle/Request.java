@@ -39,7 +39,7 @@ final class Request {
         return has(name) ? text(name) : null;
     }
 
-    /** Text that UTF-8 cannot carry (lone surrogates) comes as UTF-16, its name ending in 16. */
+    /** A text with lone surrogates, which UTF-8 cannot encode, is sent as UTF-16, with a name that ends in 16. */
     String wideTextOrNull(String name) {
         if (has(name + "16")) {
             return new String(bytes(name + "16"), StandardCharsets.UTF_16BE);
@@ -79,7 +79,7 @@ final class Request {
         return found;
     }
 
-    /** The requests that a list is sent as: {@code 0.name}, {@code 1.name}, … */
+    /** The requests of a list, with names such as {@code 0.name}, {@code 1.name}, … */
     List<Request> items() {
         List<Request> items = new ArrayList<>();
         for (Map.Entry<String, String> entry : encoded.entrySet()) {

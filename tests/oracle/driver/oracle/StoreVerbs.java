@@ -48,7 +48,7 @@ final class StoreVerbs {
         verbs.put("log-end", request -> new Answer().with("offset", Reflect.call(store, "getMaxPhyOffset")));
     }
 
-    /** Takes the store of a broker as the one that the verbs speak of. */
+    /** Lets the verbs use the store of a broker. */
     void adopt(Object brokerStore) throws Exception {
         store = brokerStore;
         Reflect.replaceField(store, "systemClock", clock);
@@ -71,21 +71,21 @@ final class StoreVerbs {
     private Answer open(Request request) throws Exception {
         TreeSet<String> unknown = make(request);
         Object loaded = Reflect.call(store, "load");
-        // A broker whose store does not load does not start.
+        // A broker does not start if its store does not load.
         if (Boolean.TRUE.equals(loaded)) {
             Reflect.call(store, "start");
         }
         return new Answer().with("loaded", loaded).with("unknown", String.join(",", unknown));
     }
 
-    /** Opens a store and times it as a whole until queues and index have every message: some releases dispatch in load. */
+    /** Opens a store and measures the time until all messages are dispatched: some releases dispatch during load. */
     private Answer openTimed(Request request) throws Exception {
         TreeSet<String> unknown = make(request);
         long begin = System.nanoTime();
         Object loaded = Reflect.call(store, "load");
         Object opening = store;
         AtomicReference<Exception> failure = new AtomicReference<>();
-        // Starting ends only at the next full second after the last message was dispatched: look from outside.
+        // The start ends only at the next full second after the last dispatch, so another thread polls it.
         Thread starting = new Thread(() -> {
             try {
                 Reflect.call(opening, "start");
@@ -97,7 +97,7 @@ final class StoreVerbs {
         drain(request.longNumber("patience", DRAIN_MILLISECONDS));
         long afterDispatch = System.nanoTime();
         starting.join();
-        // Before the dispatcher knows where to begin, nothing seems to be behind: then the end of the start counts.
+        // Before the dispatcher has its start offset, no lag is visible: then the end of the start counts.
         if (System.nanoTime() - afterDispatch > TimeUnit.SECONDS.toNanos(2)) {
             afterDispatch = System.nanoTime();
         }
@@ -110,7 +110,7 @@ final class StoreVerbs {
                 .with("rebuild-ns", afterDispatch - begin);
     }
 
-    /** Makes the store object and says which settings the release does not know. */
+    /** Creates the store object, and returns the settings that the release does not support. */
     private TreeSet<String> make(Request request) throws Exception {
         TreeSet<String> unknown = new TreeSet<>();
         MessageStoreConfig configuration = configuration(request, unknown);
@@ -170,7 +170,7 @@ final class StoreVerbs {
         if (properties != null) {
             Reflect.call(message, "setPropertiesString", properties);
             Map<String, String> parsed = new HashMap<>(MessageDecoder.string2messageProperties(properties));
-            // The store would move a message with a delay to the schedule topic: what a test puts stays where it is.
+            // The store would move a delayed message to the schedule topic, but a test puts messages into fixed topics.
             parsed.remove("DELAY");
             Reflect.call(message, "setProperties", parsed);
         }
@@ -212,7 +212,7 @@ final class StoreVerbs {
         return new Answer().with("drain-ns", System.nanoTime() - begin);
     }
 
-    /** Tells whether DLedger has entries that nobody has agreed to yet: until then they are not dispatched, nor behind. */
+    /** Returns whether DLedger has uncommitted entries, which are neither dispatched nor counted as lag. */
     private boolean waitsForAgreement() throws Exception {
         Object log = Reflect.field(store, "commitLog");
         if (!Reflect.hasField(log, "dLedgerServer")) {
@@ -222,7 +222,7 @@ final class StoreVerbs {
         return (Long) Reflect.call(ledger, "getCommittedIndex") < (Long) Reflect.call(ledger, "getLedgerEndIndex");
     }
 
-    /** Tells whether RocksDB has yet to get queue units that were dispatched: another thread writes them in groups. */
+    /** Returns whether dispatched units are not in RocksDB yet: another thread writes them in groups. */
     private boolean waitsForGroupCommit() throws Exception {
         Object queues = Reflect.can(store, "getQueueStore") ? Reflect.call(store, "getQueueStore") : store;
         if (Reflect.hasField(queues, "rocksDBConsumeQueueStore")) {
@@ -233,7 +233,7 @@ final class StoreVerbs {
         }
         Object service = Reflect.field(queues, "groupCommitService");
         Thread thread = (Thread) Reflect.field(service, "thread"); // null before the store starts
-        // In this order: while a unit is in neither collection, the thread runs.
+        // In this order, because the thread runs while a unit is in neither collection.
         return !((Collection<?>) Reflect.field(service, "buffer")).isEmpty()
                 || thread != null && thread.getState() != Thread.State.TIMED_WAITING
                 || !((Collection<?>) Reflect.field(service, "requests")).isEmpty();
@@ -246,7 +246,7 @@ final class StoreVerbs {
         return Answer.NOTHING;
     }
 
-    /** Does at once what the broker's cleaning services do at their hour. */
+    /** Runs the broker's cleaning services immediately. */
     private Answer expire() throws Exception {
         if (Reflect.can(store, "cleanFilesPeriodically")) {
             Reflect.call(store, "cleanFilesPeriodically");
@@ -263,18 +263,18 @@ final class StoreVerbs {
         return Answer.NOTHING;
     }
 
-    /** Has the store's clock stand at the time that a message shall have, or run. */
+    /** Sets the store's clock to the time of a message, or lets it run. */
     private void applyClock(Request request) {
         clock.set(request.has("store-timestamp") ? Long.valueOf(request.text("store-timestamp")) : null);
     }
 
-    /** Gives one crafted message to the index, as the dispatch thread does. */
+    /** Dispatches a crafted message to the index. */
     private Answer index(Request request) throws Exception {
         Reflect.call(Reflect.field(store, "indexService"), "buildIndex", dispatchRequest(request));
         return Answer.NOTHING;
     }
 
-    /** Gives one crafted message to its queue, as the dispatch thread does. */
+    /** Dispatches a crafted message to its queue. */
     private Answer queue(Request request) throws Exception {
         DispatchRequest dispatched = dispatchRequest(request);
         if (Reflect.can(store, "putMessagePositionInfo", dispatched)) {
@@ -322,7 +322,7 @@ final class StoreVerbs {
         throw new NoSuchMethodException("constructor of DispatchRequest");
     }
 
-    /** Looks a key up in the index, as a broker that is asked by key. */
+    /** Looks up a key in the index like a broker. */
     private Answer findOffsets(Request request) throws Exception {
         Object found = Reflect.call(
                 Reflect.field(store, "indexService"),
@@ -339,21 +339,21 @@ final class StoreVerbs {
         return new Answer().with("offsets", offsets);
     }
 
-    /** Gives the first or next offset of a queue; old releases misspell the question. */
+    /** Returns the first or next offset of a queue; old releases misspell the method. */
     private long edge(String which, String topic, int queue) throws Exception {
         String name = "get" + which + "OffsetInQueue";
         String misspelled = "get" + which + "OffsetInQuque";
         return (Long) Reflect.call(store, Reflect.can(store, name, topic, queue) ? name : misspelled, topic, queue);
     }
 
-    /** Says which queue offsets the broker takes for a queue's first and next one. */
+    /** Returns the first and the next queue offset of a queue. */
     private Answer edges(Request request) throws Exception {
         String topic = request.text("topic");
         int queue = request.number("queue", 0);
         return new Answer().with("min", edge("Min", topic, queue)).with("max", edge("Max", topic, queue));
     }
 
-    /** Reads a queue from its first to its last message, as consumers do. */
+    /** Reads a queue from its first to its last message like a consumer. */
     private Answer read(Request request) throws Exception {
         String topic = request.text("topic");
         int queue = request.number("queue", 0);
@@ -364,7 +364,7 @@ final class StoreVerbs {
             Object result = Reflect.call(store, "getMessage", "oracle", topic, queue, next, 32, null);
             for (Object buffer : (List<?>) Reflect.call(result, "getMessageBufferList")) {
                 MessageExt message = MessageDecoder.decode((ByteBuffer) buffer, false);
-                if (message != null) { // else a unit leads to damaged bytes, which no client takes for a message
+                if (message != null) { // otherwise, the unit points to damaged bytes, which clients skip
                     rows.append(message.getQueueOffset()).append(' ').append(message.getCommitLogOffset()).append('\n');
                 }
             }
