@@ -262,7 +262,7 @@ def test_every_bit_change_in_a_record_with_property_crc_is_detected() -> None:
     ("sys_flag", "queue_offset", "kind"),
     [(4, 1, kernels.WRONG_RECORD_CRC), (12, 1, kernels.WRONG_RECORD_CRC), (12, 0, 0), (8, 1, 0)],
 )
-def test_a_record_of_no_queue_has_no_queue_offset(sys_flag: int, queue_offset: int, kind: int) -> None:
+def test_a_record_without_a_queue_has_no_queue_offset(sys_flag: int, queue_offset: int, kind: int) -> None:
     assert _change(encode_record(make_record()._replace(sys_flag=sys_flag, queue_offset=queue_offset))) == kind
 
 

@@ -210,7 +210,7 @@ def test_a_store_that_disappears_during_a_run_is_an_error_and_not_a_gap(broker: 
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_before_it_not_a_gap(
+def test_a_preallocated_segment_does_not_end_the_log_and_a_missing_one_before_it_is_not_a_gap(
     number: int, broker: Broker
 ) -> None:
     broker.append(some_records(30))

@@ -217,7 +217,7 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     assert entries
 
 
-def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path) -> None:
+def test_entries_of_another_store_in_the_same_file_are_kept(tmp_path: Path) -> None:
     rows = [
         {"store_id": store, "index_file": number, "entry": 1, "key_hash": key, "physical_offset": 0, "time_diff_s": 0,
          "prev_entry": 0}

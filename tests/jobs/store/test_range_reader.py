@@ -274,7 +274,7 @@ def test_commands_report_that_messages_after_a_damaged_one_without_a_unit_may_be
 
 # 139: a half or rollback message is damaged
 @pytest.mark.parametrize("seed", [1, 139, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
-def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
+def test_no_verb_loses_or_repeats_a_message_because_of_its_store_time(seed: int, tmp_path: Path) -> None:
     assert list(find_losses_by_wrong_clocks(seed, tmp_path)) == []
 
 
