@@ -1,8 +1,7 @@
 """
 The interface between tests and a real store or broker.
 
-Both leave the store as RocketMQ left it; both are closed the clean way by their `with` block unless the driver is
-killed before.
+Both leave the store as written by RocketMQ. Their `with` block closes them cleanly, unless the driver was killed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,10 +320,10 @@ def rebuild_by_broker(
     patience: int = 120,
 ) -> float:
     """
-    Let *release* make queues and index files of *store*, a directory that holds a log alone; return its seconds.
+    Let *release* rebuild queues and index files of *store*, which has only a log; return the time in seconds.
 
-    They count from the store's loading to the last message's dispatch; the start of the JVM is not in them. Small index
-    files are slowed down (a name is a millisecond): time stores of real geometry only.
+    The time is that from loading the store to dispatching the last message, without the start of the JVM. Measure only
+    stores of real geometry: small index files are slowed down, because a name is a millisecond.
     """
     with run_driver(release, AT_FULL_SPEED) as driver:
         values = _store_values(store, geometry, settings) | {"patience": patience * 1000}
@@ -350,7 +349,7 @@ def open_broker(
     """
     Open a name server and a broker in *driver*; after the block both are stopped, unless killed.
 
-    Of *settings*, those that begin with `broker.` are the broker's own, the others the store's.
+    *settings* that begin with `broker.` are those of the broker, all others those of the store.
     """
     own = {name: value for name, value in (settings or {}).items() if name.startswith("broker.")}
     settings = {name: value for name, value in (settings or {}).items() if name not in own}

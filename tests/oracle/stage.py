@@ -103,7 +103,7 @@ class Stage:
         The settings with which recovery reads enough of the log.
 
         Since 5.4.0, it reads only the ten newest files. With files of sixteen kilobytes, units and index entries of
-        older messages that were not dispatched would be lost, and later units displaced.
+        older messages that were not dispatched would be lost, and later units would be displaced.
         """
         return {"commitLogRecoverMaxNum": "1000"} if self.runs(since="5.4.0") else {}
 

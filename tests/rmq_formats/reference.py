@@ -135,7 +135,7 @@ def decode_unit_row(key: bytes, value: bytes) -> UnitRow:
 
 class IndexFile:
     """
-    An index file in memory, written like a broker, one put after the other.
+    An index file in memory, written like that of a broker, one put after the other.
 
     Two details affect bytes unexpectedly: the begin of a new file is the end of the previous one, from which the
     seconds of its first entry are counted; and the next file is created before the keys of a message are checked, so

@@ -1,7 +1,7 @@
 """
 `--iceberg`: the catalog shows the content of Delta's log, exactly once, after any interruption.
 
-Each test process collects this module, and importing pyiceberg takes a second: the functions import it.
+pyiceberg is imported by functions, because importing it takes a second in each test process.
 """
 
 import pkgutil
