@@ -33,7 +33,7 @@ from jobs.lake.commit import (
     read_rows,
 )
 from jobs.lake.features import refuse_unsupported_features
-from jobs.lake.lake import DEFAULT_BROKER, Lake
+from jobs.lake.lake import DEFAULT_BROKER, Lake, parse_run_detail
 from jobs.lake.runs import (
     DONE_STATE,
     PREPARED_STATE,
@@ -207,7 +207,7 @@ def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
         if state == DONE_STATE:
             done[store_id] = max(done.get(store_id, 0), run)
         if state == REGISTERED_STATE:
-            registered = max(registered + 1, json.loads(detail).get("registration", 0))
+            registered = max(registered + 1, parse_run_detail(lake.location, detail).get("registration") or 0)
     found = [
         lost
         for store_id, newest in prepared.items()

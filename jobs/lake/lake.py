@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from jobs.storage import open_arrow_file, storage_for
+from jobs.storage.json_file import Shape, parse_json_file
 from jobs.storage.locations import join_location
 from jobs.storage.model import FileInfo, Reader
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
+GAPS_SHAPE = [{"broker": str, "from": int, "to": int, "why": str}]
+# The column `detail` of `runs`, and of its rows that register a store.
+_DETAIL_SHAPE: Shape = {"gaps?": GAPS_SHAPE, "release?": str, "registration?": int}
+REGISTRATION_SHAPE: Shape = {"fingerprints": [[int, int, str]], "registration?": int, "tier?": list}
 _LARGEST = 1 << 30  # ten times the manifest of a run with 100,000 ranges
 _VIEWS = {  # and the tables that each one reads
     "dead_letters": ("messages",),
@@ -74,6 +79,13 @@ class Lake:
             return storage_for(self.location, self.options).list_files(self.locate(folder))
         except FileNotFoundError:
             return []
+
+
+def parse_run_detail(lake_location: str, detail: str | None, shape: Shape = _DETAIL_SHAPE) -> dict[str, Any]:
+    """Return the values of the column `detail` of a row of `runs`; raise `CorruptData` if they do not match *shape*."""
+    location = join_location(lake_location, "runs")
+    found: dict[str, Any] = parse_json_file((detail or "{}").encode(), shape, f"{location}, column `detail`")
+    return found
 
 
 class View(NamedTuple):

@@ -45,7 +45,7 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rewrite_without_rows,
 )
-from jobs.lake.lake import Lake
+from jobs.lake.lake import GAPS_SHAPE, REGISTRATION_SHAPE, Lake, parse_run_detail
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
@@ -65,6 +65,8 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.consumequeue.dispatch import QueueKind
+from rmq_formats.errors import FormatError
+from rmq_formats.release import Release
 from rmq_formats.store import FileKind
 
 MANIFEST_VERSION = 1
@@ -77,14 +79,14 @@ TABLES_BEFORE_KEY = "tables"  # key in a manifest's state: the newest earlier ru
 _NEWEST_KEPT = 32
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors from parsing an invalid manifest
+# Errors from parsing an invalid manifest.
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError)
 REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 # A range of a log that a lake will never have, as in manifests and summaries.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
 
 
-_GAPS = [{"broker": str, "from": int, "to": int, "why": str}]
 _TOPICS = {"topics?": [str], "exclude_topics?": [str]}
 # The saved state in a manifest, by key: the current format of each product, and the formats of earlier versions.
 _STATE = {
@@ -109,7 +111,7 @@ _STATE = {
     "seen_queues?": {"sizes?": [[frozenset(FileKind), int, str]], "batch_topics?": [str]},
     "open?": {
         **dict.fromkeys(("since_run", "quarantined", "superseded", "contradictions", "gap_count", "unreadable?"), int),
-        "gaps": _GAPS,
+        "gaps": GAPS_SHAPE,
     },
 }
 _MANIFEST = {
@@ -120,7 +122,7 @@ _MANIFEST = {
     "selection": _TOPICS,
     "state": _STATE,
     "counts?": {str: int},
-    "gaps": _GAPS,
+    "gaps": GAPS_SHAPE,
     "superseded?": [str, int, int, int, str],
 }
 
@@ -180,6 +182,8 @@ class Manifest:
         problem = find_problem(values, _MANIFEST)
         if problem is not None:
             raise TypeError(problem)
+        for _, release in (values["state"].get("index") or {"rules": ()})["rules"]:
+            Release.from_version(release)
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
         values["gaps"] = tuple(values["gaps"])
@@ -255,13 +259,10 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             continue
         if "/" in store_id:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
-        try:
-            detail = json.loads(row["detail"])
-            registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
-            # A clock may be set back, but lakes of older versions have only the time.
-            order = detail.get("registration", 0), row["time"]
-        except _NOT_OURS as error:
-            raise OSError(f"{lake.locate(RUNS.name)}: not a valid registration of store {store_id}: {error}") from error
+        detail = parse_run_detail(lake.location, row["detail"], REGISTRATION_SHAPE)
+        registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
+        # A clock may be set back, but lakes of older versions have only the time.
+        order = detail.get("registration") or 0, row["time"]
         found.append((order, KnownStore(store_id, row["broker"], registered, tier_states=detail.get("tier"))))
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 

@@ -4,7 +4,6 @@ A lake's store as a source of queries: the same queries as on its files, even af
 Offsets and queue offsets are only meaningful within one log: every statement names the store.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import merge
@@ -12,7 +11,7 @@ from itertools import groupby, islice, pairwise
 from typing import Any
 
 from jobs.console.amounts import count_text
-from jobs.lake.lake import DEFAULT_BROKER
+from jobs.lake.lake import DEFAULT_BROKER, parse_run_detail
 from jobs.launch.arguments import file_system_options
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.lake_tables import (
@@ -95,7 +94,7 @@ class LakeSource(Source):
     def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
         """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
         recorded = self._newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
-        names = [json.loads(run["detail"]).get(RELEASE_SETTING) for run in recorded]
+        names = [self._parse_detail(run).get(RELEASE_SETTING) for run in recorded]
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
@@ -189,7 +188,10 @@ class LakeSource(Source):
         """The parts of the log that runs could not read, with their runs, oldest first."""
         with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
         runs = self.select_rows("broker, run, detail", RUNS_NAME, _PREPARED, *with_gaps, rest="ORDER BY run")
-        return [{**run, **gap} for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
+        return [{**run, **gap} for run in runs for gap in self._parse_detail(run).get("gaps") or ()]
+
+    def _parse_detail(self, run: dict[str, Any]) -> dict[str, Any]:
+        return parse_run_detail(self.tables.location, run["detail"])
 
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:

@@ -5,7 +5,6 @@ This module has the plan of a restore: its segments and their rows, the file siz
 """
 
 import errno
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from deltalake import DeltaTable
 from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_rows, read_snapshot
-from jobs.lake.lake import Lake
+from jobs.lake.lake import Lake, parse_run_detail
 from jobs.lake.runs import PREPARED_STATE, KnownStore
 from jobs.lake.snapshot_files import (
     Limits,
@@ -215,7 +214,9 @@ def _find_causes(
     """Yield the reasons why the lake lacks bytes, the most certain first."""
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED_STATE)
     runs = read_rows(messages.lake, RUNS.name, ["detail"], wanted)
-    for gap in (gap for (detail,) in runs for gap in json.loads(detail or "{}").get("gaps", ())):
+    for gap in (
+        gap for (detail,) in runs for gap in parse_run_detail(messages.lake.location, detail).get("gaps") or ()
+    ):
         yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
         yield MissingCause(*_interval_of(row), f"damaged when it was read ({row['reason']})")

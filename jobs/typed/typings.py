@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
@@ -39,9 +40,31 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table, sql_columns
+from jobs.storage.json_file import find_problem
 from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table
 
 _KEPT = 8  # manifests
+_DECLARED = {"columns": str, "from": dict, "properties": [str]}  # the keys that the next typing compares
+_MANIFEST = {
+    "number": int,
+    "topics": {
+        str: {
+            "declared": (_DECLARED, {"by": str, "types": {str: _DECLARED}}),
+            "stores": {str: {"run": int, "to_offset": int}},
+            "tables": {str: str},
+        }
+    },
+    "changes": [
+        {
+            "table": str,
+            "columns": (str, NoneType),
+            "added": [[str, int, int, str, int]],
+            "removed": [{"store_id?": str, "from_offset": (int, NoneType)}],
+            "replaces": bool,
+        }
+    ],
+    "detail": dict,
+}
 EVERY_ROW = ObsoleteRows({}, 0)
 
 
@@ -101,6 +124,9 @@ class Typing:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Typing":
         """Return the typing with these stored values."""
+        problem = find_problem(values, _MANIFEST)
+        if problem is not None:
+            raise TypeError(problem)
         for one in values["changes"]:
             one["columns"] = None if one["columns"] is None else pa.schema(parse_columns(one["columns"]))
             one["added"] = tuple(AddedFile(*action) for action in one["added"])

@@ -100,11 +100,14 @@ def test_an_intact_lake_is_reported_as_complete_after_every_kind_of_run(broker: 
     assert len(raw_rows(lake)) == 100
 
 
+_INDEX_STATE = {"to_offset": 0, "file": 0, "geometry": [100, 20], "geometry_origin": "given"}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         *({"run": "x"}, {"to_offset": "x"}, {"state": []}, {"tables": []}, {"fingerprints": [["a", "b", "c"]]}),
-        *({"version": 99}, "{", "[" * 100_000),
+        *({"version": 99}, "{", "[" * 100_000, {"state": {"index": {**_INDEX_STATE, "rules": [[0, "5.x"]]}}}),
     ],
     ids=lambda change: str(change)[:20],
 )

@@ -255,6 +255,21 @@ def test_a_command_that_fails_because_of_a_damaged_file_names_its_table_and_lake
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("detail", ['{"gaps": [[1, 2]]}', "[]", "{", '{"gaps": [], "release": 1}'])
+@pytest.mark.parametrize("line", ["query by-key -t T1 -k no --lake", "restore --out OUT"])
+def test_an_invalid_detail_of_a_run_is_reported(line: str, detail: str, ingested: Path, tmp_path: Path) -> None:
+    lake = Path(shutil.copytree(ingested, tmp_path / "lake"))
+    rows = table_of(lake / "runs")
+    texts = [detail if row["state"] == "prepared" else row["detail"] for row in rows.to_pylist()]
+    number = rows.schema.names.index("detail")
+    write_deltalake(lake / "runs", rows.set_column(number, "detail", pa.array(texts, pa.string())), mode="overwrite")
+
+    code, _, err = run_in_process(*line.replace("OUT", str(tmp_path / "out")).split(), lake)
+
+    assert code == ExitCode.FAILED
+    assert f"rmq-lake: {lake}/runs, column `detail`: " in err
+
+
 class Reply(NamedTuple):
     """The exit code and messages of a command, and the part of its output that must be complete."""
 

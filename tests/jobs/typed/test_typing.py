@@ -57,6 +57,25 @@ def count_rows_and_dead_letters(lake: Path, table: str = "typed/Orders", topic: 
     return len(good), len(dead)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"number": "1"}, {"topics": []}, {"changes": [7]}, {"detail": None}),
+        {"topics": {"Orders": {"declared": {"columns": 7}, "stores": {}, "tables": {}}}},
+        {"topics": {"Orders": {"declared": {}, "stores": {"s": {"run": 1, "to_offset": "9"}}, "tables": {}}}},
+    ],
+    ids=str,
+)
+def test_an_invalid_manifest_is_reported(change: dict[str, object], tmp_path: Path) -> None:
+    ingested(tmp_path, b'{"id": 1}')
+    typed(tmp_path)
+    (path,) = (tmp_path / "lake" / "_manifests").glob("typing-*")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+    with pytest.raises(OSError, match=f"^{path}: not a valid manifest of a typing: "):
+        typed(tmp_path)
+
+
 def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path) -> None:
     write(broker, b'{"id": 1, "name": "a"}', b'{"id": 1.7}', b'{"id": 3}', b"")
     write(broker, b'{"id": 9}', topic="Payments")
