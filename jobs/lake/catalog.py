@@ -301,21 +301,24 @@ def _commit_difference(registered: "IcebergTable", lake: Lake, table: Table, sna
             for path in gone:
                 producer.delete_data_file(there[path])
             for path in new:
-                producer.append_data_file(_describe_file(registered, transaction, path))
+                producer.append_data_file(_describe_file(registered, transaction, path, lake.locate(table.name)))
     _forget_snapshots(transaction.commit_transaction())
     return len(new), len(gone)
 
 
-def _describe_file(registered: "IcebergTable", transaction: "Transaction", path: str) -> "DataFile":
+def _describe_file(registered: "IcebergTable", transaction: "Transaction", path: str, table: str) -> "DataFile":
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, parquet_file_to_data_file
 
     try:
         return parquet_file_to_data_file(registered.io, transaction.table_metadata, path)
     except (KeyError, UnsupportedPyArrowTypeException) as error:
         # Times in 96 bits, as Spark writes them by default; elements of a list that are not called `element`.
+        statements = (
+            "SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; INSERT OVERWRITE {0} SELECT * FROM {0}"
+        )
         raise UnsupportedTableError(
-            f"{path}: another engine wrote a column of a type that pyiceberg does not support ({error}). "
-            "Rewrite the file in Spark SQL, after SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+            f"{path}: another engine wrote a column of a type that pyiceberg does not support ({error}). To rewrite "
+            f"the table, run in Spark SQL: {statements.format(f'delta.`{table}`')}"
         ) from error
 
 
