@@ -79,6 +79,7 @@ _INDEX_MANIFEST = {
 _QUEUE_MANIFEST = {
     "queues": [{"files": [{"path": str, "size": int, "written": int, "sha256": (str, NoneType)}]}],
     "lost_only": bool,
+    "removed?": [str],
 }
 BeforeStep = Callable[[str], object]  # called before each step
 
@@ -211,6 +212,9 @@ def plan_queue_installation(
         new.setdefault(folder, {})[path] = BuiltFile(
             f"{out}/{file['path']}", file["size"], file["written"], file["sha256"]
         )
+    removed = set(manifest.get("removed", ()))  # plain queue files
+    if removed:
+        new.setdefault(_PLAIN, {})
     for name, source in (changed_files or {}).items():
         folder, _, path = name.partition("/")
         new.setdefault(folder, {}).setdefault(path, _new_file(source))
@@ -219,7 +223,8 @@ def plan_queue_installation(
         for name, files in sorted(new.items()):
             folder = real_path(root / name)
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-            kept = [path for path in present if path not in files] if manifest["lost_only"] else []
+            gone = removed if name == _PLAIN else set[str]()
+            kept = [path for path in present if path not in {*files, *gone}] if manifest["lost_only"] else []
             plans.append(_planned(folder, files, present, kept))
     return plans
 

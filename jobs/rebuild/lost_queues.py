@@ -42,7 +42,7 @@ from jobs.store.units import Units, read_stored_units
 from rmq_formats.arrays import are_inside
 from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
-from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.layout import Content
 from rmq_formats.store import file_name_of_offset
 
@@ -107,6 +107,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         lost = [path for path in rest if verdicts[path] == _UNKNOWN_TOPIC]
         summary.of_unknown_topics += lost
         unknown |= {queue.name.topic} if lost else set()
+        _note_removed_copies(comparison.find_copies_of(queue, needed), summary)
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
             selected.append(replace(queue, files=needed))
@@ -131,6 +132,40 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     return selected
 
 
+def _note_removed_copies(copies: Mapping[str, str], summary: "QueueRebuildSummary") -> None:
+    summary.removed += copies
+    summary.notes += [
+        f"{path_in_store(copy)} is a copy of {path_in_store(original)} under a wrong name, so it is not part of the "
+        "queue: the installation sets it aside"
+        for copy, original in copies.items()
+    ]
+
+
+def _find_misnamed_copies(store: Store, settings: QueueSettings, built: Sequence[BuiltQueue]) -> dict[str, str]:
+    """
+    Return the store's queue files that only have the units of another file of their queue, with that rebuilt file.
+
+    A unit belongs to one position of its queue, so one of the two files was renamed or copied. Paths are those in the
+    output.
+    """
+    plain = [queue for queue in built if queue.name.kind is QueueKind.PLAIN]
+    made = {
+        path_in_output(queue.name.path): {file.sha256: file.path for file in _unit_files(queue) if file.written}
+        for queue in plain
+    }
+    names = {file.path for queue in plain for file in queue.files}
+    size, copies = settings.file_sizes[QueueKind.PLAIN].value, dict[str, str]()
+    for file in store.queue_files:
+        path = path_in_output(file.facts.path)
+        own = made.get(path.rpartition("/")[0], {})
+        if own and path not in names and file.size <= size:
+            units = np.frombuffer(store.read(file, 0, size // UNIT.size * UNIT.size), UNIT_TYPES[QueueKind.PLAIN])
+            end = int(np.flatnonzero(units["size"])[-1]) + 1 if units["size"].any() else 0
+            original = own.get(sha256(units[:end].tobytes()).hexdigest())
+            copies |= {} if original is None else {path: original}
+    return copies
+
+
 _UNKNOWN_TOPIC = "of an unknown topic"  # missing, unless the broker has deleted the topic
 _EQUAL, _KEPT, _WRONG, _MISSING, _UNDECIDED = "equal", "kept", "wrong", "missing", "undecided"
 _FOREIGN = "foreign"
@@ -140,7 +175,12 @@ _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 class _Comparison:
     def __init__(
-        self, store: Store, settings: QueueSettings, joined: JoinResult, out: Path, built: Sequence[BuiltQueue]
+        self,
+        store: Store,
+        settings: QueueSettings,
+        joined: JoinResult,
+        out: Path,
+        built: Sequence[BuiltQueue],
     ) -> None:
         self.verdicts: dict[str, str] = {}  # the verdict of each file, by its path in the output
         self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
@@ -155,6 +195,7 @@ class _Comparison:
         self._has_strays = False  # some queue lacks records
         self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
         self._displaced: dict[QueueName, list[QueueDifference]] = defaultdict(list)
+        self._copies = _find_misnamed_copies(store, settings, built)  # by path, with the path of the original
         for one in joined.differences:
             if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED}:
                 self._displaced[one.queue].append(one)
@@ -164,10 +205,23 @@ class _Comparison:
                 is_of_none
                 or one.kind in KINDS_WITHOUT_QUEUE_FAULT
                 or (one.kind is DifferenceKind.PAST_LOG_END and is_last)
+                or self._is_before_copy(one)
             ):
                 continue  # the log has lost the record of the last unit
             for path in self._paths_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.unit_count))
+
+    def find_copies_of(self, queue: BuiltQueue, needed: Sequence[BuiltFile]) -> dict[str, str]:
+        """Return the misnamed copies of those files of a queue that are right, or will be replaced."""
+        right = {file.path for file in queue.files if file in needed or self.verdicts[file.path] == _EQUAL}
+        return {copy: original for copy, original in self._copies.items() if original in right}
+
+    def _is_before_copy(self, difference: QueueDifference) -> bool:
+        """Return whether zeros are the unwritten end of a queue, after which only a misnamed file comes."""
+        if difference.kind is not DifferenceKind.HOLE or not self._copies:
+            return False
+        name, end = difference.queue, difference.position + difference.unit_count
+        return f"{path_in_output(name.path)}/{file_name_of_offset(end * name.kind.layout.size)}" in self._copies
 
     def _paths_of(self, difference: QueueDifference) -> Iterator[str]:
         """Yield the files with a difference, by their paths in the output."""
@@ -192,7 +246,7 @@ class _Comparison:
             for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
                 is_confirmed = self._segments_pointed_to(self._units(file, queue)) <= self._confirmed
                 self.verdicts[file.path] = _WRONG if is_confirmed else _UNDECIDED
-        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
+        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG} | self._copies.keys()
         against = [
             one for one in self._joined.differences
             if one.kind not in KINDS_WITHOUT_QUEUE_FAULT

@@ -40,7 +40,18 @@ from rmq_formats.rocksdb.build import QueueRowBuilder
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 MANIFEST_FILE = "MANIFEST.json"
-_IN_MANIFEST = ("from_offset", "records", "units", "notes", "gaps", "blanks", "lost_only", "replaced", "proof")
+_IN_MANIFEST = (
+    "from_offset",
+    "records",
+    "units",
+    "notes",
+    "gaps",
+    "blanks",
+    "lost_only",
+    "replaced",
+    "removed",
+    "proof",
+)
 _GROUPS = 64
 # Disk space as a part of the log's size, with small records: 40 bytes of scratch for each unit, and 20 bytes of queue
 # files or 80 bytes of tables (two copies of 40).
@@ -86,6 +97,7 @@ class QueueRebuildSummary(RatedOutcome):
     lost_only: bool = False
     kept: int = 0  # the number of correct files of the store
     replaced: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)  # misnamed copies of right files, which an installation sets aside
     contradictions: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
     of_unknown_topics: list[str] = field(default_factory=list)  # missing files: the topic may be deleted
     proof: str = ""
@@ -101,7 +113,7 @@ class QueueRebuildSummary(RatedOutcome):
         """The worst remaining severity; only `verify` can report a store as healthy."""
         return worst_severity_met(
             gap=self.gaps or self.has_lost_end or self.of_unknown_topics,
-            damage=self.damaged_bytes or (self.replaced and not self.installed),
+            damage=self.damaged_bytes or ((self.replaced or self.removed) and not self.installed),
             contradiction=self.contradictions,
         )
 

@@ -348,7 +348,7 @@ class _Repair:
         """Install the new files if the store is *held*, and report the remaining problems."""
         request = self.request
         self.summary.plan = [line for plan in plans for line in plan.list_steps(is_done=held is not None)]
-        self.summary.files = sum(len(plan.new) for plan in plans)
+        self.summary.files = sum(len({*plan.new, *plan.set_aside}) for plan in plans)
         if held is None:
             if find_broker_process(request.store) is not None:
                 self.summary.notes.append(
@@ -641,7 +641,7 @@ class _Repair:
             plans += plan_index_installation(
                 self.request.store, str(self.index), advance_checkpoint=advances, refuses_deletion=False
             )
-        return [plan for plan in plans if plan.new]
+        return [plan for plan in plans if plan.new or plan.set_aside]
 
 
 def _some(names: Sequence[str]) -> str:
