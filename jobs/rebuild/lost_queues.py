@@ -89,8 +89,8 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             continue
         if fate is TopicFate.UNDECIDED and joined.queues:  # without any queue, a broker rebuilds all of them
             verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
-        if not comparison.is_proven(queue):
-            verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
+        unproven = comparison.find_unproven_files(queue, request.recorded_units)
+        verdicts.update(dict.fromkeys(unproven, _UNDECIDED))
         if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             open_files = (file.path for file in queue.files if verdicts[file.path] in _OPEN)
             decided = [path for path in open_files if path_in_store(path) in request.accepted_files]
@@ -409,6 +409,20 @@ class _Comparison:
             units = recorded(queue.name, first, first + made.size) if places.size else {}
             if places.size and all(units.get(first + at) == made[at].item() for at in places.tolist()):
                 yield file.path
+
+    def find_unproven_files(self, queue: BuiltQueue, recorded: RecordedUnits | None) -> list[str]:
+        """Return the needed files that are not proven, or that are lost and of which a run has seen other units."""
+        needed, is_proven = [one for one in queue.files if self.verdicts[one.path] in _NEEDED], self.is_proven(queue)
+        return [one.path for one in needed if not is_proven or self._was_seen_otherwise(one, queue, recorded)]
+
+    def _was_seen_otherwise(self, file: BuiltFile, queue: BuiltQueue, recorded: RecordedUnits | None) -> bool:
+        if recorded is None or _is_extension(file) or self.verdicts[file.path] != _MISSING:
+            return False
+        made, first = self._units(file, queue), _first_of(file, queue)
+        seen = recorded(queue.name, first, first + made.size)
+        # The units of messages that the log no longer has are blank.
+        written = np.flatnonzero((made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)).tolist()
+        return any(seen.get(first + at, made[at].item()) != made[at].item() for at in written)
 
     def _may_be_record_fault(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """Return whether the only different bit is in a tags code, and explained by one bit of the record's tags."""

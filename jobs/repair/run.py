@@ -321,6 +321,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # files that were accepted and rebuilt
+    may_have_foreign_segment: bool = False  # by the lake's records, and by units without a record
     recorded: RebuiltFileSettings | None = None  # the settings of queue and index files, as recorded in the lake
 
     @property
@@ -432,7 +433,8 @@ class _Repair:
         if rewritten:
             at = min(rewritten)
             step = "Ingest the store first, and repeat the repair"
-            if any(one.kind == DifferenceKind.DANGLING for one in findings):
+            self.may_have_foreign_segment = any(one.kind == DifferenceKind.DANGLING for one in findings)
+            if self.may_have_foreign_segment:
                 step = (
                     "Some queue units point to offsets without a record, so a segment of the store may belong to "
                     "another log. To get the lake's log, run `restore` into a new directory"
@@ -508,7 +510,8 @@ class _Repair:
         if any(one.part == QUEUES for one in own):
             self._make_queues(verdict)
         index = verdict.parts[INDEX]
-        if index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG:
+        has_wrong_index = index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG
+        if has_wrong_index and not self.may_have_foreign_segment:
             self._make_index(verdict, is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
         of_checkpoint = {CHECKPOINT_INDEX_TIME, CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
