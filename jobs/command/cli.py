@@ -49,8 +49,8 @@ to spark-submit.
 
 \b
 Exit codes: 0 done · 1 failed · 2 usage or configuration error
-            3 damage or a gap found · 4 files contradict each other · 5 not found
-            6 another run of this store is active · 130 interrupted
+            3 damage or a gap found · 4 files contradict each other
+            5 not found · 6 another run of this store is active · 130 interrupted
 """
 
 
@@ -107,7 +107,7 @@ class _Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without loading them."""
         del ctx
-        with formatter.section("Verbs"):
+        with formatter.section("Commands"):
             formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
 
 

@@ -111,7 +111,7 @@ class ObjectStorage(Storage):
     credentials_text: str = "the credentials of the AWS environment"  # names the credentials in messages
     service: str = "S3"
     endpoint: str = "Amazon S3"  # the endpoint's name in messages
-    endpoint_setting: str = "fs.s3a.endpoint"
+    endpoint_setting: str = "AWS_ENDPOINT_URL or fs.s3a.endpoint"
     # Whether the service has answered this process.
     has_answered: Event = field(default_factory=Event, repr=False, compare=False)
 

@@ -13,6 +13,7 @@ from tests.support.http_server import Answer, run_http_server
 
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # of Azurite
 _AZURE = "abfss://nobucket@devstoreaccount1.dfs.core.windows.net"
+_S3_ENDPOINT = "AWS_ENDPOINT_URL or fs.s3a.endpoint"
 _REQUEST = (
     "<RequestId>17A1B2C3D4E5F607</RequestId><HostId>dd9025bab4ad464b049177c95eb6ebf374d3b3fd1af9251148b6</HostId>"
 )
@@ -63,8 +64,8 @@ def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeyp
 @pytest.mark.parametrize(
     ("line", "place", "answer", "missing", "code", "setting"),
     [
-        ("a store", "s3a://nobucket", "NoSuchBucket", "bucket", "NO_SUCH_BUCKET", "fs.s3a.endpoint"),
-        ("a lake", "s3a://nobucket", "NoSuchBucket", "bucket", "NoSuchBucket", "fs.s3a.endpoint"),
+        ("a store", "s3a://nobucket", "NoSuchBucket", "bucket", "NO_SUCH_BUCKET", _S3_ENDPOINT),
+        ("a lake", "s3a://nobucket", "NoSuchBucket", "bucket", "NoSuchBucket", _S3_ENDPOINT),
         ("a lake", _AZURE, "ContainerNotFound", "container", "ContainerNotFound", "fs.azure.endpoint"),
     ],
 )
@@ -79,7 +80,7 @@ def test_a_missing_bucket_or_container_is_one_line_without_the_server_s_xml(  # 
 
 
 @pytest.mark.parametrize(
-    ("place", "setting", "most"), [("s3a://bucket", "fs.s3a.endpoint", 9), (_AZURE, "fs.azure.endpoint", 20)]
+    ("place", "setting", "most"), [("s3a://bucket", _S3_ENDPOINT, 9), (_AZURE, "fs.azure.endpoint", 20)]
 )
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_a_refused_connection_is_not_retried_for_a_minute(  # noqa: PLR0913, PLR0917 - fixtures
