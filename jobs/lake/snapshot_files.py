@@ -237,6 +237,10 @@ def read_batches(
                         for name, type_ in zip(schema.names, schema.types, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if place != start:  # a damaged page without values would end the row group early
+                raise pa.ArrowInvalid(
+                    f"row group {number} has {group.num_rows:,} rows, but only some of them are there"
+                )
 
 
 def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -> set[str]:

@@ -90,6 +90,24 @@ def test_a_changed_byte_of_a_page_is_reported(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in read_batches(lake, _TABLE, file, ("physical_offset",))) == 500
 
 
+def test_a_page_that_lost_its_values_is_reported(tmp_path: Path) -> None:
+    """Arrow ended the row group there, without an error."""
+    path = _write_file(tmp_path, physical_offset=list(range(500)), body=[b"x"] * 500)
+    file = SnapshotFile(path.name, 0, 0, {}, {})
+    batches = list(pq.ParquetFile(path).iter_batches(100, columns=["body"]))[:-1]
+    shortened = Mock(
+        metadata=pq.read_metadata(path),
+        num_row_groups=1,
+        schema_arrow=pq.read_schema(path),
+        **{"iter_batches.return_value": batches},
+    )
+    with (
+        patch("jobs.lake.snapshot_files.pq.ParquetFile", return_value=shortened),
+        pytest.raises(OSError, match=path.name),
+    ):
+        list(read_batches(Lake(str(tmp_path)), _TABLE, file, ("body",)))
+
+
 def test_a_file_declares_its_required_columns(tmp_path: Path) -> None:
     action = _action(tmp_path, physical_offset=[7, 9], body=[b"x", None])
     assert action is not None
