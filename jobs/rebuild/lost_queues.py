@@ -49,8 +49,8 @@ from rmq_formats.store import file_name_of_offset
 if TYPE_CHECKING:
     from jobs.rebuild.queue_run import QueueRebuildSummary, RebuildQueuesRequest
 
-RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int]]]
-"""Returns the units of a part of a queue that an ingest run matched with their records: offset, size, tags code."""
+RecordedUnits = Callable[[QueueName, int, int], Units]
+"""Returns a part of a plain queue: the units that an ingest run matched with their records, and zeros elsewhere."""
 _BLOCK = 1 << 18
 _FEW = 2  # units: more than one changed record explains
 
@@ -401,13 +401,14 @@ class _Comparison:
         """Yield undecided files whose differing parts a run has seen as the log now gives them."""
         for file in (one for one in _unit_files(queue) if self.verdicts[one.path] == _UNDECIDED):
             own = real.get(file.path)
-            if recorded is None or (own is not None and own.size > file.size):
+            is_plain = queue.name.kind is QueueKind.PLAIN
+            if recorded is None or not is_plain or (own is not None and own.size > file.size):
                 continue
             content, data = (self._read_built(file), b"") if own is None else self._read_both(file, own)
             made, stored = (_units(one.ljust(len(content), b"\0"), queue.name) for one in (content, data))
             first, places = _first_of(file, queue), np.flatnonzero(made != stored)
-            units = recorded(queue.name, first, first + made.size) if places.size else {}
-            if places.size and all(units.get(first + at) == made[at].item() for at in places.tolist()):
+            units = recorded(queue.name, first, first + made.size)[places]
+            if places.size and (units["size"] > 0).all() and (units == made[places]).all():
                 yield file.path
 
     def find_unproven_files(self, queue: BuiltQueue, recorded: RecordedUnits | None) -> list[str]:
@@ -416,13 +417,14 @@ class _Comparison:
         return [one.path for one in needed if not is_proven or self._was_seen_otherwise(one, queue, recorded)]
 
     def _was_seen_otherwise(self, file: BuiltFile, queue: BuiltQueue, recorded: RecordedUnits | None) -> bool:
-        if recorded is None or _is_extension(file) or self.verdicts[file.path] != _MISSING:
+        is_lost = self.verdicts[file.path] == _MISSING
+        if recorded is None or not is_lost or queue.name.kind is not QueueKind.PLAIN or _is_extension(file):
             return False
         made, first = self._units(file, queue), _first_of(file, queue)
         seen = recorded(queue.name, first, first + made.size)
         # The units of messages that the log no longer has are blank.
-        written = np.flatnonzero((made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)).tolist()
-        return any(seen.get(first + at, made[at].item()) != made[at].item() for at in written)
+        is_written = (made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)
+        return bool((is_written & (seen["size"] > 0) & (seen != made)).any())
 
     def _may_be_record_fault(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """Return whether the only different bit is in a tags code, and explained by one bit of the record's tags."""

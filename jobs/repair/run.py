@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
 import pyarrow.compute as pc
 
 from jobs.console.amounts import count_text
@@ -38,9 +39,10 @@ from jobs.diagnosis.findings import (
     SHORT_CHECKPOINT,
 )
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, diff, find_known_store
-from jobs.lake.commit import read_rows
+from jobs.lake.commit import read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.index.file_builder import NO_RECORDED_NAMES
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
@@ -101,16 +103,19 @@ from jobs.store.store import (
     read_checkpoint,
     read_index_header,
 )
+from jobs.store.units import Units
 from jobs.store.workers import Workers
 from jobs.verify.log import lost_end_finding, undecided_lost_end
 from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
-from rmq_formats.consumequeue.dispatch import QueueName
+from rmq_formats.consumequeue.build import UNIT_TYPES
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
+_UNIT_FIELDS = ("physical_offset", "size", "tags_code")
 # Findings that no rebuilt index file corrects.
 _NO_FILE_IS_WRONG = frozenset({CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE})
 _SHOWN = 4
@@ -289,18 +294,22 @@ def _claim_output(request: RepairRequest) -> Path:
     return out
 
 
-def _read_matched_units(
-    lake: Lake, store_id: str, name: QueueName, first: int, end: int
-) -> dict[int, tuple[int, int, int]]:
-    """Return the units of the lake in [first, end) that runs have found to match their records."""
+def _read_matched_units(lake: Lake, store_id: str, name: QueueName, first: int, end: int) -> Units:
+    """Return the units in [first, end) that runs have found to match their records; the others are zeros."""
     wanted = pc.field("store_id") == store_id
     wanted &= (pc.field("topic") == name.topic) & (pc.field("queue_id") == name.queue_id)
     wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
-    units: dict[int, set[tuple[str, int, int, int]]] = {}
-    columns = ("queue_offset", "status", "physical_offset", "size", "tags_code")
-    for at, status, physical_offset, size, tags_code in read_rows(lake, CONSUME_QUEUE.name, columns, wanted):
-        units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
-    return {at: one[1:] for at, (one, *others) in units.items() if one[0] == UnitStatus.MATCHED and not others}
+    units = np.zeros(end - first, UNIT_TYPES[QueueKind.PLAIN])
+    columns = ["queue_offset", "status", *_UNIT_FIELDS]
+    rows = read_snapshot(lake, CONSUME_QUEUE.name, lambda snapshot: read_rows_where(lake, snapshot, columns, wanted))
+    if rows is not None:
+        different = rows.group_by(columns).aggregate([])  # several runs may have recorded a unit
+        positions = different["queue_offset"].to_numpy() - first
+        is_matched = pc.equal(different["status"], UnitStatus.MATCHED).to_numpy()
+        is_certain = is_matched & (np.bincount(positions, minlength=units.size)[positions] == 1)
+        for field in _UNIT_FIELDS:
+            units[field][positions[is_certain]] = different[field].to_numpy()[is_certain]
+    return units
 
 
 @dataclass(slots=True)

@@ -125,6 +125,18 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
     assert read_store_files(kind.store) == damaged
 
 
+def test_a_lost_file_of_a_batch_queue_is_rebuilt_also_with_a_lake(golden: StoreOf, tmp_path: Path) -> None:
+    """The units that the lake records are those of plain queues; batches were taken for different ones."""
+    kind = Kind("b533-types", golden("b533-types"), tmp_path / "lake", BrokerConf())
+    ingest_store(kind.store, kind.lake, release="5.3.3")
+    lost = _files(kind, "batchconsumequeue/*/*/*")[-1]
+    data = lost.read_bytes()
+    lost.unlink()
+
+    assert kind.repair_store(with_lake=True).exit_code is ExitCode.CLEAN
+    assert lost.read_bytes() == data
+
+
 # The segments are tiny: in each pass, an additional fourth of a segment is read, for example to find the log's end.
 @pytest.mark.parametrize(("has_lost_files", "most"), [(False, 2.3), (True, 2.4)])
 def test_a_repair_reads_segments_that_stay_once_for_each_purpose(
