@@ -375,7 +375,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
     """
     out, unfinished = request.out, request.out / UNFINISHED_MARK
     wanted = request.given_settings
-    if forms.release is not None:
+    if forms.release is not None and not forms.is_span:
         wanted = wanted._replace(release=forms.release.value)
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines(list_store(str(out))))
@@ -400,6 +400,8 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
             if folder is not None:
                 geometry = forms.index_files.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
+                if forms.release is not None:  # of a span: queues of these releases may differ, but not index files
+                    wanted = wanted._replace(release=forms.release.value)
                 rebuild = index_builder.RebuildIndexRequest(
                     str(out), str(folder), wanted, scratch=scratch, recorded_names=forms.index_names
                 )

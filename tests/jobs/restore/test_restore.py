@@ -22,6 +22,7 @@ from tests.support import commands
 from tests.support.commands import overwrite, run_campaign
 from tests.support.lakes import ingest_store, restore_log, rows_of, table_of
 from tests.support.query_stores import Sent, stored, write_lake, write_store
+from tests.support.stores import read_store_files
 
 RELEASE = "5.3.3"
 
@@ -170,6 +171,20 @@ def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(gold
 
 
 ROWS = 100_000  # rows of one file of the table
+
+
+def test_the_releases_of_index_files_do_not_decide_how_queues_are_restored(golden: StoreOf, tmp_path: Path) -> None:
+    """Index files are the same since 4.9.1, light queues exist since 4.9.3: they were missing, without a message."""
+    store = golden("b514-types")
+    ingest_store(store, tmp_path / "lake", release=None)
+
+    restore_log(tmp_path / "lake", tmp_path / "out", with_queues=True)
+
+    before, after = (
+        {name: data for name, data in read_store_files(root).items() if "consumequeue/" in name}
+        for root in (store, tmp_path / "out")
+    )
+    assert before == after
 
 
 def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:
