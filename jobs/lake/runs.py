@@ -206,7 +206,7 @@ class KnownStore:
 
     @property
     def newest_fingerprints(self) -> tuple[Fingerprint, ...]:
-        """The fingerprints of the newest run, newest first; those of the registration if there is no run."""
+        """The fingerprints of the newest run, or of the registration before the first run; newest first."""
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered_fingerprints, reverse=True))
 
     @property

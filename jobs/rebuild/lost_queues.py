@@ -159,7 +159,7 @@ def _find_misnamed_copies(store: Store, settings: QueueSettings, built: Sequence
         path = path_in_output(file.facts.path)
         own = made.get(path.rpartition("/")[0], {})
         if own and path not in names and file.size <= size:
-            data = store.read(file, 0, size)  # the size of a truncated file is no multiple of a unit's
+            data = store.read(file, 0, size)  # a truncated file may end inside a unit
             units = np.frombuffer(data, UNIT_TYPES[QueueKind.PLAIN], len(data) // UNIT.size)
             end = int(np.flatnonzero(units["size"])[-1]) + 1 if units["size"].any() else 0
             original = own.get(sha256(units[:end].tobytes()).hexdigest())

@@ -93,7 +93,7 @@ def answers_of(lake: Path, out: Path) -> Iterator[tuple[str, Given]]:
 
 
 def damage(lake: Path, random: Random) -> str:
-    """Damage one file; return what was done."""
+    """Damage one file, and return a description of the damage."""
     files: dict[str, list[Path]] = {}
     for path in sorted(path for path in lake.rglob("*") if path.is_file() and path.stat().st_size):
         kind = "log" if path.parent.name == "_delta_log" else path.parent.name if path.suffix == ".json" else "data"
@@ -195,7 +195,7 @@ _PART_OF_VALUES = 0.8  # of the damages of JSON files; the others change bytes
 
 
 def find_violation(name: str, given: Given, whole: Given) -> str | None:
-    """Return what is wrong with the answer of a damaged lake, compared with that of the whole one."""
+    """Compare the answer of a damaged lake with that of the undamaged lake; describe a violation."""
     code, err, answer = given
     if "Traceback" in err or "this is a bug" in err:
         return f"{name}: traceback: {err[-700:]}"
