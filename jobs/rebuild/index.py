@@ -310,12 +310,34 @@ class IndexRebuildPlanner:
             for one in gap
         ]
         firsts = [(some[0].physical_offset, some[0].store_timestamp) if some else (-1, 0) for some in found]
-        made = file_names_between([time for _, time in firsts], self.explanation.settings.zone.value, before, following)
+        recorded = self._find_recorded_names(firsts)
+        if any(one >= other for one, other in pairwise((before, *filter(None, recorded), following or "~"))):
+            recorded = [""] * len(gap)
+        names: list[str] = []
+        for is_known, group in groupby(enumerate(recorded), key=lambda one: bool(one[1])):
+            run = list(group)
+            if is_known:
+                names += (name for _, name in run)
+                continue
+            times = [firsts[number][1] for number, _ in run]
+            last = names[-1] if names else before
+            after = next((name for name in recorded[len(names) :] if name), following)
+            names += file_names_between(times, self.explanation.settings.zone.value, last, after)
+        return names
+
+    def _find_recorded_names(self, firsts: Sequence[tuple[int, int]]) -> list[str]:
+        """
+        Return the recorded names of files with these first messages that are not in the store, "" for an unknown one.
+
+        Files that begin with the same message have their names in order, if all of them are missing.
+        """
         there = {one.name for one in self.explanation.files}
-        recorded = [self.request.recorded_names.by_first_message.get(first) for first in firsts]
-        known = [name if name and name not in there else new for name, new in zip(recorded, made, strict=True)]
-        is_in_order = all(one < other for one, other in pairwise((before, *known, following or "~")))
-        return known if is_in_order else made
+        names: list[str] = []
+        for first, group in groupby(firsts):
+            own = [name for name in self.request.recorded_names.by_first_message.get(first, ()) if name not in there]
+            count = len(list(group))
+            names += own if len(own) == count else [""] * count
+        return names
 
     def _is_proven_wrong(self, explained: ExplainedFile, held: Collection[str]) -> bool:
         """Return whether a file that contradicts the log is proven wrong, or was decided to be."""

@@ -167,7 +167,7 @@ class RebuiltFileSettings(NamedTuple):
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
         names = _read_recorded_names(lake, known.store_id) if with_index else NO_RECORDED_NAMES
-        zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.by_first_message.items())
+        zone = wanted.zone or detect_zone((own[0], time) for (_, time), own in names.by_first_message.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")
         return cls(index, queues, zone, release, is_span, names)
@@ -187,8 +187,11 @@ class RebuiltFileSettings(NamedTuple):
 def _read_recorded_names(lake: Lake, store_id: str) -> RecordedNames:
     """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
-    columns = ("run", "begin_physical_offset", "begin_timestamp", "name", "sha256")
-    rows = [row for row in read_rows(lake, INDEX_FILES.name, columns, named) if row[3].isascii() and row[3].isdigit()]
+    columns = ("run", "index_file", "begin_physical_offset", "begin_timestamp", "name", "sha256")
+    rows = [row for row in read_rows(lake, INDEX_FILES.name, columns, named) if row[4].isascii() and row[4].isdigit()]
     rows.sort(key=itemgetter(0))
-    by_hash = {digest: name for *_, name, digest in rows if digest is not None}
-    return RecordedNames({(offset, time): name for _, offset, time, name, _ in rows}, by_hash)
+    newest = {number: ((offset, time), name) for _, number, offset, time, name, _ in rows}
+    by_first_message: dict[tuple[int, int], list[str]] = {}
+    for _, (first, name) in sorted(newest.items()):
+        by_first_message.setdefault(first, []).append(name)
+    return RecordedNames(by_first_message, {digest: name for *_, name, digest in rows if digest is not None})

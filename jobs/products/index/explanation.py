@@ -242,8 +242,8 @@ def find_exchanged_files(explanation: Explanation, names: RecordedNames) -> Expl
     for one in explanation.files if names.by_hash else ():
         if one.verdict is FileVerdict.OUT_OF_ORDER:
             header = one.broker_file.header
-            recorded[one.name] = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp))
-            # Other files may begin with keys of the same message.
+            own = names.by_first_message.get((header.begin_physical_offset, header.begin_timestamp), ())
+            recorded[one.name] = own[0] if len(own) == 1 else None
             if header.entry_count >= explanation.settings.geometry.value.capacity:
                 with explanation.store.open(one.broker_file) as file:
                     recorded[one.name] = names.by_hash.get(hash_file(file.read))

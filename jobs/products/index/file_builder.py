@@ -318,8 +318,8 @@ def file_name_for_time(timestamp: int, zone: tzinfo) -> str:
 class RecordedNames(NamedTuple):
     """The names of the broker's index files that runs have recorded in a lake."""
 
-    # Names, by offset and store time of the file's first message.
-    by_first_message: Mapping[tuple[int, int], str] = MappingProxyType({})
+    # Names in file order, by offset and store time of the first message: a message may have keys for several files.
+    by_first_message: Mapping[tuple[int, int], Sequence[str]] = MappingProxyType({})
     by_hash: Mapping[str, str] = MappingProxyType({})  # names, by the SHA-256 of a full file
 
 
