@@ -390,7 +390,7 @@ class IndexRebuildPlanner:
                     found = Content(old.broker_file.size, stored.read)
                     fault = find_file_fault(found, Content(file.size, right.read), header_size=HEADER.size)
                     is_proven = fault is not None
-            if is_proven:
+            if is_proven and not self.request.recorded_names.contradict(file):
                 proven.append((build, file))
             else:
                 path.unlink()

@@ -19,6 +19,7 @@ from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.products.index.file_builder import BuiltFileKind
 from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
@@ -68,6 +69,10 @@ _SEGMENT_NOTE = {
         "unreadable?": [str],
     },
 }
+_DIFFERENCE_FROM_RECORD = (
+    "from what an ingest run recorded: the broker had repeated or left out keys, for example after a crash. The "
+    "restored index has every key of the log once"
+)
 _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 
@@ -405,7 +410,11 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
                 rebuild = index_builder.RebuildIndexRequest(
                     str(out), str(folder), wanted, scratch=scratch, recorded_names=forms.index_names
                 )
-                index_builder.rebuild_index(rebuild, workers)
+                files = index_builder.rebuild_index(rebuild, workers).files
+                full = [file for file in files if file.kind is BuiltFileKind.FULL]
+                if other := [file.name for file in full if forms.index_names.contradict(file)]:
+                    which = f"{len(other)} index files differ" if other[1:] else f"index file {other[0]} differs"
+                    summary.notes.append(f"{which} {_DIFFERENCE_FROM_RECORD}")
                 (folder / MANIFEST_FILE).unlink()
 
 

@@ -322,6 +322,10 @@ class RecordedNames(NamedTuple):
     by_first_message: Mapping[tuple[int, int], Sequence[str]] = MappingProxyType({})
     by_hash: Mapping[str, str] = MappingProxyType({})  # names, by the SHA-256 of a full file
 
+    def contradict(self, built: BuiltIndexFile) -> bool:
+        """Return whether runs recorded other bytes of the full file with this name."""
+        return built.name in self.by_hash.values() and built.sha256 not in self.by_hash
+
 
 NO_RECORDED_NAMES = RecordedNames()
 

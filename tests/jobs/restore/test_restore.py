@@ -217,6 +217,18 @@ def test_restored_index_files_keep_their_recorded_names_next_to_files_without_on
     assert [(name, recorded[name]) for name in names[1:-1]] == sorted(restored.items())[1:-1]
 
 
+def test_a_restore_notes_an_index_file_with_other_bytes_than_recorded(golden: StoreOf, tmp_path: Path) -> None:
+    """After a restart, a broker indexes the last message again."""
+    store = golden("b551-crash-later")
+    ingest_store(store, tmp_path / "lake", release=None)
+
+    summary = restore_log(tmp_path / "lake", tmp_path / "out", with_index=True)
+
+    before, after = read_store_files(store / "index"), read_store_files(tmp_path / "out" / "index")
+    (other,) = (name for name in before.keys() & after.keys() if before[name] != after[name])
+    assert [note.split(" from ")[0] for note in summary.notes if "index" in note] == [f"index file {other} differs"]
+
+
 def test_messages_are_counted_by_topic_in_ranges_of_the_log(tmp_path: Path) -> None:
     records = stored([Sent(topic) for topic in ("Gone", "Other", "Gone", "Gone", "Lost", "Gone")])
     lake = Lake(str(write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")))
