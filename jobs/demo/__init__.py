@@ -25,9 +25,9 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError, why_spark_cannot_start
 
-STORE = "b551-base"
+ARCHIVED_STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
-ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
+ARCHIVED_ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
 TOPIC, KEY = "T1", "k1"
 CHECKED_MESSAGE_ID = "0A010203075F4E0E2F2A638069920038"  # a transaction whose state the broker had to check
 TYPES = """\
@@ -127,7 +127,7 @@ class Tour:
 def unpack(folder: Path) -> Tour:
     """Unpack the bundled stores into *folder*."""
     tour = Tour(folder)
-    for archive, name, place in ((ARCHIVE, STORE, tour.store), (ORDERS_ARCHIVE, ORDERS, tour.orders)):
+    for archive, name, place in ((ARCHIVE, ARCHIVED_STORE, tour.store), (ORDERS_ARCHIVE, ARCHIVED_ORDERS, tour.orders)):
         with as_file(files(__package__) / archive) as path:
             extract(path, folder)
         (folder / name).rename(place)

@@ -28,7 +28,7 @@ _SECTOR = 4096
 _AT_ONCE = 1 << 16
 
 # The kinds of files that a user can select, by name.
-KIND_NAMES = {
+KINDS_BY_NAME = {
     "commitlog": FileKind.COMMITLOG,
     "consumequeue": FileKind.CONSUME_QUEUE,
     "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,

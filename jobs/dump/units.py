@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 from jobs.console.amounts import count_text
 from jobs.dump import (
-    KIND_NAMES,
+    KINDS_BY_NAME,
     MORE_FOLLOWS,
     DumpFile,
     DumpItem,
@@ -436,9 +436,8 @@ def recognise_kind(file: DumpFile) -> FileKind:
             return FileKind.DLEDGER_LOG
     if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
         return FileKind.CHECKPOINT
-    reason = (
-        f"cannot detect the file type from its path or its first bytes; pass the type with --as {'|'.join(KIND_NAMES)}"
-    )
+    names = "|".join(KINDS_BY_NAME)
+    reason = f"cannot detect the file type from its path or its first bytes; pass the type with --as {names}"
     raise UnsupportedFormat(reason, None, file.location)
 
 

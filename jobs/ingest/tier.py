@@ -33,7 +33,7 @@ from jobs.lake.lock import check_lock_is_shared, hold_lock
 from jobs.lake.runs import COMMAND_ID_KEY, TABLES_BEFORE_KEY, refresh_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
-from jobs.products.messages import SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
+from jobs.products.messages import DAMAGE_SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, RunOutput
 from jobs.storage.locations import normalise_location
 from jobs.store.chain import RangeOutcome, watermark
@@ -309,7 +309,7 @@ def _write_messages(
             if item.kind is PieceKind.DAMAGE:
                 sample = None  # if the bytes cannot be read, or retention has deleted the file
                 with skip_lost_file(), part.range.open() as file:
-                    sample = bytes(file.read(item.offset - part.range.base_offset, min(item.size, SAMPLE_SIZE)))
+                    sample = bytes(file.read(item.offset - part.range.base_offset, min(item.size, DAMAGE_SAMPLE_SIZE)))
                 yield Damage(item.offset, item.size, item.reason, sample)
             continue
         for records, parser in split_by_release(item, rules):

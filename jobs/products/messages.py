@@ -43,7 +43,7 @@ _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
 _ROWS_A_BATCH = 1 << 15  # bounds the memory of a batch beyond its bytes: there are many tiny messages
 
 
-SAMPLE_SIZE = 256
+DAMAGE_SAMPLE_SIZE = 256
 _WRONG_CRC = "body_crc does not match the body"
 _ROWS_HELD = 1 << 12
 _BYTES_HELD = 4 << 20
@@ -64,7 +64,7 @@ class Damage(NamedTuple):
     def from_changed_body(cls, group: RawRecords, offset: int, size: int) -> Self:
         """Return the damage of a record whose body was changed after it was written."""
         at = offset - group.base_offset
-        return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
+        return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, DAMAGE_SAMPLE_SIZE)].tobytes())
 
 
 class RangeMessages(NamedTuple):
@@ -79,7 +79,7 @@ class RangeMessages(NamedTuple):
 def start_product(run: Run, state: State | None) -> StartedProduct[RangeMessages]:
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
-    shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
+    shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_patterns
     return StartedProduct(run.from_offset, partial(_RangeMessages, shared), partial(_finish, run))
 
 
@@ -91,7 +91,7 @@ _Shared = tuple[RunOutput, Rules, Selection, int, tuple[str, ...]]
 def _finish(run: Run, outcomes: Sequence[RangeOutcome[RangeMessages]], _to_offset: int) -> FinishedProduct:
     """Accept files that retention deleted after their records were read; raise `TopicsError` for unmatched patterns."""
     matched = frozenset[str]().union(*(outcome.payload.matched_patterns for outcome in outcomes))
-    unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
+    unmatched = [pattern for pattern in run.unmatched_patterns if pattern not in matched]
     if unmatched:
         raise TopicsError(
             f"no topic in this log matches {', '.join(unmatched)} (--topics, --exclude-topics), so nothing was "
@@ -152,7 +152,7 @@ class _RangeMessages:
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 if item.end > self._from_offset:
-                    sample = self._pieces.read(item.offset, min(item.size, SAMPLE_SIZE))
+                    sample = self._pieces.read(item.offset, min(item.size, DAMAGE_SAMPLE_SIZE))
                     self._add_damage(Damage(item.offset, item.size, item.reason, sample))
             else:
                 for offset, size in unread:

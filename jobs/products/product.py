@@ -99,7 +99,7 @@ class Run:
     given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection
     from_offset: int  # the start of the new part of the log
-    unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
+    unmatched_patterns: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     step_bytes: int | None = None  # bytes of the log to read, if the run is limited to a step
     log_truncated_at: int | None = None  # the offset at which the broker truncated its log since the last run
 

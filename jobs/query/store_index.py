@@ -23,7 +23,7 @@ from jobs.query.mqadmin import OffsetRange
 from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
-from jobs.store.rocksdb import Database, read_index_rows
+from jobs.store.rocksdb import Database, read_index_rows_like_broker
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
@@ -375,7 +375,7 @@ class StoreIndex:
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
         try:
-            for row in read_index_rows(database, wanted.topic, wanted.kind, wanted.key):
+            for row in read_index_rows_like_broker(database, wanted.topic, wanted.kind, wanted.key):
                 if wanted.begin <= row.store_timestamp <= wanted.end:
                     yield row.physical_offset
         except CorruptData as damage:

@@ -46,7 +46,7 @@ RepairedSegments = dict[int, tuple[str, str]]
 """Created segments by base offset: the path of each, and where it belongs."""
 
 
-class SegmentRepair(NamedTuple):
+class LogRepair(NamedTuple):
     """The created segments, and the offsets of rows that were rejected because another engine changed them."""
 
     segments: RepairedSegments
@@ -106,7 +106,7 @@ def _is_lost_by(difference: LogDifference, finding: Finding) -> bool:
 
 def repair_segments(
     store: Store, plan: RestorePlan, base_offsets: Container[int], folder: Path, workers: Workers
-) -> SegmentRepair:
+) -> LogRepair:
     """Create the segments, one task each."""
     there = {segment.base_offset: segment for segment in store.segments}
     every = plan_ranges(store, range_size=WHOLE_SEGMENTS)
@@ -127,7 +127,7 @@ def repair_segments(
         target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
         if Path(work.path).exists():
             made_segments[work.base_offset] = work.path, target
-    return SegmentRepair(made_segments, [offset for result in made for offset in result.changed])
+    return LogRepair(made_segments, [offset for result in made for offset in result.changed])
 
 
 def repair_segment(

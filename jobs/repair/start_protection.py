@@ -60,16 +60,16 @@ def _find_possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
-class Hole(NamedTuple):
+class TruncatingHole(NamedTuple):
     """Lost bytes at which a start would truncate the log, and the lost messages to which units of queues point."""
 
     segment: Segment
     doubtful_bytes: DoubtfulBytes
-    delivered_messages: list[LostMessage]  # messages that a bridge would deliver to consumers
+    bridge_messages: list[LostMessage]  # messages that a bridge would deliver to consumers
     skipped_units: list[tuple[str, int]]  # files and positions of units: a broker passes over blanks in their place
 
 
-def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict: Verdict) -> list[Hole]:
+def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict: Verdict) -> list[TruncatingHole]:
     """Return the holes at which a start would truncate the planned log; none if it deletes no complete message."""
     after = predict_start_after_repair(planned_verdict)
     if after is None or planned_verdict.walked_log is None:
@@ -80,7 +80,7 @@ def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict
     places = [place for place, _ in find_truncation_places(facts, planned_verdict.walked_log)]
     newest_first = store.segments[::-1]
     segments = [next(one for one in newest_first if one.base_offset <= place.offset) for place in places]
-    holes = [Hole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]
+    holes = [TruncatingHole(segment, place, [], []) for segment, place in zip(segments, places, strict=True)]
     for queue in queues_in_files(store):
         if queue.name.kind is not QueueKind.PLAIN:
             continue
@@ -95,7 +95,9 @@ def find_truncating_holes(store: Store, verdict_before: Verdict, planned_verdict
     return holes
 
 
-def write_bridges(store: Store, holes: Sequence[Hole], segments: RepairedSegments, folder: Path) -> RepairedSegments:
+def write_bridges(
+    store: Store, holes: Sequence[TruncatingHole], segments: RepairedSegments, folder: Path
+) -> RepairedSegments:
     """Write bridges over the holes, and return these segments; those in *segments* are changed in place."""
     written: RepairedSegments = {}
     for hole in holes:
@@ -114,7 +116,7 @@ def write_bridges(store: Store, holes: Sequence[Hole], segments: RepairedSegment
     return written
 
 
-def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str, Path]:
+def write_blanks(store: Store, holes: Sequence[TruncatingHole], folder: Path) -> dict[str, Path]:
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
     locations = {file.facts.path: file.location for file in store.queue_files}
@@ -130,11 +132,11 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
     return copies
 
 
-def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
+def describe_bridge_messages(store: Store, holes: Sequence[TruncatingHole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
         return "an all-zero message for each lost message to which a queue in RocksDB points"
-    delivered = [message for hole in holes for message in hole.delivered_messages]
+    delivered = [message for hole in holes for message in hole.bridge_messages]
     if not delivered:
         return ""
     behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
@@ -152,12 +154,12 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     return f"{count_text(len(delivered), 'all-zero message')}: {'; '.join(of_topics)}"
 
 
-def _build_bridge_bytes(store: Store, hole: Hole) -> bytes:
+def _build_bridge_bytes(store: Store, hole: TruncatingHole) -> bytes:
     segment, place = hole.segment, hole.doubtful_bytes
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes
         return BLANK.pack(end - place.offset, MAGIC_BLANK)
-    delivered = sorted({message.offset: message for message in hole.delivered_messages}.values())
+    delivered = sorted({message.offset: message for message in hole.bridge_messages}.values())
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
@@ -169,7 +171,7 @@ def _is_in(unit: Unit, place: DoubtfulBytes) -> bool:
     return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
 
 
-def _add_units(hole: Hole, queue: StoredQueue, end: int, *, is_skipped: bool) -> None:
+def _add_units(hole: TruncatingHole, queue: StoredQueue, end: int, *, is_skipped: bool) -> None:
     """Add a queue's units that point into the hole; they ascend and end at *end*."""
     for position in range(queue.first_unit_pointing_from(hole.doubtful_bytes.offset, end), end):
         unit = queue.read_unit(position)
@@ -181,4 +183,4 @@ def _add_units(hole: Hole, queue: StoredQueue, end: int, *, is_skipped: bool) ->
             hole.skipped_units.append((f"{name.path}/{file.location.rpartition('/')[2]}", at - file.base_offset))
         else:
             message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
-            hole.delivered_messages.append(message)
+            hole.bridge_messages.append(message)

@@ -76,7 +76,7 @@ def open_arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
     return _object_store(location, options).open_arrow_file(location)
 
 
-def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
+def object_store_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     """Return pyarrow's file system for a location that is not local."""
     return _object_store(location, options).filesystem
 

@@ -158,10 +158,10 @@ class RocksdbStore:
 
     def read_timers(self) -> Iterator[TimerRow]:
         """Yield the pending timer messages, without the rows of messages that were already delivered."""
-        progress = {rows_of.DELIVERY_PROGRESS_KEY, rows_of.SCAN_PROGRESS_KEY}
+        progress = {rows_of.TIMER_DELIVERY_PROGRESS_KEY, rows_of.TIMER_SCAN_PROGRESS_KEY}
         # The progress row sorts after the rows of messages. Rows of delivered messages are left out below.
-        found = next(self._database.items(rows_of.TIMER_FAMILY, rows_of.DELIVERY_PROGRESS_KEY), (b"", b""))
-        delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.DELIVERY_PROGRESS_KEY else 0
+        found = next(self._database.items(rows_of.TIMER_FAMILY, rows_of.TIMER_DELIVERY_PROGRESS_KEY), (b"", b""))
+        delivered_to = rows_of.decode_progress(found[1]) if found[0] == rows_of.TIMER_DELIVERY_PROGRESS_KEY else 0
         for key, value in self._database.items(rows_of.TIMER_FAMILY):
             if key not in progress and (row := decode_timer_row(key, value)).delivery_ms >= delivered_to:
                 yield row

@@ -229,7 +229,7 @@ def has_index_rows(database: Database) -> bool:
     return any(hour_of_key(key) is not None for key, _ in database.items(INDEX_FAMILY))
 
 
-def read_index_rows(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
+def read_index_rows_like_broker(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
     """
     Yield the rows under a key in the order in which the broker finds them: by hour, unique key and offset.
 

@@ -31,7 +31,7 @@ from jobs.console.log import log_message
 from jobs.console.process import STANDARD_OUTPUT
 from jobs.console.progress import create_delayed_progress
 from jobs.console.result import ExitCode, Severity, worst_severity
-from jobs.dump import KIND_NAMES, DumpItem, DumpRequest, open_file
+from jobs.dump import KINDS_BY_NAME, DumpItem, DumpRequest, open_file
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
@@ -94,7 +94,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     named: str | None = option(
-        None, "The file type, if it cannot be detected.", click.Choice(tuple(KIND_NAMES)), names="--as"
+        None, "The file type, if it cannot be detected.", click.Choice(tuple(KINDS_BY_NAME)), names="--as"
     ),
     as_json: bool = json_option,
 ) -> ExitCode:
@@ -105,7 +105,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     the offset of their first byte, offsets are physical; in other files, they are positions in the file.
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
-    kind = KIND_NAMES[named] if named else None
+    kind = KINDS_BY_NAME[named] if named else None
     return worst_severity([_dump(location, kind, request) for location in files]).exit_code
 
 

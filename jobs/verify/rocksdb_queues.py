@@ -66,10 +66,10 @@ class DoubleWriteComparison:
 
     file_units: int = 0  # units, without those of expired records
     rocksdb_units: int = 0
-    missing_first_units: int = 0  # units that RocksDB lacks before its first one of the queue
-    missing_first_end: int = 0  # physical offset: the newest of those is before it
-    missing_last_units: int = 0  # units that RocksDB lacks after its last one
-    missing_last_start: int = MAX_LONG  # physical offset of the oldest of those
+    missing_oldest_units: int = 0  # units that RocksDB lacks before its first one of the queue
+    missing_oldest_end: int = 0  # physical offset: the newest of those is before it
+    missing_newest_units: int = 0  # units that RocksDB lacks after its last one
+    missing_newest_start: int = MAX_LONG  # physical offset of the oldest of those
     units_without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
     different_units: int = 0
     is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
@@ -85,13 +85,13 @@ class DoubleWriteComparison:
             setting = "rocksdbCQSelectiveDoubleWriteEnable"
             return f"{both}. Only LITE topics are written twice ({setting}), so do not switch to RocksDB"
         parts = []
-        if self.missing_first_units:
-            first, end = count_text(self.missing_first_units, "unit"), self.missing_first_end
+        if self.missing_oldest_units:
+            first, end = count_text(self.missing_oldest_units, "unit"), self.missing_oldest_end
             parts.append(f"RocksDB lacks {first} before log offset {end:,}, and a restart does not fill the gap")
-        if self.missing_last_units:
-            last = count_text(self.missing_last_units, "unit")
+        if self.missing_newest_units:
+            last = count_text(self.missing_newest_units, "unit")
             parts.append(
-                f"RocksDB lacks {last} from log offset {self.missing_last_start:,} on, but a restart fills the gap"
+                f"RocksDB lacks {last} from log offset {self.missing_newest_start:,} on, but a restart fills the gap"
             )
         if self.units_without_files:
             lost = count_text(sum(self.units_without_files.values()), "unit")
@@ -100,12 +100,12 @@ class DoubleWriteComparison:
             return f"{both}, and all are the same. Switching to RocksDB is safe"
         step = (
             "Do not switch to RocksDB before a restart with double write"
-            if self.missing_last_units
+            if self.missing_newest_units
             else "Switching to RocksDB is safe"
         )
-        if self.missing_first_units:
+        if self.missing_oldest_units:
             step = (
-                f"Do not switch to RocksDB until retention has deleted the log up to offset {self.missing_first_end:,}"
+                f"Do not switch to RocksDB until retention has deleted the log up to offset {self.missing_oldest_end:,}"
             )
         return f"{both}; {'; '.join(parts)}. {step}"
 
@@ -147,9 +147,9 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
         return
     first, last = copy.first_unit_number, copy.capacity_end
     if start < first:
-        result.missing_first_units += min(first, end) - start
+        result.missing_oldest_units += min(first, end) - start
         newest = read_stored_units(queue, min(first, end) - 1, min(first, end))[0]
-        result.missing_first_end = max(result.missing_first_end, int(newest["physical_offset"]) + int(newest["size"]))
+        result.missing_oldest_end = max(result.missing_oldest_end, int(newest["physical_offset"]) + int(newest["size"]))
     _add_last(result, queue, max(last, start), end)
     for low, high in split_into_chunks(max(start, first), min(end, last), _AT_ONCE):
         own, other = read_stored_units(queue, low, high), read_stored_units(copy, low, high)
@@ -159,9 +159,9 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
 
 def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end: int) -> None:
     if start < end:
-        result.missing_last_units += end - start
-        result.missing_last_start = min(
-            result.missing_last_start, int(read_stored_units(queue, start, start + 1)["physical_offset"][0])
+        result.missing_newest_units += end - start
+        result.missing_newest_start = min(
+            result.missing_newest_start, int(read_stored_units(queue, start, start + 1)["physical_offset"][0])
         )
 
 

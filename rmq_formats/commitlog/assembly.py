@@ -261,13 +261,13 @@ def _fill_record(rows: _Rows, row: int, buffer: Bytes, at: int) -> int:
     write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(int64_columns[fill.BORN_TIMESTAMP], row))
     _fill_host(rows.born_host, row, buffer, at + kernels.BORN_HOST_AT)
     moved = at + (HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
-    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(int64_columns[fill.STORE_TIMESTAMP], row))
-    _fill_host(rows.store_host, row, buffer, moved + kernels.STORE_HOST_AT)
+    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT_V4, number_at(int64_columns[fill.STORE_TIMESTAMP], row))
+    _fill_host(rows.store_host, row, buffer, moved + kernels.STORE_HOST_AT_V4)
     moved += HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0
-    write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT, number_at(numbers[fill.RECONSUME_TIMES], row))
+    write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT_V4, number_at(numbers[fill.RECONSUME_TIMES], row))
     prepared = number_at(int64_columns[fill.PREPARED_TRANSACTION_OFFSET], row)
-    write_i64(buffer, moved + kernels.PREPARED_TRANSACTION_OFFSET_AT, prepared)
-    write_i32(buffer, moved + kernels.BODY_LENGTH_AT, number_at(numbers[fill.BODY_LENGTH], row))
+    write_i64(buffer, moved + kernels.PREPARED_TRANSACTION_OFFSET_AT_V4, prepared)
+    write_i32(buffer, moved + kernels.BODY_LENGTH_AT_V4, number_at(numbers[fill.BODY_LENGTH], row))
     at = _fill_text(rows.body, row, buffer, moved + _FIXED_SIZE)
     topic_length = number_at(numbers[fill.TOPIC_LENGTH], row)
     if magic == MAGIC_V2:

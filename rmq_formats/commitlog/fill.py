@@ -226,7 +226,7 @@ def _fill_numbers(
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
         growth = kernels.host_growth(sys_flag)
         born = read_i64(buffer, at + kernels.BORN_TIMESTAMP_AT)
-        stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_host_growth(sys_flag))
+        stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT_V4 + kernels.born_host_growth(sys_flag))
         has_date = MIN_DATE_MS <= stored <= MAX_DATE_MS
         parts = kernels.record_parts(buffer, at)
         numbers[TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
@@ -235,8 +235,8 @@ def _fill_numbers(
         numbers[QUEUE_ID, row] = read_i32(buffer, at + kernels.QUEUE_ID_AT)
         numbers[FLAG, row] = read_i32(buffer, at + kernels.FLAG_AT)
         numbers[SYS_FLAG, row] = sys_flag
-        numbers[RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT + growth)
-        numbers[BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT + growth)
+        numbers[RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT_V4 + growth)
+        numbers[BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT_V4 + growth)
         numbers[TOPIC_LENGTH, row] = parts.topic_end - parts.topic
         numbers[PROPERTIES_LENGTH, row] = read_i16(buffer, parts.topic_end)
         numbers[STORE_DATE, row] = stored // _MS_PER_DAY if has_date else 0
@@ -244,7 +244,9 @@ def _fill_numbers(
         wide[PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
         wide[BORN_TIMESTAMP, row] = born
         wide[STORE_TIMESTAMP, row] = stored
-        wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT + growth)
+        wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(
+            buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT_V4 + growth
+        )
         wide[BORN_TIME, row] = born * _US_PER_MS if MIN_DATE_MS <= born <= MAX_DATE_MS else 0
         wide[STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
 
@@ -290,11 +292,11 @@ def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, o
         at = number_at(out.good_positions, row)
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
         growth = kernels.born_host_growth(sys_flag)
-        start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + growth
+        start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT_V4 + growth
         if born < 0 or not is_text_at(distinct.born_hosts, born, buffer, start, end):
             born = find_or_add_text(distinct.born_hosts, buffer, start, end)
-        start = at + kernels.STORE_HOST_AT + growth
-        end = at + kernels.RECONSUME_TIMES_AT + kernels.host_growth(sys_flag)
+        start = at + kernels.STORE_HOST_AT_V4 + growth
+        end = at + kernels.RECONSUME_TIMES_AT_V4 + kernels.host_growth(sys_flag)
         if store < 0 or not is_text_at(distinct.store_hosts, store, buffer, start, end):
             store = find_or_add_text(distinct.store_hosts, buffer, start, end)
         if min(born, store) == TABLE_FULL:

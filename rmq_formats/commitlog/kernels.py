@@ -43,12 +43,12 @@ SYS_FLAG_AT = HEAD.offset("sys_flag")
 BORN_TIMESTAMP_AT = HEAD.offset("born_timestamp")
 BORN_HOST_AT = RECORD[0].offset("born_host_address")
 # Positions of the fields after an IPv4 born host; HOST_V6_GROWTH later for IPv6.
-STORE_TIMESTAMP_AT = RECORD[0].offset("store_timestamp")
-STORE_HOST_AT = RECORD[0].offset("store_host_address")
+STORE_TIMESTAMP_AT_V4 = RECORD[0].offset("store_timestamp")
+STORE_HOST_AT_V4 = RECORD[0].offset("store_host_address")
 # Positions of the fields after two IPv4 hosts; HOST_V6_GROWTH later for each IPv6 host.
-RECONSUME_TIMES_AT = RECORD[0].offset("reconsume_times")
-PREPARED_TRANSACTION_OFFSET_AT = RECORD[0].offset("prepared_transaction_offset")
-BODY_LENGTH_AT = RECORD[0].offset("body_length")
+RECONSUME_TIMES_AT_V4 = RECORD[0].offset("reconsume_times")
+PREPARED_TRANSACTION_OFFSET_AT_V4 = RECORD[0].offset("prepared_transaction_offset")
+BODY_LENGTH_AT_V4 = RECORD[0].offset("body_length")
 FIXED_SIZE = RECORD[0].size
 
 _HEAD_SIZE = HEAD.size
@@ -107,7 +107,7 @@ def topic_length_size(magic: int) -> int:
 @inlined_helper
 def read_store_timestamp(buffer: Bytes, at: int) -> int:
     """Return when the record at *at* was stored."""
-    return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_host_growth(read_i32(buffer, at + SYS_FLAG_AT)))
+    return read_i64(buffer, at + STORE_TIMESTAMP_AT_V4 + born_host_growth(read_i32(buffer, at + SYS_FLAG_AT)))
 
 
 def read_entry_term(buffer: Bytes, record_position: int) -> int:

@@ -44,7 +44,7 @@ PRE_BLANK_SIZE = 0x7FFFFFFF  # the `size` of a unit that fills a new queue's fir
 MAX_QUEUE_OFFSET = (1 << 63) // 32  # the limit of a queue: larger logical offsets would overflow
 BATCH_COMPACTED_OFFSET = -1
 EXT_END_MARK = (-1).to_bytes(2, "big", signed=True)
-EXT_END_SIZE = 4  # bytes that a unit leaves free for the end mark
+EXT_END_RESERVE = 4  # bytes that a unit leaves free for the end mark
 EXT_ADDRESS_BASE = -(1 << 63)  # an extension unit's address is its offset, counted from here
 MAX_EXT_ADDRESS = -(1 << 31) - 1  # no hash is as low as this
 
@@ -84,5 +84,5 @@ def ext_address_offset(address: int) -> int:
 
 def ext_unit_offset(number: int, file_size: int) -> int:
     """Return the offset of a queue's *number*-th extension unit without a bitmap."""
-    in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
+    in_file = (file_size - EXT_END_RESERVE) // EXT_UNIT.size
     return number // in_file * file_size + number % in_file * EXT_UNIT.size

@@ -216,9 +216,9 @@ def _no_key(key: bytes) -> CorruptData:
 
 
 TIMER_FAMILY = "timer"
-SCAN_PROGRESS_KEY = b"sys_topic_scan_offset_checkpoint"
+TIMER_SCAN_PROGRESS_KEY = b"sys_topic_scan_offset_checkpoint"
 """The row that says which unit of `rmq_sys_wheel_timer` is read next."""
-DELIVERY_PROGRESS_KEY = b"timeline_checkpoint"
+TIMER_DELIVERY_PROGRESS_KEY = b"timeline_checkpoint"
 """The row that says up to which time messages were delivered."""
 
 _TIME_SIZE = 8

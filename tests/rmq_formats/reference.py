@@ -22,7 +22,7 @@ from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, UnitRules
 from rmq_formats.consumequeue.layout import (
     EXT_ADDRESS_BASE,
     EXT_END_MARK,
-    EXT_END_SIZE,
+    EXT_END_RESERVE,
     EXT_UNIT,
     UNIT,
     ext_unit_offset,
@@ -108,7 +108,7 @@ class ConsumeQueueExt:
         return EXT_ADDRESS_BASE + ext_unit_offset(len(self._units) - 1, self._file_size)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
-        in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
+        in_file = (self._file_size - EXT_END_RESERVE) // EXT_UNIT.size
         for first in range(0, len(self._units), in_file):
             data = b"".join(self._units[first : first + in_file])
             # The put that does not fit writes the end mark.

@@ -22,11 +22,11 @@ from rmq_formats.release import Release
 from rmq_formats.rocksdb.build import QueueRowBuilder, hash_index_rows, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     CHECKPOINT_TOPIC,
-    DELIVERY_PROGRESS_KEY,
     LAST_OFFSET_KEY,
     LAST_TIME_KEY,
     OP_TOPIC,
-    SCAN_PROGRESS_KEY,
+    TIMER_DELIVERY_PROGRESS_KEY,
+    TIMER_SCAN_PROGRESS_KEY,
     TRANS_OFFSET,
     UNIT_VALUE,
     IndexRow,
@@ -172,7 +172,9 @@ def test_a_timer_row_points_to_its_waiting_record(tmp_path: Path) -> None:
     store = unpack_feature("b551-timerrocks", tmp_path)
     rows = rows_of(store, "timer")
     messages = messages_of(store)
-    delivered, scanned = (decode_progress(rows.pop(name)) for name in (DELIVERY_PROGRESS_KEY, SCAN_PROGRESS_KEY))
+    delivered, scanned = (
+        decode_progress(rows.pop(name)) for name in (TIMER_DELIVERY_PROGRESS_KEY, TIMER_SCAN_PROGRESS_KEY)
+    )
     waiting = [decode_timer_row(*row) for row in rows.items()]
 
     assert len(waiting) == 26

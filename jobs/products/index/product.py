@@ -22,7 +22,7 @@ from jobs.products.index import KeySequence, RangeKeyCollector, RangeKeys
 from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
 from jobs.products.index.plan import IndexPlan
-from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
+from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, have_same_index_switches
 from jobs.products.index.survivors import FilePlacer, Survivor, list_index_files, refusal_reason
 from jobs.products.product import FinishedProduct, Run, RunOutput, StartedProduct, State
 from jobs.store.chain import RangeOutcome, collect_damaged_ranges
@@ -118,7 +118,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
     now, last = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
     if start > last.from_offset and not any(
-        write_same_index_files(last.release, release) for release in (now.newest, *now.possible_releases)
+        have_same_index_switches(last.release, release) for release in (now.newest, *now.possible_releases)
     ):
         since = max(start, now.rules[-1].from_offset)
         known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
@@ -129,7 +129,7 @@ def _continuation(run: Run, state: State) -> ContinuationPoint:
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
     """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
     if run.given_settings.release is None and any(
-        not write_same_index_files(known.newest, release) for release in run.writers.possible_releases
+        not have_same_index_switches(known.newest, release) for release in run.writers.possible_releases
     ):
         newer = [file for file in list_index_files(run.store) if file.header.begin_physical_offset >= start]
         shown = detect_rules(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)

@@ -215,7 +215,9 @@ def detect_rules(
 def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
     """Return the rules that explain the most files, and the number of these files."""
     eras = [
-        era for era in FIRST_RELEASES_OF_ERAS if any(write_same_index_files(era, candidate) for candidate in candidates)
+        era
+        for era in FIRST_RELEASES_OF_ERAS
+        if any(have_same_index_switches(era, candidate) for candidate in candidates)
     ]
     known = [make_rules((0, era)) for era in eras]
     fitting = [[file.fits(rules) for rules in known] for file in examined]
@@ -232,7 +234,7 @@ def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
     """Describe rules of index files by the possible releases that follow them."""
     names = []
     for since, release in rules:
-        alike = [other for other in candidates if write_same_index_files(other, release)] or [release]
+        alike = [other for other in candidates if have_same_index_switches(other, release)] or [release]
         first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
         span = str(first) if first == last else f"{first} to {last}"
         names.append(f"{span} from offset {since}" if since else span)
@@ -256,7 +258,7 @@ def _mixed(
     return [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
 
 
-def write_same_index_files(one: Release, other: Release) -> bool:
+def have_same_index_switches(one: Release, other: Release) -> bool:
     """Return whether two releases write the same index files."""
     return all(getattr(one, switch) == getattr(other, switch) for switch in INDEX_SWITCHES)
 
