@@ -1,5 +1,6 @@
 """The entry point for `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ def main() -> None:
     from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams
 
     prepare_standard_streams()
+    os.environ.setdefault("RUST_LOG", "error")  # else `deltalake` also writes warnings of Amazon's client to stderr
     hide_pandas()
     from jobs.command import cli
 

@@ -43,6 +43,8 @@ _NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound")
 _UNREACHABLE = re.compile(
     r"Connection refused|Could not connect to server|Could(?: not|n't) resolve host ?name|dns error|No route to host"
 )
+# Amazon's client asks the metadata service of EC2 last.
+_NO_CREDENTIALS = re.compile(r"loading credentials|no credentials found in chain|169\.254\.169\.254")
 # An error response of Amazon or Azure in a message of `deltalake`.
 _ANSWER = re.compile(
     r"status code:?\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
@@ -170,6 +172,12 @@ class ObjectStorage(Storage):
             return OSError(
                 f"{location}: the {kind} {name} does not exist on {self.endpoint} ({found[0]}); check its name and "
                 f"{self.endpoint_setting}, or create it"
+            )
+        if self.service == "S3" and _NO_CREDENTIALS.search(text) is not None:
+            return PermissionError(
+                errno.EACCES,
+                "no S3 credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+                location,
             )
         if (found := _UNREACHABLE.search(text)) is not None:
             return OSError(

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -99,6 +100,21 @@ def test_a_refused_connection_is_not_retried_for_a_minute(  # noqa: PLR0913, PLR
     assert f": cannot connect to {refusing_port} (" in said
     assert said.endswith(f"); check {setting}, and that the server is running")
     assert monotonic() - started < most
+
+
+def test_missing_credentials_of_s3_are_named_with_their_variables(
+    refusing_port: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr("jobs.lake.snapshots.delta_options", lambda *_: {})  # no endpoint: as for Amazon's own service
+    said = _failure(LINES["a lake"], "s3a://bucket", refusing_port, run, monkeypatch)
+
+    assert said.endswith(
+        ": no S3 credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    )
 
 
 def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refusing_port: str, run: Run) -> None:
