@@ -67,7 +67,7 @@ MESSAGE_SCHEMA = pa.schema((
     required(
         "properties",
         pa.map_(_REPEATED, pa.string()),
-        "the properties as the broker's release parses them; if a name occurs twice, the last value counts",
+        "the properties as the broker's release parses them; if a name occurs twice, the last value is used",
     ),
     column("topic_raw", pa.binary(), "the topic's bytes, if they are not valid UTF-8"),
     column("properties_raw", pa.binary(), "the stored properties, if they cannot be rebuilt from the map"),

@@ -208,7 +208,7 @@ INDEX_FILES = Table(
         column("index_num", pa.int32(), "the broker's setting maxIndexNum"),
         column("geometry_origin", pa.string(), "origin of these two settings: given, detected or assumed"),
         column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
-        column("run", pa.int64(), "number of the run that wrote this row; the row of the newest run is current"),
+        column("run", pa.int64(), "number of the run that wrote this row"),
     ),
     statistics=("index_file", "run"),
 )
@@ -269,11 +269,13 @@ LOG_PIECES = Table(
 
 TRACES = Table(
     "traces",
-    "one line of a message of the trace topic: an action on a message, as reported by a client; lines in bodies "
-    "larger than 4 MiB when decompressed are left out",
+    "one line of a trace message: an action that a client performed on a message. Trace bodies larger than 4 MiB when "
+    "decompressed are skipped",
     (
         required("physical_offset", pa.int64(), "offset of the message that holds the line"),
-        required("line", pa.int32(), "number of the line in that message, from 0; only lines of known kinds count"),
+        required(
+            "line", pa.int32(), "number of the line in that message, from 0; lines of unknown kinds are not counted"
+        ),
         required("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
         required("born_host", pa.string(), "address:port of the client that sent the trace"),
         *TRACE_SCHEMA,
@@ -302,7 +304,7 @@ BROKER_CONFIG = Table(
     (
         column("kind", pa.string(), "topic or group"),
         column("name", pa.string(), "name of the topic or the group"),
-        column("settings", pa.string(), "JSON as stored by the broker, with sorted names; NULL if it was deleted"),
+        column("settings", pa.string(), "the broker's JSON, with sorted keys; NULL if the topic or group was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "number of the run that read it"),
     ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from jobs.demo import unpack as unpack_tour
 from tests.golden import unpack, unpack_situation
 from tests.support.commands import ROOT, Outcome, copy_store, overwrite
 
@@ -143,21 +144,32 @@ def delete_index_file(store: Path) -> None:
     sorted((store / "index").iterdir())[7].unlink()
 
 
+def delete_queue(store: Path) -> None:
+    shutil.rmtree(store / _QUEUE)
+
+
 def copy_to_tier(store: Path) -> None:
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
 
 
+def replace_by_orders(store: Path) -> None:
+    """Replace the store by one whose topic Orders has JSON bodies."""
+    shutil.rmtree(store)
+    unpack_tour(store.parent / "unpacked").orders.rename(store)
+
+
 _QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"
-# The damage of the store of a section.
+# Prepares the store of a section, usually by damaging it.
 STORES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("docs/repair.md", "Key queries find nothing, or not all messages"): delete_index_file,
     ("docs/repair.md", "Index files are lost or damaged"): delete_index_file,
-    ("docs/repair.md", "Queues are lost, or consumers see nothing"): lambda store: shutil.rmtree(store / _QUEUE),
-    ("docs/repair.md", "A segment is lost or cut short"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
+    ("docs/repair.md", "Queues are lost, or consumers receive no messages"): delete_queue,
+    ("docs/repair.md", "A segment is lost or truncated"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
     ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
     ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
     ("docs/repair.md", "Messages are in a tiered store"): copy_to_tier,
+    ("docs/typed.md", "Typed tables"): replace_by_orders,
 }
 
 

@@ -11,7 +11,7 @@ from deltalake.schema import Field
 
 from jobs.lake.catalog import column_comment
 from jobs.lake.lake import list_views
-from jobs.lake.tables import MESSAGES, TABLES, Table, sql_type
+from jobs.lake.tables import MESSAGES, PROVENANCE_COLUMNS, TABLES, Table, sql_type
 from jobs.typed.ddl import typed_table
 
 _START = "## Columns\n"
@@ -66,6 +66,7 @@ def page() -> str:
 
 
 _COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schema.fields}
+_OF_TYPED_ROWS = [*_IN_EVERY_TABLE, *(field.name for field in PROVENANCE_COLUMNS)]
 
 
 def _section(table: Table) -> Iterator[str]:
@@ -78,6 +79,10 @@ def _section(table: Table) -> Iterator[str]:
         missing = [f"`{name}`" for name in shared if name not in table.schema.names]
         exception = f" except {' and '.join(missing)}" if missing else ""
         yield f"| all columns of [messages](#messages){exception} | | as in `messages`, unless listed below |"
+    elif table.schema.names[: len(_OF_TYPED_ROWS)] == _OF_TYPED_ROWS:
+        shared = {name: _COMMENTS[name] for name in _OF_TYPED_ROWS}
+        names = ", ".join(f"`{name}`" for name in _OF_TYPED_ROWS if name not in _IN_EVERY_TABLE)
+        yield f"| {names} | | as in [messages](#messages) |"
     for field in table.delta_schema.fields:
         if field.name not in _IN_EVERY_TABLE and column_comment(field) != shared.get(field.name):
             yield _row(field, table)

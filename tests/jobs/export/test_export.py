@@ -350,7 +350,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 ROWS = pa.RecordBatch.from_pylist([*_rows()], SCHEMA)
 
-_SECTION = PAGE.read_text(encoding="utf-8").partition("## Conditions of export")[2].partition("\n## ")[0]
+_SECTION = PAGE.read_text(encoding="utf-8").partition("## Export conditions")[2].partition("\n## ")[0]
 # Conditions of the page and others, with the text for DuckDB if it differs.
 CONDITIONS: dict[str, str | None] = {
     **dict.fromkeys(re.findall(r"^\| `([^`]+)`", _SECTION, re.MULTILINE)),
