@@ -70,7 +70,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     The *summary* gets the paths, relative to the output, of files that stay or are replaced.
     """
     out = request.out
-    topics = joined.topics
+    topics = joined.topic_evidence
     has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()

@@ -32,7 +32,7 @@ class QueueEnds(NamedTuple):
     """The queues as they were before the log was read."""
 
     queues: tuple[StoredQueue, ...]
-    watermarks: tuple[int, ...]  # the end of the part of each queue that earlier runs processed
+    processed_ends: tuple[int, ...]  # the end of the part of each queue that earlier runs processed
     ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched_offset: int  # physical offset: every record before it had its units
     newest_offset: int = -1  # newest physical offset at the end of a queue, with or without a record
@@ -40,7 +40,7 @@ class QueueEnds(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    watermark: int
+    processed_end: int
     end: int
     last: Unit | BatchUnit | None = None  # the last unit of the queue, if there is one
 
@@ -52,18 +52,17 @@ _Wish = tuple[StoredQueue, int | None, int]
 def probe_queue_ends(
     workers: Workers,
     store: Store,
-    watermarks: Mapping[QueueName, int] | None = None,
+    processed_ends: Mapping[QueueName, int] | None = None,
     from_offset: int = 0,
     wants_topic: Callable[[str], bool] | None = None,
 ) -> QueueEnds:
     """
     Probe every queue twice; a store that was shut down properly was dispatched to its end.
 
-    Earlier runs processed every unit before *from_offset*, up to the *watermarks*. *wants_topic* selects topics: other
-    queues
-    only show how far the log was dispatched.
+    Earlier runs processed every unit before *from_offset*, up to the *processed_ends*. *wants_topic* selects topics:
+    other queues only show how far the log was dispatched.
     """
-    known = watermarks or {}
+    known = processed_ends or {}
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(every, looks, store)
@@ -88,7 +87,7 @@ def probe_queue_ends(
     return QueueEnds(
         tuple(queues),
         tuple(
-            max(first.get(queue.name, at).watermark, queue.first_unit_number)
+            max(first.get(queue.name, at).processed_end, queue.first_unit_number)
             for queue, at in zip(queues, seen, strict=True)
         ),
         tuple(at.end for at in seen),
@@ -187,14 +186,14 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     if known is None:
-        end, watermark = queue.find_written_end(), queue.first_unit_number
+        end, processed_end = queue.find_written_end(), queue.first_unit_number
     else:
         # A recovering broker truncates its queues where it truncates its log, and a deleted topic starts at 0 again:
-        # then the unit before the watermark is not the one that an earlier run processed.
+        # then the unit before this end is not the one that an earlier run processed.
         unit = queue.read_unit(known - 1) if known > queue.first_unit_number else None
         if known <= queue.first_unit_number or (unit is not None and unit.physical_offset < from_offset):
-            end, watermark = queue.find_written_end(known), max(known, queue.first_unit_number)
+            end, processed_end = queue.find_written_end(known), max(known, queue.first_unit_number)
         else:
             end = queue.find_written_end()
-            watermark = queue.first_unit_pointing_from(from_offset, end)
-    return _Seen(watermark, end, queue.read_last_unit(end))
+            processed_end = queue.first_unit_pointing_from(from_offset, end)
+    return _Seen(processed_end, end, queue.read_last_unit(end))

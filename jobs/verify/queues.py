@@ -77,8 +77,8 @@ from rmq_formats.store import FileKind, file_name_of_offset, is_queue_id
 _CAUSES = {
     DifferenceKind.DANGLING: "the unit was overwritten, or the queue or the segment that the unit points "
     "to belongs to another log; consumers skip this unit",
-    DifferenceKind.LOST_RECORD: "the log has a gap there",
-    DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
+    DifferenceKind.UNIT_OF_LOST_RECORD: "the log has a gap there",
+    DifferenceKind.UNIT_OF_DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
     DifferenceKind.PAST_LOG_END: "the end of the log was lost after the unit was written, or the queue was copied "
     "later than the log",
     DifferenceKind.WRONG_SIZE: "part of the unit was overwritten; consumers receive no message, or only part of one",
@@ -86,7 +86,7 @@ _CAUSES = {
     "tag filters skip the message, or a delayed message is delivered at the wrong time",
     DifferenceKind.WRONG_BATCH_FIELD: "part of the unit was overwritten; consumers miscount the messages of the batch",
     DifferenceKind.FOREIGN: "a file of another queue was copied here, or the unit was overwritten",
-    DifferenceKind.HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
+    DifferenceKind.UNIT_OF_HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
     DifferenceKind.DUPLICATE: "the broker dispatched this part of the log twice; consumers receive the message twice",
     DifferenceKind.OUT_OF_ORDER: "the units are in a different order from the records in the log",
     DifferenceKind.MISPLACED: "the broker appended units after a gap in the queue offsets; all later messages "
@@ -173,7 +173,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
-    facts = {DELETED_TOPIC, DELETED_OR_LOST_QUEUE} if joined.topics.unsupported_reason else {DELETED_TOPIC}
+    facts = {DELETED_TOPIC, DELETED_OR_LOST_QUEUE} if joined.topic_evidence.unsupported_reason else {DELETED_TOPIC}
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
     is_unknown = any(finding.kind == DELETED_OR_LOST_QUEUE for finding in deleted)
     report = PartReport(
@@ -197,7 +197,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         },
         notes,
         deleted,
-        doubts=[f"it is unknown which topics were deleted: {joined.topics.unsupported_reason}"] * is_unknown,
+        doubts=[f"it is unknown which topics were deleted: {joined.topic_evidence.unsupported_reason}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
     return report, joined
@@ -267,7 +267,7 @@ def _finding(queue: StoredQueue, difference: QueueDifference, file_size: int, jo
     is_field = difference.field != "unit"
     is_undecided = difference.may_be_changed_record or difference.kind in _UNDECIDED_KINDS
     if difference.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
-        cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(queue.name.topic)}"
+        cause = f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(queue.name.topic)}"
     else:
         cause = _CHANGED_RECORD if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
@@ -294,7 +294,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
         elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue, a broker rebuilds all of them
             kind, cause = (
                 DELETED_OR_LOST_QUEUE,
-                f"{_UNDECIDED_TOPIC}; reason: {joined.topics.explain_undecided(name.topic)}",
+                f"{_UNDECIDED_TOPIC}; reason: {joined.topic_evidence.explain_undecided(name.topic)}",
             )
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]

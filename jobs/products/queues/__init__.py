@@ -21,14 +21,14 @@ class DifferenceKind(StrEnum):
     """The kinds of differences; scripts rely on the values."""
 
     DANGLING = "dangling_unit"
-    LOST_RECORD = "unit_of_lost_record"
-    DAMAGED_RECORD = "unit_of_damaged_record"
+    UNIT_OF_LOST_RECORD = "unit_of_lost_record"
+    UNIT_OF_DAMAGED_RECORD = "unit_of_damaged_record"
     PAST_LOG_END = "unit_past_log_end"
     WRONG_SIZE = "wrong_size"
     WRONG_TAGS_CODE = "wrong_tags_code"
     WRONG_BATCH_FIELD = "wrong_batch_field"
     FOREIGN = "unit_of_other_queue"
-    HIDDEN_RECORD = "unit_of_hidden_record"
+    UNIT_OF_HIDDEN_RECORD = "unit_of_hidden_record"
     DUPLICATE = "duplicate_unit"
     OUT_OF_ORDER = "out_of_order"
     MISPLACED = "misplaced_unit"
@@ -47,8 +47,8 @@ class DifferenceKind(StrEnum):
     DELETED_OR_LOST_QUEUE = "deleted_or_lost_queue"  # deleted or lost: the evidence does not decide
 
 
-_LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
-_OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE}
+_LOST = {DifferenceKind.UNIT_OF_LOST_RECORD, DifferenceKind.UNIT_OF_DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
+_OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.UNIT_OF_HIDDEN_RECORD, DifferenceKind.DUPLICATE}
 _OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
 # The position does not have the unit of its record.
 WRONG_POSITION_KINDS = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
@@ -160,7 +160,7 @@ class JoinResult:
     differences: list[QueueDifference] = field(default_factory=list)  # complete only after `finish`
     queues_without_files: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     first_record_offsets: dict[QueueName, int] = field(default_factory=dict)  # offsets in the log, by queue
-    watermarks: dict[QueueName, int] = field(default_factory=dict)
+    processed_ends: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # the position after the last meaningful unit
     row_files: list[AddedFile] = field(default_factory=list)  # files of rows
     undispatched_records: list[UndispatchedRecords] = field(default_factory=list)  # in log order
@@ -170,7 +170,7 @@ class JoinResult:
     restart_offsets: dict[str, int] = field(default_factory=dict)
     newest_ms: dict[str, int] = field(default_factory=dict)
     queues: tuple[StoredQueue, ...] = ()  # the queues as they were read
-    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
+    topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
     dispatched_offset: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
@@ -203,8 +203,8 @@ class JoinResult:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         newest_ms = self.newest_ms[name.topic]
         if self.queues_without_files[name].last_physical_offset < self.restart_offsets.get(name.topic, 0):
-            return self.topics.fate_of_earlier(name.topic, newest_ms)
-        return self.topics.fate(name.topic, newest_ms)
+            return self.topic_evidence.fate_of_earlier(name.topic, newest_ms)
+        return self.topic_evidence.fate(name.topic, newest_ms)
 
     def find_newest_offset_ahead(self) -> int | None:
         """Return the newest offset after the log's end to which last units of queues point; None if there is none."""

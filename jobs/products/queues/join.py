@@ -149,14 +149,14 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
         # A run leaves out units that are newer than its log; `verify` compares every unit.
         dispatched_offset=queue_ends.dispatched_offset if write is None else dispatched,
         light_dispatched_offset=queue_ends.light_dispatched_offset,
-        has_clean_shutdown=store.is_closed,
+        is_closed=store.is_closed,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
-        topics=topics,
+        topic_evidence=topics,
         write_rows=write,
     )
     joined = JoinResult(
         queues=queue_ends.queues,
-        topics=topics,
+        topic_evidence=topics,
         damaged_ranges=[*log.damaged_ranges],
         log_end=log.end,
         dispatched_offset=dispatched,
@@ -182,7 +182,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which ro
 
 def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
     members: list[list[ProbedQueue]] = [[] for _ in range(log.group_count)]
-    for queue, processed_end, end in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
+    for queue, processed_end, end in zip(seen.queues, seen.processed_ends, seen.ends, strict=True):
         members[group_of_queue(queue.name, log.group_count)].append(ProbedQueue(queue, processed_end, end))
     for number, queues in enumerate(members):
         if queues or has_units([*log.lake_only, *log.ranges], number):
@@ -237,7 +237,7 @@ class _GroupTask:
         for queue, processed_end, seen_end in self._queues:
             rest = self._rest[queue.name]
             end = rest.close(log, processed_end, seen_end)
-            result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
+            result.processed_ends[queue.name], result.ends[queue.name] = end, max(end, seen_end)
             if find_offsets_to_resolve(rest, log).size:
                 self.unsettled.append(rest)
             elif not rest.is_empty:
@@ -273,7 +273,7 @@ class _GroupTask:
             known.unit_count + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:
-            is_deleted = log.topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED
+            is_deleted = log.topic_evidence.fate(part.name.topic, newest_ms) is TopicFate.DELETED
             status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
             yield make_row_block(part.name, part.units, status, part.tag_numbers)
 

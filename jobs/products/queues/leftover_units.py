@@ -32,8 +32,8 @@ from jobs.products.queues.unmatched import (
     RecordFields,
     ResolvedRecords,
     UnmatchedUnit,
-    classify_gap_units,
-    find_gaps_without_file,
+    classify_unclaimed_units,
+    find_unclaimed_without_file,
     run_starts_and_lengths,
 )
 from jobs.store.units import Units, is_of_deleted_file, read_stored_units
@@ -69,7 +69,7 @@ class _Settling:
         self._beginning = joined.first_record_offsets[self._name] = self._find_beginning()
 
     def run(self) -> QueueRows:
-        for part in classify_gap_units(self._remainder, self._log):
+        for part in classify_unclaimed_units(self._remainder, self._log):
             self._joined.expired += int(part.expired_mask.sum())
             self._joined.blanks += int(part.blank_mask.sum())
             if self._with_rows:
@@ -77,7 +77,7 @@ class _Settling:
                 self._expire(part.start, part.units, part.blank_mask, is_blank=True)
             for unit in part.list_unexplained():
                 self._explain(unit)
-        for start, stop in find_gaps_without_file(self._remainder):
+        for start, stop in find_unclaimed_without_file(self._remainder):
             step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
             for at in range(start, stop, step):
                 self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
@@ -131,12 +131,12 @@ class _Settling:
 
     def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
-        if offset >= log.end and not log.has_clean_shutdown:  # newer than a log that was copied before it
+        if offset >= log.end and not log.is_closed:  # newer than a log that was copied before it
             self._joined.ahead += 1
             return
-        kind = DifferenceKind.DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
+        kind = DifferenceKind.UNIT_OF_DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
         if any(start <= offset < end for start, end in log.gaps):
-            kind = DifferenceKind.LOST_RECORD
+            kind = DifferenceKind.UNIT_OF_LOST_RECORD
         if offset >= log.end:
             kind = DifferenceKind.PAST_LOG_END
         self._differ(kind, unit.position, unit.text, log_offset=offset)
@@ -216,7 +216,7 @@ class _Settling:
         else:
             unit = read_stored_units(self._queue, position, position + 1)[0]
             at = int(unit["physical_offset"])
-            is_known = not self._remainder.has_gap_at(position) or self._log.find_lost_ranges(at, at + 1)
+            is_known = not self._remainder.is_unclaimed_at(position) or self._log.find_lost_ranges(at, at + 1)
             if not (0 < unit["size"] < PRE_BLANK_SIZE and is_known):
                 return None
         start = int(unit["physical_offset"])
@@ -251,7 +251,7 @@ class _Settling:
         remainder = self._remainder
 
         def is_bad(position: int) -> bool:
-            return position in bad or (remainder.is_missing_at(position) and remainder.has_gap_at(position))
+            return position in bad or (remainder.is_missing_at(position) and remainder.is_unclaimed_at(position))
 
         self._joined.differences += (
             difference
@@ -270,7 +270,7 @@ class _Settling:
             return DifferenceKind.MISSING_FILE
         # The unit's position is free if no record claims it or if the file has zeros there.
         if (
-            self._remainder.has_gap_at(position)
+            self._remainder.is_unclaimed_at(position)
             or not read_stored_units(self._queue, position, position + 1)["size"][0]
         ):
             return DifferenceKind.MISSING
@@ -281,7 +281,7 @@ class _Settling:
         """Classify the messages before the queue's beginning."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.missing_units if run.last_log_offset < self._beginning]
-        return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
+        return KINDS_OF_EARLIER_QUEUES[self._log.topic_evidence.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
         for run in self._remainder.missing_units:
@@ -290,12 +290,12 @@ class _Settling:
             for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
                 if position > at:
                     kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
-                    is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
-                    found = "no file" if has_gap else "missing"
+                    is_first, is_unclaimed = at == run.position, self._remainder.is_unclaimed_at(at)
+                    found = "no file" if is_unclaimed else "missing"
                     text = _text_of(run.first_unit[0]) if is_first else f"the unit of queue offset {at}"
-                    log_offset = run.first_log_offset if is_first and not has_gap else None
+                    log_offset = run.first_log_offset if is_first and not is_unclaimed else None
                     self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
-                if position < run.end and self._remainder.has_gap_at(position):
+                if position < run.end and self._remainder.is_unclaimed_at(position):
                     self._differ(DifferenceKind.MISSING_FILE, position, "no file")
                 at = position + 1
 
@@ -339,7 +339,7 @@ def classify_by_record(
 ) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
     """Classify a unit whose record has its own unit elsewhere, or none; also name the contradicting fields."""
     if not record.units:
-        return DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",)
+        return DifferenceKind.UNIT_OF_HIDDEN_RECORD, unit.text, ("transaction_type",)
     own = next((expected for expected in record.units if expected.queue == queue), None)
     if own is None:
         other = record.units[0].queue

@@ -67,7 +67,7 @@ def _leave_out(run: Run, state: State | None, error: FormatError) -> FinishedPro
 def _start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     wants_topic = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
-    seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, wants_topic)
+    seen = probe_queue_ends(run.workers, run.store, _processed_ends(state), taken_to, wants_topic)
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; records that were dispatched stay so.
     seen = seen._replace(dispatched_offset=max(seen.dispatched_offset, from_offset))
@@ -175,25 +175,25 @@ def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
     if not joined.queues:
         return
     topics = {
-        name.topic: joined.topics.explain_undecided(name.topic)
+        name.topic: joined.topic_evidence.explain_undecided(name.topic)
         for name in sorted(joined.queues_without_files)
         if joined.find_topic_fate(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
         if one.kind is DifferenceKind.DELETED_OR_LOST_QUEUE:
-            topics.setdefault(one.queue.topic, joined.topics.explain_undecided(one.queue.topic))
+            topics.setdefault(one.queue.topic, joined.topic_evidence.explain_undecided(one.queue.topic))
     for topic, why in topics.items():
         yield f"it is unknown whether the topic {topic!r} was deleted or its queues were lost: {why}"
 
 
 def next_run_state(joined: JoinResult, state: State | None = None) -> State:
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
-    watermarks = {**_watermarks(state), **joined.watermarks}
+    processed_ends = {**_processed_ends(state), **joined.processed_ends}
     return {
         "dispatched": joined.dispatched_offset,
         # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
         "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
-        "queues": [[*name, position] for name, position in sorted(watermarks.items())],
+        "queues": [[*name, position] for name, position in sorted(processed_ends.items())],
     }
 
 
@@ -201,6 +201,6 @@ def _boundary(state: State | None) -> int:
     return int(state["boundary"]) if state else 0
 
 
-def _watermarks(state: State | None) -> Mapping[QueueName, int]:
+def _processed_ends(state: State | None) -> Mapping[QueueName, int]:
     queues = state["queues"] if state else ()
     return {QueueName(QueueKind(kind), topic, queue_id): position for kind, topic, queue_id, position in queues}

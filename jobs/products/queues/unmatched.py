@@ -73,11 +73,11 @@ class CollectedLog:
     lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
     dispatched_offset: int = NO_LIMIT  # records from it on may have no units yet
     light_dispatched_offset: int = NO_LIMIT  # the same for light queues, if they are only in RocksDB
-    has_clean_shutdown: bool = True
+    is_closed: bool = True  # no broker wrote the store
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that are in no file
     record_count: int = 0
     damaged_ranges: tuple[tuple[int, int], ...] = ()  # ranges without records, except for bridges over lost ones
-    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
+    topic_evidence: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write_rows: Write | None = None
 
     def find_lost_ranges(self, start: int, end: int) -> Sequence[tuple[int, int]]:
@@ -96,7 +96,7 @@ class QueueRemainder:
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
     missing_units: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
-    gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
+    unclaimed_ranges: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live_position: int | None = None  # the first position claimed by a record that is still in the log
     open_from_position: int | None = None  # after this position a broker may be writing
     # Expected units that are not at their position.
@@ -145,22 +145,22 @@ class QueueRemainder:
 
     def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
         """Determine the unmatched positions from *start* on; return the end of the processed part of the queue."""
-        # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With
-        # a limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it
-        # counts up to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for
-        # the next run.
+        # A range is unclaimed if no record of this run matched its units; only units from *start* to *seen_end* count.
+        # With a limit (a store that is written to, or a run in steps) the last range may be of records that come later:
+        # it counts up to the first unit that is newer than the limit, and the rest stays open, from
+        # `open_from_position` on, for the next run.
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
-        gaps = list(gaps_between(start, end, matched))
-        if gaps and gaps[-1][1] == end and log.dispatched_offset != NO_LIMIT:
-            self.open_from_position, last = gaps.pop()
+        unclaimed = list(gaps_between(start, end, matched))
+        if unclaimed and unclaimed[-1][1] == end and log.dispatched_offset != NO_LIMIT:
+            self.open_from_position, last = unclaimed.pop()
             end, newer_end = _find_newer(self.queue, self.open_from_position, last, log.dispatched_offset)
-            gaps += [(self.open_from_position, end)] * (end > self.open_from_position)
+            unclaimed += [(self.open_from_position, end)] * (end > self.open_from_position)
             starts = (file.base_offset // self.queue.unit_size for file in self.queue.files)
             later = min((start for start in starts if start >= newer_end), default=last)
             if log.write_rows is None and later < last:
-                gaps.append((later, last))  # a recovery that truncates a queue deletes its later files
-        self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
+                unclaimed.append((later, last))  # a recovery that truncates a queue deletes its later files
+        self.unclaimed_ranges, self.units = unclaimed, np.concatenate([self.units, *self._left])
         self.first_live_position = min(self._runs)[0] if self._runs else None
         self._left, self._runs, self._kept_runs = [], [], []
         return end
@@ -168,12 +168,12 @@ class QueueRemainder:
     @property
     def is_empty(self) -> bool:
         """Whether every unit is matched."""
-        return not (self.gaps or self.units.size or self.missing_units)
+        return not (self.unclaimed_ranges or self.units.size or self.missing_units)
 
-    def has_gap_at(self, position: int) -> bool:
-        """Return whether *position* is in a gap."""
-        gap = bisect_right(self.gaps, position, key=_start) - 1
-        return gap >= 0 and position < self.gaps[gap][1]
+    def is_unclaimed_at(self, position: int) -> bool:
+        """Return whether no record of this run claims *position*."""
+        number = bisect_right(self.unclaimed_ranges, position, key=_start) - 1
+        return number >= 0 and position < self.unclaimed_ranges[number][1]
 
     def is_missing_at(self, position: int) -> bool:
         """Return whether *position* is in no file although a record has its unit there."""
@@ -250,7 +250,7 @@ class UnmatchedUnit(NamedTuple):
 
 
 class ClassifiedUnits(NamedTuple):
-    """Consecutive units, from position *start* on, of which those in gaps are classified."""
+    """Consecutive units, from position *start* on, of which the unclaimed ones are classified."""
 
     start: int
     units: Units
@@ -259,7 +259,7 @@ class ClassifiedUnits(NamedTuple):
     blank_mask: NDArray[np.bool_]
     unexplained_indices: NDArray[
         np.int64
-    ]  # indices of units in gaps that are not expired, blank or newer than the log's end
+    ]  # indices of unclaimed units that are not expired, blank or newer than the log's end
 
     def list_unexplained(self) -> Iterator[UnmatchedUnit]:
         """Yield the unexplained units."""
@@ -269,17 +269,19 @@ class ClassifiedUnits(NamedTuple):
             yield UnmatchedUnit(self.start + at, offset, size, int(self.tags_codes[at]), stored)
 
 
-def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedUnits]:
-    """Yield the units in the gaps in portions."""
+def classify_unclaimed_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator[ClassifiedUnits]:
+    """Yield the unclaimed units in portions."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
     parts = (
-        (*part, gaps) for gaps in _group_gaps(remainder.gaps) for part in _in_files(queue, gaps[0][0], gaps[-1][1])
+        (*part, group)
+        for group in _group_ranges(remainder.unclaimed_ranges)
+        for part in _in_files(queue, group[0][0], group[-1][1])
     )
-    for start, stop, gaps in parts:
+    for start, stop, group in parts:
         units, places = read_stored_units(queue, start, stop), np.arange(start, stop)
-        inside = are_inside(places, gaps)
+        inside = are_inside(places, group)
         before = places < (stop if remainder.first_live_position is None else remainder.first_live_position)
         blanks = inside & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before
         blanks &= ~np.isin(places, wanted)
@@ -298,23 +300,23 @@ def classify_gap_units(remainder: QueueRemainder, log: CollectedLog) -> Iterator
         yield ClassifiedUnits(start, units, codes, expired, blanks, np.flatnonzero(others & ~newer))
 
 
-def _group_gaps(gaps: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield gaps that are read together: many small ones near each other, or a large one."""
+def _group_ranges(ranges: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield ranges that are read together: many small ones near each other, or a large one."""
     group: list[tuple[int, int]] = []
-    for gap in gaps:
-        if group and gap[1] - group[0][0] > UNITS_PER_PORTION:
+    for one in ranges:
+        if group and one[1] - group[0][0] > UNITS_PER_PORTION:
             yield group
             group = []
-        group.append(gap)
+        group.append(one)
     if group:
         yield group
 
 
-def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int]]:
+def find_unclaimed_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int]]:
     """
-    Yield the parts of the gaps that are in no file, and that no record of a lost file claims.
+    Yield the parts of the unclaimed ranges that are in no file, and that no record of a lost file claims.
 
-    A flipped bit in a file's name, or in a record's queue offset, may leave a gap of any size.
+    A flipped bit in a file's name, or in a record's queue offset, may leave such a part of any size.
     """
     size = remainder.queue.unit_size
     ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
@@ -323,14 +325,14 @@ def find_gaps_without_file(remainder: QueueRemainder) -> Iterator[tuple[int, int
         *((run.position, run.unit_count) for run in remainder.missing_units),
     ]
     held_runs = np.array(sorted(held), np.int64).reshape(-1, 2)
-    for start, end in remainder.gaps:
+    for start, end in remainder.unclaimed_ranges:
         yield from gaps_between(start, end, held_runs)
 
 
 def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDArray[np.int64]:
     """Return the physical offsets that only the log can explain."""
     found = [np.empty(0, np.int64)]
-    for part in classify_gap_units(remainder, log):
+    for part in classify_unclaimed_units(remainder, log):
         odd = part.units[part.unexplained_indices]
         offsets, sizes = odd["physical_offset"], odd["size"]
         is_in_log = (offsets >= log.start) & (offsets < log.end) & (sizes > 0) & (sizes < PRE_BLANK_SIZE)

@@ -186,7 +186,7 @@ def test_verify_reads_each_segment_once(store: Path, reads: Counter[int], is_dam
 
     verdict = verify(VerifyRequest(str(store), SETTINGS), SerialWorkers())
 
-    assert (DifferenceKind.DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
+    assert (DifferenceKind.UNIT_OF_DAMAGED_RECORD in {finding.kind for finding in verdict.findings}) is is_damaged
     assert verdict.parts[INDEX].numbers["equal"] > 1
     for segment in segments[:-1]:
         assert 1 <= reads[segment.stat().st_ino] / segment.stat().st_size < 1.5, segment
