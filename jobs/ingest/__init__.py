@@ -144,7 +144,7 @@ class Summary(RatedOutcome):
     unreadable: list[str] = field(default_factory=list)  # messages about damaged databases and segments without records
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # the selected topics of this store, as options; empty: all
-    release: str = ""  # the release that wrote the store, and how it is known
+    release: str = ""  # the releases that write such queues, and how they are known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
@@ -241,7 +241,7 @@ class Summary(RatedOutcome):
                 without = reason if self.tier_queues is None else ""
                 yield f"  topics: {self.topics}{without}"
             if self.release:
-                yield f"  written by RocketMQ {self.release}"
+                yield f"  queue format: RocketMQ {self.release}"
             if any(self.units.values()):
                 named = {**self.units}
                 different = named.pop("differences", 0)
