@@ -39,7 +39,7 @@ _SQL_NAMES = {type_: name for name, type_ in SQL_TYPES.items()} | {pa.timestamp(
 
 _WHOSE = (
     required("broker", pa.string(), "label of the broker that wrote the store"),
-    required("store_id", pa.string(), "identifies the store that the row is from; derived from the log's bytes"),
+    required("store_id", pa.string(), "id of the store that the row is from, derived from the log's bytes"),
 )
 
 

@@ -46,7 +46,7 @@ def page() -> str:
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (
-        f"| {view.name} | {view.row_meaning[len('Each row is ') :]} | {', '.join(view.tables)} |"
+        f"| {view.name} | {view.row_meaning.removeprefix('Each row is ').removesuffix('.')} | {', '.join(view.tables)} |"
         for view in list_views()
     )
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
