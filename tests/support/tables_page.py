@@ -10,7 +10,7 @@ from pathlib import Path
 from deltalake.schema import Field
 
 from jobs.lake.catalog import column_comment
-from jobs.lake.lake import list_views
+from jobs.lake.lake import View, list_views
 from jobs.lake.tables import MESSAGES, PROVENANCE_COLUMNS, TABLES, Table, sql_type
 from jobs.typed.ddl import typed_table
 
@@ -45,10 +45,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 def page() -> str:
     columns_of_all = (_row(field) for field in MESSAGES.delta_schema.fields if field.name in _IN_EVERY_TABLE)
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
-    of_views = (
-        f"| {view.name} | {view.row_meaning.removeprefix('Each row is ').removesuffix('.')} | {', '.join(view.tables)} |"
-        for view in list_views()
-    )
+    of_views = (f"| {view.name} | {_row_of(view)} | {', '.join(view.tables)} |" for view in list_views())
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
     return by_hand + "\n".join(
         [
@@ -63,6 +60,10 @@ def page() -> str:
             "",
         ]
     )
+
+
+def _row_of(view: View) -> str:
+    return view.row_meaning.removeprefix("Each row is ").removesuffix(".")
 
 
 _COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schema.fields}
