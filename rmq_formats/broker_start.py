@@ -65,8 +65,8 @@ class UnloadableFile(NamedTuple):
     """A file of the log or of a queue with a length or a name that the broker's files do not have."""
 
     file: str
-    length: int
-    expected: int
+    size: int
+    expected_size: int
     is_last: bool  # whether it is the last file of its log or queue
 
 
@@ -240,4 +240,4 @@ def find_refused_file(unloadable_files: Sequence[UnloadableFile], release: Relea
     if not release.start_refuses_other_length:
         return None
     deletes_empty = release.start_deletes_empty_last_file
-    return next((one for one in unloadable_files if not (deletes_empty and one.is_last and one.length == 0)), None)
+    return next((one for one in unloadable_files if not (deletes_empty and one.is_last and one.size == 0)), None)

@@ -159,7 +159,7 @@ _FILE_SWITCHES = {
     FileKind.LOCK: "lock_file",
     FileKind.ABORT_BACKUP: "abort_has_process_id",
     FileKind.BATCH_CONSUME_QUEUE: "inner_batches",
-    FileKind.COMPACTION: "compaction",
+    FileKind.OTHER_COMPACTION: "compaction",
     FileKind.COMPACTION_LOG: "compaction",
     FileKind.COMPACTION_QUEUE: "compaction",
 }

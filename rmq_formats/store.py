@@ -43,21 +43,21 @@ class FileKind(StrEnum):
     ROCKSDB = "RocksDB file"
     COMPACTION_LOG = "compacted log"  # copies of records, at other offsets
     COMPACTION_QUEUE = "compacted queue"  # batch units
-    COMPACTION = "compaction file"
+    OTHER_COMPACTION = "compaction file"
     TIMER_WHEEL = "timer wheel"
     TIMER_LOG = "timer log"
     TIMER_PROGRESS = "timer progress"
-    TIMER = "timer file"
+    TIMER_METRICS = "timer file"
     TIERED_LOG = "log of a tier"  # each queue has its own log
     TIERED_QUEUE = "queue of a tier"
-    TIERED = "tiered storage file"
+    OTHER_TIERED = "tiered storage file"
     CONTROLLER = "controller mode file"  # the identity of the replica, and which master wrote from which offset on
     UNKNOWN = "unknown file"
 
 
 LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
-TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.TIERED})
+TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.OTHER_TIERED})
 # A directory with a file of one of these kinds is a store; files of other kinds occur without one.
 STORE_KINDS = LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX, FileKind.CHECKPOINT}
 
@@ -94,7 +94,7 @@ _KINDS = tuple(
         (rf"timerwheel(\.{_NUMBER})?", FileKind.TIMER_WHEEL),  # a snapshot has a position in the timer log
         (rf"timerlog/{_OFFSET}", FileKind.TIMER_LOG),
         (r"config/timercheck(\.bak)?", FileKind.TIMER_PROGRESS),
-        (r"config/timermetrics(\.bak)?", FileKind.TIMER),
+        (r"config/timermetrics(\.bak)?", FileKind.TIMER_METRICS),
         (r"config/[^/]*\.bak", FileKind.CONFIG_BACKUP),
         ("config/[^/]+", FileKind.CONFIG),
         # In `consumequeue` with storeType=defaultRocksDB, or double write.
@@ -103,10 +103,10 @@ _KINDS = tuple(
         (rf"({ROCKSDB_QUEUE_FOLDER}|{ROCKSDB_STORE_FOLDER})/.+", FileKind.ROCKSDB),
         (rf"compaction/compactionLog/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_LOG),
         (rf"compaction/compactionCq/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_QUEUE),
-        ("compaction/.+", FileKind.COMPACTION),
+        ("compaction/.+", FileKind.OTHER_COMPACTION),
         (rf"{_TIER}/(.+/)?COMMIT_LOG/{_TIER_SEGMENT}", FileKind.TIERED_LOG),
         (rf"{_TIER}/(.+/)?CONSUME_QUEUE/{_TIER_SEGMENT}", FileKind.TIERED_QUEUE),
-        (rf"(tieredStore|tiered_index_file)/.+|{_TIER}/(.+/)?{_TIER_SEGMENT}", FileKind.TIERED),
+        (rf"(tieredStore|tiered_index_file)/.+|{_TIER}/(.+/)?{_TIER_SEGMENT}", FileKind.OTHER_TIERED),
         ("dledger-[^/]*/.+", FileKind.DLEDGER_STATE),
     )
 )

@@ -85,7 +85,7 @@ BOOLEAN_FIELDS = frozenset({"is_success", "is_from_check"})
 NUMBER_BITS = {"event_timestamp": 64} | dict.fromkeys(
     ("body_length", "cost_ms", "message_type", "retry_times", "context_code"), 32
 )
-MESSAGE_TYPES = 5
+MESSAGE_TYPE_COUNT = 5
 TRANSACTION_STATES = frozenset({"COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"})
 
 
@@ -140,7 +140,7 @@ def _value(name: str, text: str) -> str | int | bool | None:
         return text.lower() == "true"
     if name in NUMBER_BITS:
         number = parse_java_integer(text, NUMBER_BITS[name])
-        is_known = name != "message_type" or number in range(MESSAGE_TYPES)
+        is_known = name != "message_type" or number in range(MESSAGE_TYPE_COUNT)
         return number if is_known else None
     if name == "transaction_state" and text not in TRANSACTION_STATES:
         return None

@@ -19,7 +19,7 @@ from rmq_formats.trace import (
     FIELD_END,
     LINE_END,
     MAX_FIELDS,
-    MESSAGE_TYPES,
+    MESSAGE_TYPE_COUNT,
     NUMBER_BITS,
     TRANSACTION_STATES,
     TraceKind,
@@ -60,7 +60,7 @@ SCHEMA = pa.schema((
 _KINDS = pa.array([kind.value for kind in TraceKind])
 # Numbers that Arrow's casts read as Java does; all others are parsed one by one.
 _PLAIN_NUMBERS = {64: "^-?[0-9]{1,18}$", 32: "^-?[0-9]{1,9}$"}
-_PLAIN_TYPE = f"^[0-{MESSAGE_TYPES - 1}]$"
+_PLAIN_TYPE = f"^[0-{MESSAGE_TYPE_COUNT - 1}]$"
 
 
 _LINES_AT_ONCE = 1 << 16

@@ -48,7 +48,7 @@ _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
 _MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
 
-Lists = StoreLists | LakeLists
+PageLists = StoreLists | LakeLists
 
 
 class Pages:
@@ -57,7 +57,7 @@ class Pages:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._stack = ExitStack()
-        self._lists: Lists | None = None
+        self._lists: PageLists | None = None
         self._snapshot = -1
         self._overview: StoreReport | None = None
         self._words = Translator("en")
@@ -73,7 +73,7 @@ class Pages:
                 assert isinstance(source, StoreSource | LakeSource)
                 self._lists = StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
                 self._snapshot = snapshot
-            views: Mapping[str, Callable[[Lists, PageRequest], PageReply]] = {
+            views: Mapping[str, Callable[[PageLists, PageRequest], PageReply]] = {
                 "/": self._front,
                 "/messages": self._messages,
                 "/messages.ndjson": self._download,
@@ -105,7 +105,7 @@ class Pages:
 
     # the front
 
-    def _front(self, lists: Lists, _request: PageRequest) -> PageReply:
+    def _front(self, lists: PageLists, _request: PageRequest) -> PageReply:
         if isinstance(lists, LakeLists):
             return self._page(
                 "front_lake.html",
@@ -134,7 +134,7 @@ class Pages:
 
     # messages
 
-    def _messages(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _messages(self, lists: PageLists, request: PageRequest) -> PageReply:
         wanted, given = _wanted(request), request.query.get("before")
         before = None if given is None else parse_position(given)
         asked = {name: request.query[name] for name in _MESSAGE_FIELDS if request.query.get(name)}
@@ -154,7 +154,7 @@ class Pages:
             similar=similar,
             has_topic=has_topic,
             lacking=lists.source.lacking,
-            rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
+            rows=[(f"/message?at={message_reference(one)}", one) for one in page.messages],
             following=""
             if page.next_before_offset is None
             else f"/messages?{urlencode({**asked, 'before': page.next_before_offset})}",
@@ -166,13 +166,13 @@ class Pages:
             ),
         )
 
-    def _download(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _download(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(request), request.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(json_line("message", message_object(found)) for found in page.messages)
         return PageReply(lines.encode(), next_position=page.next_before_offset)
 
-    def _find(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _find(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
         text = request.query.get("id", "").strip()
         # A physical offset, or TOPIC/QUEUE/OFFSET.
@@ -189,11 +189,11 @@ class Pages:
                 return PageReply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
             found = next(iter(answer.messages), None)
         if found is not None:
-            return PageReply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
+            return PageReply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_reference(found)}")
         problem = f"No message has the id, key or offset {text[:60]!r}: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 
-    def _message(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _message(self, lists: PageLists, request: PageRequest) -> PageReply:
         at = request.query.get("at", "")
         message = find_message_at(lists.source, at)
         told = next(stories.find_stories(lists.source, [message]))
@@ -206,7 +206,7 @@ class Pages:
             story=told,
             lines=list(timeline_lines(told, None)),
             damage_templates=stories.DAMAGE_TEMPLATES,
-            positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
+            positions={copy.message.record.physical_offset: message_reference(copy.message) for copy in told.copies},
             chains=list(lists.index_chains(message)) if has_chains else (),
             most_entries=MAX_CHAIN_ENTRIES_SHOWN,
             shown=format_body(message, request.query.get("body")),
@@ -216,7 +216,7 @@ class Pages:
             command=self._place.query_command_line("story", message.message_id),
         )
 
-    def _body(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _body(self, lists: PageLists, request: PageRequest) -> PageReply:
         """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
         message = find_message_at(lists.source, request.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
@@ -224,13 +224,13 @@ class Pages:
 
     # tables
 
-    def _topics(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _topics(self, lists: PageLists, request: PageRequest) -> PageReply:
         rows, shows_all = lists.topics(), _SHOW_SYSTEM in request.query
         shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
         table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
         return self._page("rows.html", title="Topics", table=table, hidden=hidden)
 
-    def _table(self, lists: Lists, request: PageRequest) -> PageReply:
+    def _table(self, lists: PageLists, request: PageRequest) -> PageReply:
         name = request.path.removeprefix("/tables/")
         if isinstance(lists, StoreLists):
             raise UnsupportedFormat(f"a store has no tables; open a lake to see the table {name[:40]!r}")
@@ -277,22 +277,22 @@ def _time(text: str | None, otherwise: int) -> int:
         raise UnsupportedFormat(reason) from None
 
 
-def message_position(message: Message) -> str:
+def message_reference(message: Message) -> str:
     """Return the text that identifies a message in URLs: its offset, and if it was superseded, its store time."""
     offset, time = message.record.physical_offset, message.record.store_timestamp
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
 
 
-def find_message_at(source: Source, position: str) -> Message:
+def find_message_at(source: Source, reference: str) -> Message:
     """Return the message that a URL identifies."""
-    offset, dot, time = position.partition(".")
+    offset, dot, time = reference.partition(".")
     if dot and isinstance(source, LakeSource):
         same = f"physical_offset = {parse_position(offset)} AND store_timestamp = {parse_position(time)}"
         message = next(source.select_superseded(same), None)
     else:
-        message = source.by_offset(parse_position(position))
+        message = source.by_offset(parse_position(reference))
     if message is None:
-        raise UnsupportedFormat(f"no message begins at {position}")
+        raise UnsupportedFormat(f"no message begins at {reference}")
     return message
 
 

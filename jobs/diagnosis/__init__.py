@@ -182,10 +182,10 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, repaired_files: Cont
         after_repair = predict_start(facts, log, repaired_files=[one.file for one in facts.unloadable_files])
         return StartOutcome(str(release), starts=False, unloadable_file=refused, after_repair=after_repair)
     if facts.unknown_reason:
-        left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
+        left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.size), None)
         may_cut = None if log is None else _cut(facts, log)
         return replace(_unknown(release, facts.unknown_reason), may_cut=may_cut, ignores_from=left_out)
-    empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
+    empty = [one.file for one in lengths if not one.size and release.start_deletes_empty_last_file]
     index = [] if facts.store.has_clean_shutdown else _index_after_abort(facts.store, facts.checkpoint)
     walks_from = facts.walk_start_offset or 0
     begin = min((header.begin_physical_offset for _, header in index if header.entry_count > 0), default=walks_from)

@@ -193,7 +193,7 @@ class LogItem:
     range: Range
     parser: PropertyParser
     broker: str
-    topics: tuple[str, ...] = ()
+    wanted_topics: tuple[str, ...] = ()  # none: all topics
     store_times: StoreTimeBounds = (None, None)
     time_range: TimeRange = ANY_TIME
 
@@ -205,7 +205,7 @@ class LogItem:
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
         reader = RangeReader(self.range, READ_BYTES)
-        takes = frozenset(self.topics).__contains__ if self.topics else None
+        takes = frozenset(self.wanted_topics).__contains__ if self.wanted_topics else None
         for item in reader.pieces():
             if isinstance(item, Piece):
                 yield item
@@ -247,7 +247,7 @@ class LakeItem:
     lake: Lake
     file: SnapshotFile
     broker: str | None = None  # or the id of its store
-    topics: tuple[str, ...] = ()
+    wanted_topics: tuple[str, ...] = ()  # none: all topics
     # Columns that another engine dropped from the table; None: rows are not verified.
     dropped_columns: frozenset[str] | None = None
     stores: pa.Table | None = None  # all stores of the lake, if rows are verified
@@ -265,7 +265,7 @@ class LakeItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
-        needed = {*columns, "total_size", *(["topic"] if self.topics else [])}
+        needed = {*columns, "total_size", *(["topic"] if self.wanted_topics else [])}
         if self.broker:
             needed |= {"broker", "store_id"}
         if self.dropped_columns is not None:
@@ -279,8 +279,8 @@ class LakeItem:
                     offset, size = row["physical_offset"] or 0, row["total_size"]
                     yield Piece(PieceKind.DAMAGE, offset, size, "another engine has changed this row")
                 wanted = wanted.filter(pa.array(~changed))
-            if self.topics:  # last, because a row whose topic was changed may belong to one of them
-                wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
+            if self.wanted_topics:  # last, because a row whose topic was changed may belong to one of them
+                wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.wanted_topics, pa.string())))
             yield wanted.select(columns)
 
     def _is_elsewhere(self, rows: pa.RecordBatch) -> RowMask:

@@ -46,7 +46,7 @@ class NextRun:
     summary: Summary
     timer: StepTimer
     was_killed: bool  # the previous run was killed
-    changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
+    has_changed_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
     def determine_topics(self) -> None:
         """Determine the topics of the run: those of earlier runs, unless the request changes them."""
@@ -59,8 +59,8 @@ class NextRun:
         if newest is None:
             return
         before = Selection.from_manifest(newest.selection).topics_text
-        self.changes_topics = before != chosen.topics_text
-        if self.changes_topics:
+        self.has_changed_topics = before != chosen.topics_text
+        if self.has_changed_topics:
             self.summary.notes.append(
                 f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
                 f"{chosen.topics_text}; rows of earlier runs are kept"
@@ -147,7 +147,7 @@ class NextRun:
             summary.contradictions,
             len(summary.unreadable),
         )
-        brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
+        brings_something = has_moved or files or superseded or self.has_changed_topics or is_acknowledged
         # Files of a failed attempt may be deleted only once a run has its number.
         if brings_something or (self.may_have_leftover_files and has_leftover_files(self.lake, self.known_store)):
             manifest = Manifest(

@@ -228,7 +228,7 @@ class StoreReport:
         # A file that is damaged or missing, and can be rebuilt from the log.
         made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
         refused = self.start and self.start.unloadable_file
-        repairs = bool(refused and refused.is_last and refused.length < refused.expected) or any(
+        repairs = bool(refused and refused.is_last and refused.size < refused.expected_size) or any(
             one.severity in _LOST and one.file.startswith(made) for one in self.problems
         )
         damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)

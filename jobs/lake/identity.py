@@ -170,8 +170,8 @@ def _read_first_records(store: Store) -> Iterator[_FirstRecord]:
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
     for segment in store.segments[::step]:
         whole = Range(
-            segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes, sync=True,
-            final=False, storage=store.storage, store_in_use=store.root,
+            segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes,
+            starts_anywhere=True, final=False, storage=store.storage, store_in_use=store.root,
         )  # fmt: skip
         with closing(RangeReader(whole, _WINDOW).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, RawRecords)), None)

@@ -45,7 +45,7 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rewrite_without_rows,
 )
-from jobs.lake.lake import GAPS_SHAPE, REGISTRATION_SHAPE, Lake, parse_run_detail
+from jobs.lake.lake import GAPS_SHAPE, REGISTRATION_DETAIL_SHAPE, Lake, parse_run_detail
 from jobs.lake.snapshot_files import read_batches, read_rows_where, table_for_rewriting
 from jobs.lake.snapshots import UnsupportedTableError, read_newest_transaction
 from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
@@ -259,7 +259,7 @@ def _read_registrations(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             continue
         if "/" in store_id:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
-        detail = parse_run_detail(lake.location, row["detail"], REGISTRATION_SHAPE)
+        detail = parse_run_detail(lake.location, row["detail"], REGISTRATION_DETAIL_SHAPE)
         registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
         # A clock may be set back, but lakes of older versions have only the time.
         order = detail.get("registration") or 0, row["time"]

@@ -66,14 +66,14 @@ class EngineChoice(NamedTuple):
     """The chosen engine, and the reason."""
 
     engine: Engine
-    size: int | None  # bytes to read; None: not known before the run
+    input_size: int | None  # bytes to read; None: not known before the run
     limit: int  # bytes from which on Spark is done first
     cores: int
     missing_part: str = ""  # why Spark, which the rule selects, cannot be used, and how to install it
 
     def spark_benefit_text(self) -> str:
         """Return one line on the effect that Spark would have, if it cannot start."""
-        amount = "an unknown amount" if self.size is None else size_text(self.size)
+        amount = "an unknown amount" if self.input_size is None else size_text(self.input_size)
         return (
             f"reading {amount} in one process; Spark would use {count_text(self.cores, 'core')}, and is faster above "
             f"{size_text(self.limit)}. {self.missing_part}"
@@ -81,7 +81,7 @@ class EngineChoice(NamedTuple):
 
     def to_dict(self) -> dict[str, str | int | None]:
         """Return the JSON form."""
-        return {"name": self.engine.value, "bytes": self.size, "limit": self.limit, "cores": self.cores}
+        return {"name": self.engine.value, "bytes": self.input_size, "limit": self.limit, "cores": self.cores}
 
 
 def count_cores() -> int:
@@ -152,7 +152,7 @@ def choose_engine(
     Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
 
     *half*: a broker runs on this machine and keeps half of the cores. If the rule selects Spark but Spark cannot start,
-    this process does the work, and `EngineChoice.lacking` names the missing part.
+    this process does the work, and `EngineChoice.missing_part` names the missing part.
     """
     usable = usable_cores(half=half)
     limit = one_process_limit(verb, cores=usable, is_remote=is_remote)

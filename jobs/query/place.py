@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import TRAITS_AFFECTING_ANSWERS, Progress, Source, do_nothing, require_single_source
+from jobs.query.source import TRAITS_AFFECTING_ANSWERS, OnProgress, Source, do_nothing, require_single_source
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -69,7 +69,7 @@ def open_place(place: Place) -> Iterator[Source]:
 
 
 @contextmanager
-def open_stores(place: Place, search_progress: Progress = do_nothing) -> Iterator[Sequence[Source]]:
+def open_stores(place: Place, search_progress: OnProgress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # loads the SQL engine

@@ -93,7 +93,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
         kind = ReasonKind.DELAYED
         text = f"the message with the key {key!r} is in {stored}, and has not been delivered to {topic} yet"
-    elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
+    elif stored in (HALF_TOPIC, rocksdb_rows.ROCKSDB_HALF_TOPIC):
         kind = ReasonKind.HALF
         half = f"the message with the key {key!r} is a half message in {stored}"
         text = f"{half}: its transaction has not been committed to {topic}"
@@ -307,7 +307,7 @@ def find_open_half_messages(source: Source, newest_per_queue: int) -> tuple[list
     found: dict[str, Message] = {}
     was_cut_short = False
     known = source.topics()
-    for topic, op_topic in ((HALF_TOPIC, OP_TOPIC), (rocksdb_rows.HALF_TOPIC, rocksdb_rows.OP_TOPIC)):
+    for topic, op_topic in ((HALF_TOPIC, OP_TOPIC), (rocksdb_rows.ROCKSDB_HALF_TOPIC, rocksdb_rows.ROCKSDB_OP_TOPIC)):
         if topic not in known:
             continue
         ended: dict[int, set[str]] = {}  # numbers of ended half messages, by queue
@@ -334,8 +334,8 @@ def find_open_half_messages(source: Source, newest_per_queue: int) -> tuple[list
 
 def find_half_message_end(source: Source, half: Message) -> tuple[Message | None, bool]:
     """Find the op message that commits or rolls back a half message; True if older op messages were not read."""
-    is_in_rocksdb = half.topic == rocksdb_rows.HALF_TOPIC
-    topic, queue_id = (rocksdb_rows.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
+    is_in_rocksdb = half.topic == rocksdb_rows.ROCKSDB_HALF_TOPIC
+    topic, queue_id = (rocksdb_rows.ROCKSDB_OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
     for number in reversed(range(*ops)):
         op = source.by_queue_offset(topic, queue_id, number)
@@ -357,7 +357,7 @@ def _newest(source: Source, topic: str, queue_id: int, limit: int) -> tuple[Offs
 def _number(half: Message) -> str:
     """Return the number with which op messages refer to a half message: its queue offset, in RocksDB its log offset."""
     record = half.record
-    return str(record.physical_offset if half.topic == rocksdb_rows.HALF_TOPIC else record.queue_offset)
+    return str(record.physical_offset if half.topic == rocksdb_rows.ROCKSDB_HALF_TOPIC else record.queue_offset)
 
 
 def _ended_numbers(op: Message) -> list[str]:

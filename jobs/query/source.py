@@ -16,7 +16,7 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
 MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin import OffsetRange
-from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_nothing
+from jobs.query.source import FactOrigin, KeyFact, OnProgress, PointerCheck, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
 from jobs.store.rocksdb import Database, read_index_rows_like_broker
@@ -66,7 +66,7 @@ def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Seque
 
 
 def search_records(
-    store: StoreReader, text: str, progress: Progress, span: range = WHOLE_LOG, on_loss: OnLoss = do_nothing
+    store: StoreReader, text: str, progress: OnProgress, span: range = WHOLE_LOG, on_loss: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
     """
     Yield the records of *span* that contain *text*, in log order; call *on_loss* for unreadable parts.

@@ -24,8 +24,8 @@ from jobs.query.source import (
     FactOrigin,
     KeyFact,
     Occurrence,
+    OnProgress,
     PointerCheck,
-    Progress,
     QueueFact,
     Reason,
     ReasonKind,
@@ -81,7 +81,7 @@ class StoreSource(Source):
         reader: StoreReader,
         *releases: Release,
         through_log: bool = False,
-        search_progress: Progress = do_nothing,
+        search_progress: OnProgress = do_nothing,
         broker: str | None = None,
     ) -> None:
         """Answer as the newest of *releases* would; with *through_log*, as if index and queue files were lost."""

@@ -26,7 +26,7 @@ from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from rmq_formats.rocksdb import layout as rocksdb_rows
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
-HALF_TOPICS = frozenset({HALF_TOPIC, rocksdb_rows.HALF_TOPIC})
+HALF_TOPICS = frozenset({HALF_TOPIC, rocksdb_rows.ROCKSDB_HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that the producer never decided
 _MOST_TRACES = 256

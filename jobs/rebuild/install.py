@@ -88,7 +88,7 @@ BeforeStep = Callable[[str], object]  # called before each step
 class Installation:
     """The files to install in one folder, completely known before the first step."""
 
-    folder: Path  # the target, if the store's folder is a link
+    target_folder: Path  # the store's folder, or the target of this link
     new: Mapping[str, BuiltFile]  # the new files, by path below the folder
     set_aside: tuple[str, ...]
     folder_stat: os.stat_result  # status of the folder or its parent; new folders get its user, group and mode
@@ -108,7 +108,7 @@ class Installation:
     @property
     def changed_paths(self) -> set[str]:
         """Paths of the store's files that are new, replaced or set aside."""
-        folder = real_path(self.folder)
+        folder = real_path(self.target_folder)
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
     def list_steps(self, *, is_done: bool = False) -> Iterator[str]:
@@ -116,12 +116,13 @@ class Installation:
         aside = self.aside.name if is_done else f"{self.staging_prefix.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:
             yield from (
-                f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
+                f"{'replaced' if name in self.set_aside else 'new'}: {self.target_folder.name}/{name}"
+                for name in self.new
             )
             return
         owner = f"user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid}"
-        yield f"target: {self.folder} (new files belong to {owner})"
-        yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
+        yield f"target: {self.target_folder} (new files belong to {owner})"
+        yield from (f"new: {self.target_folder.name}/{name}" for name in sorted(self.new))
         if self.kept_files:
             yield f"kept: {count_text(len(self.kept_files), 'file')}"
         yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
@@ -364,8 +365,8 @@ def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
                     plan.aside.mkdir(mode=0o700, exist_ok=True)
                 for name in plan.new:
                     step(f"put {name}")
-                    _put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
-                    flush_directory(plan.folder)
+                    _put_file(staging / name, plan.target_folder / name, plan.aside / name, plan.states.get(name))
+                    flush_directory(plan.target_folder)
                 staging.rmdir()
         except Exception:
             shutil.rmtree(staging, ignore_errors=True)  # the error that is raised explains both
@@ -419,10 +420,10 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     for name in plan.kept_files:
         step(f"keep {name}")
         try:
-            os.link(plan.folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
+            os.link(plan.target_folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
         except FileNotFoundError as error:
             shutil.rmtree(staging)
-            raise _changed_error(plan.folder / name) from error
+            raise _changed_error(plan.target_folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
     with naming_file_in_errors(str(staging)):
@@ -432,19 +433,19 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
     _check_same_directory(made, plan.aside)
-    swap_paths(plan.aside, plan.folder)
-    _check_same_directory(made, plan.folder)
-    flush_directory(plan.folder.parent)
+    swap_paths(plan.aside, plan.target_folder)
+    _check_same_directory(made, plan.target_folder)
+    flush_directory(plan.target_folder.parent)
     step("tidy up")
     there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # a file was changed before the exchange: restore the old set
         if plan.aside.exists():
-            swap_paths(plan.aside, plan.folder)
+            swap_paths(plan.aside, plan.target_folder)
             shutil.rmtree(plan.aside)
         else:
-            shutil.rmtree(plan.folder)
-        raise _changed_error(plan.folder / min(changed))
+            shutil.rmtree(plan.target_folder)
+        raise _changed_error(plan.target_folder / min(changed))
     if plan.aside.exists():
         for name in plan.kept_files:  # kept files are linked into the new set
             (plan.aside / name).unlink()

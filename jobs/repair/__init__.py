@@ -120,7 +120,7 @@ class Journal:
     @contextmanager
     def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done; forget a step that was refused."""
-        folder, is_checkpoint = plan.folder, plan.staging_prefix.name == CHECKPOINT_PART
+        folder, is_checkpoint = plan.target_folder, plan.staging_prefix.name == CHECKPOINT_PART
         exchanged = folder.stat().st_ino if plan.is_exchange and folder.exists() else None
         part = plan.staging_prefix.name if plan.is_exchange or is_checkpoint else "log"
         made = {parent for name in plan.new for parent in Path(name).parents if not (folder / parent).exists()}

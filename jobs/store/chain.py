@@ -114,15 +114,15 @@ def keep_contiguous_outcomes(
         boundary = last.facts.next_offset if last is not None and is_in_same_file else range_.start_offset
         # Zeros and leftovers follow the end of the written log.
         has_ended = last is not None and last.facts.unfinished_from is not None
-        if has_ended or (range_.sync and boundary >= range_.end_offset):
+        if has_ended or (range_.starts_anywhere and boundary >= range_.end_offset):
             discard(outcome.payload)
         # A file that retention has deleted can only be read in part.
-        elif last is not None and range_.sync and outcome.facts.first_offset != boundary and not (
+        elif last is not None and range_.starts_anywhere and outcome.facts.first_offset != boundary and not (
             last.facts.was_deleted or outcome.facts.was_deleted
         ):  # fmt: skip
             discard(outcome.payload)
             start, known = boundary - range_.base_offset, last.facts.store_timestamp
-            accepted.append(read_again(replace(range_, start=start, sync=False, store_timestamp=known)))
+            accepted.append(read_again(replace(range_, start=start, starts_anywhere=False, store_timestamp=known)))
         else:
             accepted.append(outcome)
     return accepted

@@ -76,7 +76,7 @@ class RangeReader:
             framing,
             final=range_.final,
             store_timestamp=self._seen.store_timestamp,
-            sync=range_.sync and start == range_.start,
+            starts_anywhere=range_.starts_anywhere and start == range_.start,
             window=self._window,
             read_into=file.read_into,
             next_written=file.next_written,

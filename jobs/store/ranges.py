@@ -61,7 +61,7 @@ class Range:
     segment_size: int
     start: int  # positions in the segment
     end: int
-    sync: bool  # find the first record: start is not a known boundary
+    starts_anywhere: bool  # find the first record: start is not a known boundary
     final: bool  # records follow in a later segment, so nothing here is incomplete
     store_timestamp: int | None = None  # the store time of the last record before *start*, if known
     settle_limits: SettleLimits | None = None  # records that are too new wait, unless the range is final
@@ -117,7 +117,7 @@ def plan_ranges(
                 segment.readable_bytes,
                 begin,
                 end,
-                sync=begin > start,
+                starts_anywhere=begin > start,
                 final=is_final,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settle_limits=settle_limits,
@@ -204,7 +204,7 @@ def balance_ranges(
 def _part(range_: Range, start: int, end: int) -> Range:
     if start == range_.start:
         return replace(range_, end=end)
-    return replace(range_, start=start, end=end, sync=True, store_timestamp=None)
+    return replace(range_, start=start, end=end, starts_anywhere=True, store_timestamp=None)
 
 
 NewestSegment = tuple[Segment, bytes | None]

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, cast
 from jobs.console.result import RequestError
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
-from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
+from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
 # Key in `detail` of a row of `runs`: the choices, so that a query does not need the manifest.

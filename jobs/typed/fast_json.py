@@ -99,13 +99,13 @@ class _Batch:
         return found
 
     def _note_unknown(self, places: _Places, found: Members, taken: Sizes, path: str) -> None:
-        if np.count_nonzero(taken >= 0) == len(found.places):
+        if np.count_nonzero(taken >= 0) == len(found.bounds):
             return
         is_taken = np.zeros(self.data.size + 1, np.bool_)
         is_taken[taken] = True  # a missing one is at -1, where no value begins
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
-        unknown = ~is_taken[found.places[:, 2]]
-        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.places[unknown].T)
+        unknown = ~is_taken[found.bounds[:, 2]]
+        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.bounds[unknown].T)
         names = self._texts(_Places(key_starts, key_ends, bodies[unknown]))
         self.unknown.append((path, names, _Places(starts, ends, bodies[unknown])))
 
@@ -153,7 +153,7 @@ class _Batch:
         is_list = pa.types.is_list(type_)
         found, is_null = self._members(places, ARRAY if is_list else OBJECT)
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
-        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.places.T)
+        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.bounds.T)
         inner = _Places(starts, ends, bodies)
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:

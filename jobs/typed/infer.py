@@ -39,15 +39,15 @@ _FAMILIES = {"integer": "number", "fraction": "number", **dict.fromkeys(_TEXT_TY
 
 
 @dataclass
-class Shape:
+class ValueShape:
     """The kinds of values at one path in many bodies."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     digits: int = 0  # digits before the decimal point
     scale: int = 0  # digits after it
     is_inexact: bool = False  # has an integer that a double cannot represent
-    items: "Shape | None" = None
-    members: dict[str, "Shape"] = field(default_factory=dict)
+    items: "ValueShape | None" = None
+    members: dict[str, "ValueShape"] = field(default_factory=dict)
 
     def add(self, value: Value) -> None:
         """Add a value."""
@@ -57,13 +57,13 @@ class Shape:
             kind = _text_kind(value) if isinstance(value, str) else _KINDS[type(value)]
         self.kinds[kind] += 1
         if isinstance(value, list):
-            self.items = self.items or Shape()
+            self.items = self.items or ValueShape()
             for one in value:
                 self.items.add(one)
         elif isinstance(value, dict):
             for name, one in value.items():
                 if name in self.members or len(self.members) < _MOST_NAMES:
-                    self.members.setdefault(name, Shape()).add(one)
+                    self.members.setdefault(name, ValueShape()).add(one)
 
     def _number(self, value: Number) -> str:
         whole, _, fraction = value.lstrip("-").partition(".")
@@ -75,17 +75,17 @@ class Shape:
         self.is_inexact |= len(whole) > MAX_DECIMAL_DIGITS or int(whole) > _EXACT
         return "integer"
 
-    def merge(self, other: "Shape") -> None:
+    def merge(self, other: "ValueShape") -> None:
         """Add the values of another shape."""
         self.kinds.update(other.kinds)
         self.digits, self.scale = max(self.digits, other.digits), max(self.scale, other.scale)
         self.is_inexact |= other.is_inexact
         if other.items is not None:
-            self.items = self.items or Shape()
+            self.items = self.items or ValueShape()
             self.items.merge(other.items)
         for name, member in other.members.items():
             if name in self.members or len(self.members) < _MOST_NAMES:
-                self.members.setdefault(name, Shape()).merge(member)
+                self.members.setdefault(name, ValueShape()).merge(member)
 
     def type(self) -> pa.DataType | None:
         """Return the type that most values have; None if all are null."""
@@ -112,7 +112,7 @@ class Shape:
 
     def _object_type(self) -> pa.DataType:
         if len(self.members) > _MOST_MEMBERS:
-            together = Shape()
+            together = ValueShape()
             for member in self.members.values():
                 together.merge(member)
             return pa.map_(pa.string(), together.type() or pa.string())
@@ -144,8 +144,8 @@ def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: 
     return True
 
 
-def _shape_of(lake: Lake, topic: str, file: SnapshotFile) -> Shape:
-    shape = Shape()
+def _shape_of(lake: Lake, topic: str, file: SnapshotFile) -> ValueShape:
+    shape = ValueShape()
 
     def take(body: bytes, _: object) -> Row:
         value = parse_body(body)
@@ -208,7 +208,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
         if snapshot is not None
         else []
     )
-    shape = Shape()
+    shape = ValueShape()
     for one in workers.map(work, partial(_shape_of, lake, topic), "inferring types from bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
@@ -223,7 +223,7 @@ def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 
 
-def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ...]]:
+def _proposed(topic: str, shape: ValueShape) -> tuple[TopicType | None, tuple[str, ...]]:
     columns: list[pa.Field] = []
     sources: dict[str, str] = {}
     left_out = []

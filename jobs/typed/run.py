@@ -73,7 +73,7 @@ class TopicSummary(NamedTuple):
     reasons: Mapping[str, int]
     removed: bool = False  # rows of superseded messages were removed, or all earlier rows
     retyped: bool = False
-    accepted: int = 0  # dead letters that are rows now
+    recovered_dead_letters: int = 0  # earlier dead letters that are rows now
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # fields of the rows that no column takes, by their path
     new_columns: tuple[str, ...] = ()  # NULL in rows of earlier typings
 
@@ -248,7 +248,7 @@ def _typed(
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
-        one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.accepted}
+        one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.recovered_dead_letters}
         for one in summary.topics
     }
     typing = Typing(number, states, changes, detail)
@@ -266,7 +266,7 @@ def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypingResult],
     found = TypingResult.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "retrying dead letters"))
     if found.rows:
         return found
-    discard_files(request.lake, found.actions)
+    discard_files(request.lake, found.added_files)
     return TypingResult()
 
 
@@ -276,7 +276,7 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Typi
     replaced = [(one.type.topic, store, end) for one in topics for store, end in one.replaced.items()]
     known = open_table(request.lake, DEAD_LETTERS.name)
     offset = pc.field("physical_offset")
-    for action in done.actions.get(DEAD_LETTERS.name, ()) if replaced else ():
+    for action in done.added_files.get(DEAD_LETTERS.name, ()) if replaced else ():
         written = BytesIO(request.lake.read(f"{DEAD_LETTERS.name}/{action.path}"))
         letters = parquet.read_table(written, columns=["topic", "store_id", "physical_offset", "reason"])
         for topic, store, end in replaced:
@@ -295,7 +295,7 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Typi
             rows = count_text(reasons.total(), "typed row")
             refused.append(f'[topic."{topic}"]: this would turn {rows} into dead letters: {shown}')
     if refused:
-        discard_files(request.lake, done.actions)
+        discard_files(request.lake, done.added_files)
         raise RequestError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
             "--accept-dead-letters to retype anyway"
@@ -320,12 +320,12 @@ def _changes(
         dead_removed += [one._replace(values={**one.values, "topic": topic.type.topic}) for one in of_topic]
         known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
         for table, columns in topic.state.tables.items():
-            added = tuple(done.actions.get(table, ()))
+            added = tuple(done.added_files.get(table, ()))
             if added or topic.removed or known.get(table) != columns:
                 yield TableCommit(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
         for table in known.keys() - topic.state.tables.keys():  # tables of removed types are emptied
             yield TableCommit(table, known[table], replaces=True)
-    dead = tuple(done.actions.get(DEAD_LETTERS.name, ()))
+    dead = tuple(done.added_files.get(DEAD_LETTERS.name, ()))
     if dead or dead_removed or not before.number:
         yield TableCommit(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 

@@ -50,7 +50,7 @@ def _wanted(topic: TopicToType, rows: pa.RecordBatch, *, before: bool) -> pa.Arr
 class TypingResult:
     """The result of typing files of messages: the new files by table, and counts."""
 
-    actions: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
+    added_files: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
     rows: Counter[str] = field(default_factory=Counter)  # the number of rows, by topic
     # The reasons of dead letters, by topic.
     reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
@@ -64,8 +64,8 @@ class TypingResult:
         found = cls()
         for file in files:
             found.rows.update(file.rows)
-            for table, actions in file.actions.items():
-                found.actions[table] += actions
+            for table, actions in file.added_files.items():
+                found.added_files[table] += actions
             for topic, reasons in file.reasons.items():
                 found.reasons[topic].update(reasons)
             for topic, unknown in file.unknown_fields.items():
@@ -96,7 +96,7 @@ def type_file(
                     work.type_rows(topic[0], some)
         for name, file_ in work.files.items():
             if (action := file_.close()) is not None:
-                done.actions[name].append(action)
+                done.added_files[name].append(action)
     return done
 
 

@@ -172,7 +172,9 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinte
 def _what(summary: "TypingSummary", *, retry: bool) -> str:
     rows, dead_letters, accepted = (
         sum(counts)
-        for counts in zip(*((one.rows, one.dead_letters, one.accepted) for one in summary.topics), strict=True)
+        for counts in zip(
+            *((one.rows, one.dead_letters, one.recovered_dead_letters) for one in summary.topics), strict=True
+        )
     )
     said = [count_text(rows, "typed row"), count_text(dead_letters, "dead letter")] if rows or dead_letters else []
     said += [f"{count_text(accepted, 'dead letter')} typed"] if accepted else []
@@ -193,9 +195,9 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
             f"  {topic.topic} → {topic.table}: {count_text(topic.rows, 'row')}, "
             f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
-        if topic.accepted:
-            earlier = count_text(topic.accepted, "earlier dead letter")
-            lines.append(f"    {earlier} {is_or_are(topic.accepted)} now typed")
+        if topic.recovered_dead_letters:
+            earlier = count_text(topic.recovered_dead_letters, "earlier dead letter")
+            lines.append(f"    {earlier} {is_or_are(topic.recovered_dead_letters)} now typed")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

@@ -74,7 +74,7 @@ class RowComparison:
 
     lost_log_ranges: Sequence[tuple[int, int]]  # parts of the log
     rows: int = 0
-    odd_rows: int = 0
+    invalid_key_rows: int = 0
     keys: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     lowest_offsets: dict[str, int] = field(default_factory=dict)  # of the log, by reason
@@ -126,7 +126,7 @@ def _divide(
             progress = sum(key in _PROGRESS for key in rows.keys)
             places = hash_index_rows(rows.keys, rows.values)
             tally.rows += len(places)
-            tally.odd_rows += len(rows.keys) - progress - len(places)
+            tally.invalid_key_rows += len(rows.keys) - progress - len(places)
             tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
             places = places[(places["physical_offset"] >= keys.start_offset) & (places["physical_offset"] <= end)]
             parts = np.searchsorted(bounds, places["physical_offset"], side="right")
@@ -151,9 +151,9 @@ def _report(tally: RowComparison, keys: KeySequence, folder: str, store: Store) 
             text = f"{count_text(count, 'row')}, the first for log offset {first}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, first))
-    if tally.odd_rows:
-        text, cause = count_text(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
+    if tally.invalid_key_rows:
+        text, cause = count_text(tally.invalid_key_rows, "row"), "the keys of these rows are not valid index keys"
         findings.append(
-            Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, tally.odd_rows)
+            Finding(INDEX, DAMAGED_INDEX_ROWS, folder, None, "rows", text, "valid keys", cause, tally.invalid_key_rows)
         )
     return PartReport(findings, numbers, notes)

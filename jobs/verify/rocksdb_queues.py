@@ -51,7 +51,7 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.rocksdb.layout import HALF_TOPIC
+from rmq_formats.rocksdb.layout import ROCKSDB_HALF_TOPIC
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 _AT_ONCE = 1 << 16  # units
@@ -302,7 +302,7 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
         if database is None:
             return
         half = ((row.physical_offset, row.size, row.transaction_id) for row in database.read_transactions())
-        transactions = _check(half, HALF_TOPIC, store.start_offset, record_at)
+        transactions = _check(half, ROCKSDB_HALF_TOPIC, store.start_offset, record_at)
         delayed = ((row.physical_offset, row.size, row.unique_key) for row in database.read_timers())
         timers = _check(delayed, TIMER_TOPIC, store.start_offset, record_at)
     if transactions.count or timers.count:
@@ -310,7 +310,7 @@ def _verify_rocksdb(part: PartReport, store: Store, record_at: _RecordAt) -> Non
             f"RocksDB has {count_text(transactions.count, 'pending transaction')} and "
             f"{count_text(timers.count, 'pending timer message')}"
         )
-    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, database.folder)
+    part.findings += _findings(transactions, TRANSACTION_WITHOUT_MESSAGE, ROCKSDB_HALF_TOPIC, database.folder)
     part.findings += _findings(timers, TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, database.folder)
 
 

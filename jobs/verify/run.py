@@ -138,13 +138,13 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
             "refuses to start" if start.unloadable_file else "starts, but ignores this file and all files after it"
         )
         wrong = "is empty"
-        if refused.length:
-            how = "has extra bytes" if refused.length > refused.expected else "was truncated"
+        if refused.size:
+            how = "has extra bytes" if refused.size > refused.expected_size else "was truncated"
             wrong = f"{how}, or belongs to a broker with a different file size"
         cause = f"the file {wrong}; the broker {what_it_does}"
-        size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
+        size = (min(refused.size, refused.expected_size), "size", str(refused.size), str(refused.expected_size))
         finding = Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause)
-        if refused.length == refused.expected:  # only the name of the file is wrong
+        if refused.size == refused.expected_size:  # only the name of the file is wrong
             cause = f"the file was created or renamed by another program or a user; the broker {what_it_does}"
             name = refused.file.rpartition("/")[2]
             finding = Finding(part, UNEXPECTED_FILE, refused.file, None, "name", name, "20 digits below 2^63", cause)

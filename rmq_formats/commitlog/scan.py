@@ -155,7 +155,7 @@ def scan(
     *,
     final: bool,
     store_timestamp: int | None = None,
-    sync: bool = False,
+    starts_anywhere: bool = False,
     window: int = WINDOW_SIZE,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
@@ -164,8 +164,8 @@ def scan(
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
-    Records come in groups, all other pieces one by one. A piece begins at *start*; with *sync*, *start* is any
-    position, and the range begins at the first valid record. *read* raises `OSError` for unreadable bytes; with
+    Records come in groups, all other pieces one by one. A piece begins at *start*; with *starts_anywhere*, *start* is
+    any position, and the range begins at the first valid record. *read* raises `OSError` for unreadable bytes; with
     *read_into*, bytes are not copied a second time; with *next_written*, holes of the file are not searched. *final*,
     *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
     """
@@ -173,7 +173,7 @@ def scan(
         raise CorruptData("a file at this offset would extend past the largest 64-bit offset", base_offset)
     log = _Log(Window(read, segment_size, window, end, read_into), base_offset, framing, next_written)
     try:
-        if sync:
+        if starts_anywhere:
             first = log.find_record(start, stop=end)
             if first is None:
                 return

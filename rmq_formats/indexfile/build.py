@@ -49,7 +49,7 @@ class RuleTable(NamedTuple):
     """Rules as an array for compiled code: one row per rule, the newest last."""
 
     from_offsets: NDArray[np.int64]
-    parser: NDArray[np.int64]
+    parser_codes: NDArray[np.int64]
     indexes_tags: NDArray[np.bool_]
     counts_every_put: NDArray[np.bool_]
 
@@ -165,7 +165,7 @@ def _pack(
         seen = at
         while at < parts.properties_end:
             name, name_end, value, value_end, at, seen, bits = next_property(
-                buffer, at, parts.properties_end, rules.parser[rule], seen, bits
+                buffer, at, parts.properties_end, rules.parser_codes[rule], seen, bits
             )
             if value_end == value:
                 continue

@@ -37,7 +37,7 @@ class Members(NamedTuple):
 
     kinds: Bytes  # the kind of each document: the wanted one, MISSING (also for null) or REFUSED
     ends: Sizes  # the end of the members of each document
-    places: NDArray[np.int32]  # a row per member: start and end of its key, in quotes, and of its value
+    bounds: NDArray[np.int32]  # a row per member: start and end of its key, in quotes, and of its value
 
 
 def scan_members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
@@ -261,7 +261,7 @@ def find_named_values(data: Bytes, found: Members, names: list[bytes]) -> tuple[
     """Return the starts and ends of values by their names: of the first name in each document, then of the second."""
     starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 for a missing one
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
-    _choose(data, found.ends, found.places.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
+    _choose(data, found.ends, found.bounds.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
     return starts, ends
 
 

@@ -249,8 +249,8 @@ def decode_progress(value: Buffer) -> int:
 
 
 TRANSACTION_FAMILY = "trans"
-HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TRANS_OFFSET = "TRANS_OFFSET"
 """The property of an op message that holds the physical offset of its half message."""
 

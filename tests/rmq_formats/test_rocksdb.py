@@ -24,7 +24,7 @@ from rmq_formats.rocksdb.layout import (
     CHECKPOINT_TOPIC,
     LAST_OFFSET_KEY,
     LAST_TIME_KEY,
-    OP_TOPIC,
+    ROCKSDB_OP_TOPIC,
     TIMER_DELIVERY_PROGRESS_KEY,
     TIMER_SCAN_PROGRESS_KEY,
     TRANS_OFFSET,
@@ -44,7 +44,6 @@ from rmq_formats.rocksdb.layout import (
     hour_of_key,
     key_after_hour,
 )
-from rmq_formats.rocksdb.layout import LAST_OFFSET_KEY as LAST_HALF_KEY
 from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.stores import read_store_records
@@ -151,13 +150,15 @@ def test_pending_transactions_are_half_messages_without_op_message(tmp_path: Pat
     store = unpack_feature("b551-transrocks", tmp_path)
     rows = rows_of(store, "trans")
     messages = messages_of(store)
-    last = decode_progress(rows.pop(LAST_HALF_KEY))
-    ended = {int(properties[TRANS_OFFSET]) for record, properties in messages.values() if record.topic == OP_TOPIC}
+    last = decode_progress(rows.pop(LAST_OFFSET_KEY))
+    ended = {
+        int(properties[TRANS_OFFSET]) for record, properties in messages.values() if record.topic == ROCKSDB_OP_TOPIC
+    }
     halves = {offset: properties for offset, (record, properties) in messages.items() if "TRANS_HALF" in record.topic}
     pending = [decode_transaction_row(*row) for row in rows.items()]
 
     assert {message.physical_offset for message in pending} == halves.keys() - ended - {
-        offset for offset, (record, _) in messages.items() if record.topic == OP_TOPIC
+        offset for offset, (record, _) in messages.items() if record.topic == ROCKSDB_OP_TOPIC
     }
     assert last == max(message.physical_offset for message in pending)
     for message in pending:

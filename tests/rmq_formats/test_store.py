@@ -38,7 +38,7 @@ KINDS = {
     FileKind.CONFIG: ("config/topics.json",),
     FileKind.CONFIG_BACKUP: ("config/topics.json.bak",),
     FileKind.TIMER_PROGRESS: ("config/timercheck",),
-    FileKind.TIMER: ("config/timermetrics.bak",),
+    FileKind.TIMER_METRICS: ("config/timermetrics.bak",),
     FileKind.ROCKSDB: (
         "config/topics/CURRENT",
         "consumequeue/CURRENT",
@@ -64,8 +64,8 @@ KINDS = {
     FileKind.TIMER_LOG: (f"timerlog/{ZERO}",),
     FileKind.COMPACTION_LOG: (f"compaction/compactionLog/T/0/{ZERO}",),
     FileKind.COMPACTION_QUEUE: (f"compaction/compactionCq/T/0/{ZERO}",),
-    FileKind.COMPACTION: (f"compaction/compactionLog/T/0/compacting/{ZERO}", "compaction/position-checkpoint"),
-    FileKind.TIERED: (
+    FileKind.OTHER_COMPACTION: (f"compaction/compactionLog/T/0/compacting/{ZERO}", "compaction/position-checkpoint"),
+    FileKind.OTHER_TIERED: (
         "tieredStore/config/x",
         "tiered_index_file/1764000000000",
         f"212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX/cfcd2084{ZERO}",

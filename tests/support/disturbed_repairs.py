@@ -72,9 +72,10 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable
 def with_current_states(plan: Installation) -> Installation:
     if plan.is_exchange:
         return replace(
-            plan, states={str(path.relative_to(plan.folder)): it for path, it in list_file_states(plan.folder)}
+            plan,
+            states={str(path.relative_to(plan.target_folder)): it for path, it in list_file_states(plan.target_folder)},
         )
-    states = {name: FileState.read(plan.folder / name) for name in plan.set_aside}
+    states = {name: FileState.read(plan.target_folder / name) for name in plan.set_aside}
     return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 

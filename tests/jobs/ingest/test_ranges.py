@@ -137,7 +137,9 @@ def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None
     """With ranges of 256 MiB, 8 of 16 workers were idle during the second wave of a log of 6 GiB."""
     segment = 1 << 30
     ranges = [
-        Range(file_name_of_offset(base), base, segment, start, start + (256 << 20), sync=start > 0, final=True)
+        Range(
+            file_name_of_offset(base), base, segment, start, start + (256 << 20), starts_anywhere=start > 0, final=True
+        )
         for base in range(0, gib * segment, segment)
         for start in range(0, segment, 256 << 20)
     ]

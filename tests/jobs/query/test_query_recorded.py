@@ -303,10 +303,10 @@ def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}
     with open_source(store=str(recorded(name).root)) as source:
-        limits = source.queue_offsets(rocksdb_rows.HALF_TOPIC, 0)
+        limits = source.queue_offsets(rocksdb_rows.ROCKSDB_HALF_TOPIC, 0)
         assert limits is not None
         for number in range(limits.maximum):
-            half = source.by_queue_offset(rocksdb_rows.HALF_TOPIC, 0, number)
+            half = source.by_queue_offset(rocksdb_rows.ROCKSDB_HALF_TOPIC, 0, number)
             assert half is not None
             answer = lookups.by_unique_key(source, "Tx", half.message_id)
             kind = answer.reason.kind if answer.reason else None

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.pages import Lists
+from jobs.browse.pages import PageLists
 from jobs.browse.rendering import MAX_CHAIN_ENTRIES_SHOWN, PageTable
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
@@ -53,7 +53,7 @@ def source(request: pytest.FixtureRequest, sources: tuple[StoreSource, LakeSourc
 
 
 @pytest.fixture(scope="module")
-def both(sources: tuple[StoreSource, LakeSource]) -> list[Lists]:
+def both(sources: tuple[StoreSource, LakeSource]) -> list[PageLists]:
     return [StoreLists(sources[0]), LakeLists(sources[1])]
 
 
@@ -188,7 +188,7 @@ def test_a_lake_reads_few_of_the_offsets_under_a_key(tmp_path: Path, monkeypatch
     assert max(counts) < 100
 
 
-def test_a_histogram_counts_messages_by_store_time(both: list[Lists], records: list[MessageRecord]) -> None:
+def test_a_histogram_counts_messages_by_store_time(both: list[PageLists], records: list[MessageRecord]) -> None:
     for topic in (None, "T1"):
         times = [record.store_timestamp for record in records if topic in {None, record.topic}]
         for lists in both:
@@ -200,7 +200,7 @@ def test_a_histogram_counts_messages_by_store_time(both: list[Lists], records: l
             assert counted == list(found.counts)
 
 
-def test_topics_and_groups_are_those_of_the_log(both: list[Lists], records: list[MessageRecord]) -> None:
+def test_topics_and_groups_are_those_of_the_log(both: list[PageLists], records: list[MessageRecord]) -> None:
     expected = {topic: sum(one.topic == topic for one in records) for topic in {one.topic for one in records}}
     groups = [lists.groups().rows for lists in both]
 
@@ -212,7 +212,7 @@ def test_topics_and_groups_are_those_of_the_log(both: list[Lists], records: list
     assert groups[0]
 
 
-def test_index_chains_point_to_their_message(both: list[Lists]) -> None:
+def test_index_chains_point_to_their_message(both: list[PageLists]) -> None:
     shown: list[set[tuple[object, ...]]] = []
     for lists in both:
         shown.append(set())
@@ -227,7 +227,7 @@ def test_index_chains_point_to_their_message(both: list[Lists]) -> None:
 
 @pytest.mark.parametrize("most_sorted", [0, 1_000_000])
 def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
-    both: list[Lists], records: list[MessageRecord], monkeypatch: pytest.MonkeyPatch, most_sorted: int
+    both: list[PageLists], records: list[MessageRecord], monkeypatch: pytest.MonkeyPatch, most_sorted: int
 ) -> None:
     """The queues have one row for each record with a unit, so the last rows are those of the last records."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_SORTED", most_sorted)
@@ -268,7 +268,7 @@ def test_pending_transactions_are_those_that_the_broker_waits_for(
     assert expected == len(ids[0])
 
 
-def test_a_delayed_message_is_pending_until_it_is_delivered(store: Path, both: list[Lists]) -> None:
+def test_a_delayed_message_is_pending_until_it_is_delivered(store: Path, both: list[PageLists]) -> None:
     """The message with level 1 was delivered, the one with level 16 is not due yet."""
     sent = (store / "EXPECT" / "sent.txt").read_text()
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.browse.pages import find_message_at, message_position
+from jobs.browse.pages import find_message_at, message_reference
 from jobs.browse.rendering import Translator
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
@@ -172,7 +172,7 @@ def test_a_message_truncated_by_a_promotion_is_reported_as_such(situation: Store
             assert "lost: its broker truncated the log" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
-            assert copy.message.record == find_message_at(source, message_position(copy.message)).record
+            assert copy.message.record == find_message_at(source, message_reference(copy.message)).record
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])

@@ -94,7 +94,7 @@ def test_the_times_of_a_kept_file_do_not_change_the_checkpoint(store: Path) -> N
 
     [plan] = plan_index_installation(str(store), str(out), advance_checkpoint=True)
 
-    assert plan.folder.name == INDEX
+    assert plan.target_folder.name == INDEX
 
 
 @pytest.mark.sample(2)

@@ -76,7 +76,7 @@ def show_zeros_first(start: int, end: int) -> Iterator[None]:
 
 def reader_of(store: Path) -> RangeReader:
     segment = str(store / f"{0:020d}")
-    return RangeReader(Range(segment, 0, _SIZE, 0, _SIZE, sync=False, final=False, store_in_use=str(store)))
+    return RangeReader(Range(segment, 0, _SIZE, 0, _SIZE, starts_anywhere=False, final=False, store_in_use=str(store)))
 
 
 def read(tmp_path: Path) -> tuple[int, list[PieceKind]]:
