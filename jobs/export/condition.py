@@ -131,4 +131,6 @@ def _explained(before: str = "") -> Iterator[None]:
         line = textwrap.shorten(_RAW.sub("", _ADVICE.split(cause)[0]), 200)
         if "RLike {" in str(error):
             line = "RLIKE is not supported; use the operator ~ or regexp_like(TEXT, PATTERN)"
+        elif line.startswith("No field named"):
+            line += " Put text values in single quotes"
         raise UnsupportedFormat(before + line) from error

@@ -18,10 +18,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import count_text, size_text
 
-NO_SPARK_MESSAGE = (
-    "pyspark is not installed: run `pip install 'rocketmq-lake[spark]'` (small inputs do not need it; COMMAND "
-    "--show-config prints the limit)"
-)
+NO_SPARK_MESSAGE = "pyspark is not installed: run `pip install 'rocketmq-lake[spark]'`"
 
 
 class SetupError(Exception):

@@ -163,15 +163,17 @@ def plan_log(
     noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE_ROW}
     damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
     of_files = [(file, frozenset(_list_segments_in(lake, file, known.store_id))) for file in messages.files]
-    bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
+    known_bases = sorted(noted.keys() | {base for _, some in of_files for base in some})
+    bases = [base for base in known_bases if base < end]
     if not bases:
-        raise NothingToRestoreError(f"the lake has no messages of store {known.store_id} before offset {end:,}")
+        begin = f"; its log begins at offset {known_bases[0]:,}" if known_bases else ""
+        raise NothingToRestoreError(f"the lake has no messages of broker {known.broker} before offset {end:,}{begin}")
     length = _determine_file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
     # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
     if not kept:
-        raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start:,}")
+        raise NothingToRestoreError(f"the lake's messages of broker {known.broker} end before offset {start:,}")
 
     def files_of(base: int) -> Iterator[SnapshotFile]:
         """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""

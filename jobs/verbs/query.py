@@ -1,7 +1,7 @@
 """`query`: find messages in a store or a lake as mqadmin does, without a running broker or a JVM."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC
@@ -29,6 +29,7 @@ from jobs.command.options import (
     json_option,
     one_release_option,
     option,
+    options_of_function,
     quiet_option,
     refuse_reversed_window,
     since_option,
@@ -130,6 +131,11 @@ def _options(  # noqa: PLR0913 - one argument an option
 
 
 _of_query = bundle(_options)
+_NO_BODIES: Mapping[str, Any] = {"body": False, "charset": "", "bodies": None}
+_of_story = bundle(
+    partial(_options, **_NO_BODIES),
+    **{name: one for name, one in options_of_function(_options).items() if name not in _NO_BODIES},
+)
 
 
 @contextmanager
@@ -343,7 +349,7 @@ def story(
         "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.", names="-t --topic"
     ),
     key: str | None = option("KEY", "One of the message's KEYS, instead of its id.", names="-k --key"),
-    options: QueryOptions = _of_query,
+    options: QueryOptions = _of_story,
 ) -> ExitCode:
     """
     Show the history of a message (sent, half, delayed, retried, consumed, dead-lettered), with the source of each line.
@@ -353,9 +359,6 @@ def story(
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("pass an ID, or -t TOPIC and -k KEY")
     from jobs.query import story as stories
-
-    if options.printer.charset or options.printer.body_folder:
-        raise click.UsageError("a story has no bodies: pass --body or --bodies to `query message`")
 
     def ask(source: Source) -> Answer:
         if key is not None:
