@@ -51,12 +51,12 @@ from jobs.store.chain import (
     LogTruncatedError,
     RangeOutcome,
     Results,
+    complete_records_end,
     confirm_deleted_by_retention,
     confirm_not_truncated,
     ranges_deleted_meanwhile,
     read_chained,
     select_results,
-    watermark,
 )
 from jobs.store.ranges import (
     NewestSegment,
@@ -324,7 +324,7 @@ class _Run(NextRun):
             if outcome.facts.last_kind is not None and outcome.range.end == outcome.range.segment_size:
                 end = END_BY_LAST_PIECE[outcome.facts.last_kind].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
-        summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
+        summary.to_offset = max(complete_records_end(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].facts.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
         for table, action in (item for one in outcomes for result in one.payload for item in result.files.items()):

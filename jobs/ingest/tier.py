@@ -36,7 +36,7 @@ from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED
 from jobs.products.messages import DAMAGE_SAMPLE_SIZE, Damage, drop_excluded_messages, split_by_release
 from jobs.products.product import Gap, RunOutput
 from jobs.storage.locations import normalise_location
-from jobs.store.chain import RangeOutcome, watermark
+from jobs.store.chain import RangeOutcome, complete_records_end
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import (
     WHOLE_SEGMENTS,
@@ -209,7 +209,7 @@ class _TierRun(NextRun):
             seen = [one for outcome in outcomes for one in outcome.facts.fingerprints[:-1]]
             times = [one.facts.store_timestamp for one in outcomes if one.facts.store_timestamp is not None]
             noted[name] = before._replace(
-                to_offset=max(watermark(outcomes, before.to_offset), before.to_offset),
+                to_offset=max(complete_records_end(outcomes, before.to_offset), before.to_offset),
                 store_timestamp=times[-1] if times else before.store_timestamp,
                 first=before.first or next(iter(seen), None),
                 newest=seen[-1] if seen else before.newest,

@@ -542,7 +542,7 @@ class _Repair:
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted_files=request.accepted_files,
             commitlog=self.log, read_limits=request.read_limits,
-            recorded_formats=self.recorded.queues if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
+            recorded_formats=self.recorded.queue_formats if self.recorded else NOTHING_RECORDED, scratch=self.scratch,
             group_count=choose_group_count(self.store.log_size),  # as in `verify`
             recorded_units=recorded, recorded_topics=self.asked.recorded_topics,
         )  # fmt: skip
@@ -587,14 +587,13 @@ class _Repair:
         if recorded is not None and not self.store.index_files:
             release = None if recorded.release is None else recorded.release.value
             wanted = wanted._replace(zone=wanted.zone or recorded.zone, release=wanted.release or release)
-        if recorded is None or recorded.index_files.origin_text == GIVEN or recorded.index_files.origin == ASSUMED:
+        geometry = None if recorded is None else recorded.index_geometry
+        if geometry is None or geometry.origin_text == GIVEN or geometry.origin == ASSUMED:
             return wanted
         if geometry_stated_by_index_files(self.store) is not None:
             return wanted
-        self.summary.notes.append(f"index files of {recorded.index_files.value} ({recorded.index_files.origin_text})")
-        return wanted._replace(
-            hash_slots=recorded.index_files.value.hash_slots, index_num=recorded.index_files.value.index_num
-        )
+        self.summary.notes.append(f"index files of {geometry.value} ({geometry.origin_text})")
+        return wanted._replace(hash_slots=geometry.value.hash_slots, index_num=geometry.value.index_num)
 
     @contextmanager
     def _noting_unknown_settings(self, what: str) -> Iterator[None]:

@@ -71,7 +71,9 @@ def segments_with_findings(findings: Sequence[Finding], store: Store) -> frozens
             return None
     # The segment before a hole may have lost its end.
     return frozenset(
-        one.base_offset for one in store.segments if any(a <= one.end and one.base_offset < b for a, b in places)
+        one.base_offset
+        for one in store.segments
+        if any(a <= one.limit_offset and one.base_offset < b for a, b in places)
     )
 
 
@@ -146,7 +148,7 @@ def repair_segment(
     base, limit = work.base_offset, work.base_offset + work.size
     stored, made = Path(local_path(segment.location)), Path(work.path)
     is_whole = stored.stat().st_size >= work.size
-    kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.end, limit)), limit)]
+    kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.log_end, limit)), limit)]
     _copy(stored, made, [(a - base, b - base) for a, b in kept])
     sound = [] if range_ is None else list(_keep_sound_parts(work, range_, result.unchecked))
     others = [(start - base, end - base) for start, end in uncovered_parts(sound, base, limit)]

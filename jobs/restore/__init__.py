@@ -99,10 +99,10 @@ class PlannedSegment:
     base_offset: int
     size: int  # the size of the file
     path: str  # in a plan, the path below the store's root; for a task, the path of the file to write
-    end: int  # the log ends here, or after this segment
+    log_end: int  # the log ends here, or after this segment
     is_last: bool
-    files: tuple[SnapshotFile, ...]  # files of the table `messages` that may have its rows
-    pieces: tuple[SnapshotFile, ...]  # files of the table `log_pieces`
+    message_files: tuple[SnapshotFile, ...]  # files of the table `messages` that may have its rows
+    piece_files: tuple[SnapshotFile, ...]  # files of the table `log_pieces`
     unread_ranges: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
     proven_only: bool = False  # leave out rows whose records do not have the CRC that they state
 
@@ -187,7 +187,8 @@ def plan_log(
     segments = (
         PlannedSegment(
             lake, known.store_id, base, length.value, _path(base, noted.get(base, {}).get("path")), end,
-            is_last=base == kept[-1], files=tuple(files_of(base)), pieces=pieces.files, unread_ranges=unread,
+            is_last=base == kept[-1], message_files=tuple(files_of(base)), piece_files=pieces.files,
+            unread_ranges=unread,
         )
         for base in kept
     )  # fmt: skip

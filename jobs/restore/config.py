@@ -137,8 +137,8 @@ def read_recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...
 class RebuiltFileSettings(NamedTuple):
     """The settings of rebuilt files: given ones, else those that runs recorded, else RocketMQ's defaults."""
 
-    index_files: Known[Geometry]
-    queues: RecordedQueueFormats
+    index_geometry: Known[Geometry]
+    queue_formats: RecordedQueueFormats
     zone: tzinfo | None  # the zone of the times in the names of index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     is_span: bool = False  # the release represents all that write the same files
@@ -174,9 +174,9 @@ class RebuiltFileSettings(NamedTuple):
 
     def lines(self, restored: Store) -> Iterator[str]:
         """Yield each setting and its origin; the log of the *restored* store limits the releases."""
-        for kind, size in self.queues.sizes.items():
+        for kind, size in self.queue_formats.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
-        yield f"index files of {self.index_files.value} ({self.index_files.origin_text})"
+        yield f"index files of {self.index_geometry.value} ({self.index_geometry.origin_text})"
         if self.release is not None:
             eras = detect_store_eras(restored) if self.is_span else ()
             allowed = [release for era in eras for release in era.candidates]

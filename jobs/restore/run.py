@@ -45,7 +45,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST_FILE = "MANIFEST.json"
-UNFINISHED_MARK = ".restore"
+UNFINISHED_FOLDER = ".restore"
 _PLAN = "plan.json"
 _NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
 _FOLDERS = {"queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"), "index": (INDEX_FOLDER,)}
@@ -188,7 +188,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     plan = plan_log(
         request.lake, known, start=request.start_offset, until=request.end_offset, size=request.segment_size
     )
-    unfinished = request.out / UNFINISHED_MARK
+    unfinished = request.out / UNFINISHED_FOLDER
     complete = _claim_output(request, known, plan)
     if complete is not None:
         return complete
@@ -231,7 +231,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
          "sha256": hashes.get(path) or sha256_of(path)}
         for path in sorted(request.out.rglob("*"))
-        if path.is_file() and UNFINISHED_MARK not in path.parts
+        if path.is_file() and UNFINISHED_FOLDER not in path.parts
     ]  # fmt: skip
     for note in sorted(unfinished.glob(f"*{_NOTE}")):
         files = _read_json(note, _FILES_NOTE)["files"]
@@ -249,7 +249,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
 
 def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan) -> RestoreSummary | None:
     """Check that the directory is empty or has the beginning of this restore; return the summary of a complete one."""
-    unfinished = request.out / UNFINISHED_MARK
+    unfinished = request.out / UNFINISHED_FOLDER
     described = {
         "store_id": known.store_id,
         "end": plan.end,
@@ -276,7 +276,7 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
             path.unlink()
         return None
     there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
-    if request.resume and there == [UNFINISHED_MARK]:  # killed before it had written its plan
+    if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
         shutil.rmtree(unfinished)
     elif there:
         hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
@@ -378,7 +378,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
 
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
-    out, unfinished = request.out, request.out / UNFINISHED_MARK
+    out, unfinished = request.out, request.out / UNFINISHED_FOLDER
     wanted = request.given_settings
     if forms.release is not None and not forms.is_span:
         wanted = wanted._replace(release=forms.release.value)
@@ -392,7 +392,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
-                    recorded_formats=forms.queues, scratch=scratch,
+                    recorded_formats=forms.queue_formats, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes
@@ -403,7 +403,7 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
             open_scratch_below_output(str(unfinished), {}) as scratch,
         ):
             if folder is not None:
-                geometry = forms.index_files.value
+                geometry = forms.index_geometry.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
                 if forms.release is not None:  # of a span: queues of these releases may differ, but not index files
                     wanted = wanted._replace(release=forms.release.value)

@@ -103,7 +103,7 @@ class _Segment:
         A row without bytes is a range of zeros, as far as no other row has its bytes. Earlier versions wrote that row
         before they read the range: offsets that the disk could not read are unknown.
         """
-        base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
+        base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.log_end)
         kept = sorted((row["physical_offset"], row["physical_offset"] + row["length"]) for row in rows if row["bytes"])
         unread = [part for place in self.work.unread_ranges for part in uncovered_parts(kept, *place)]
         for row in rows:
@@ -167,7 +167,7 @@ def restore_segment(
         unreadable: list[str] = []
         pieces = [
             row
-            for file in work.pieces
+            for file in work.piece_files
             for batch in _read_readable_rows(work, LOG_PIECES, file, unreadable)
             for row in batch.filter(_find_rows_of_segment(work, batch)).to_pylist()
             if row["physical_offset"] is not None and row["length"] is not None  # emptied by another engine
@@ -187,7 +187,7 @@ def restore_segment(
         segment.add_entries([row for row in pieces if row["kind"] == ENTRIES_ROW], places or [])
         covered, twice = merge_and_find_overlaps(segment.covered)
         assumed = segment.fill_end(covered)
-        limit = min(work.base_offset + work.size, work.end)
+        limit = min(work.base_offset + work.size, work.log_end)
         lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
         digest = sha256_of(attempt)
         os.fsync(descriptor)
@@ -216,7 +216,7 @@ def check_crcs(batch: pa.RecordBatch, assembled: AssembledRecords) -> tuple[RowM
 
 def read_segment_rows(work: PlannedSegment, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows, with the columns from which records are assembled."""
-    for file in work.files:
+    for file in work.message_files:
         for batch in _read_readable_rows(work, MESSAGES, file, unreadable, _COLUMNS):
             wanted = _find_rows_of_segment(work, batch)
             yield batch if pc.all(wanted, skip_nulls=False).as_py() else batch.filter(wanted)  # no copy of all bodies
@@ -240,4 +240,4 @@ def _find_rows_of_segment(work: PlannedSegment, batch: pa.RecordBatch) -> pa.Arr
     offset = batch.column("physical_offset")
     is_inside = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, work.base_offset + work.size))
     is_here = pc.or_kleene(pc.equal(batch.column("segment"), work.base_offset), is_inside)
-    return pc.and_(pc.and_kleene(is_ours, is_here), pc.fill_null(pc.less(offset, work.end), fill_value=True))
+    return pc.and_(pc.and_kleene(is_ours, is_here), pc.fill_null(pc.less(offset, work.log_end), fill_value=True))

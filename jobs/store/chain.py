@@ -128,7 +128,7 @@ def keep_contiguous_outcomes(
     return accepted
 
 
-def watermark(outcomes: Sequence[RangeOutcome[T]], from_offset: int) -> int:
+def complete_records_end(outcomes: Sequence[RangeOutcome[T]], from_offset: int) -> int:
     """Return the offset after the last complete record; the bytes after it may be incomplete."""
     if not outcomes:
         return from_offset

@@ -64,17 +64,17 @@ class WrongLocationError(NotAStore, RequestError):
 
 
 class Segment(NamedTuple):
-    """One file of the log; `end` is limited by the beginning of the next file, according to its name."""
+    """One file of the log; by its name, the next file begins at *limit_offset*."""
 
     location: str
     base_offset: int
     size: int
-    end: int
+    limit_offset: int
 
     @property
     def readable_bytes(self) -> int:
         """The number of the file's bytes that belong to this part of the log."""
-        return min(self.size, self.end - self.base_offset)
+        return min(self.size, self.limit_offset - self.base_offset)
 
     @property
     def has_valid_offsets(self) -> bool:

@@ -182,12 +182,12 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
             if right is not None:
                 finding = _misnamed(segment, right, store)
                 findings.append(finding)
-                pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
+                pieces[:] = [one for one in pieces if not segment.base_offset <= one.offset < segment.limit_offset]
                 start = gaps.get(segment.base_offset, segment.base_offset)
                 while before := next((piece for piece in pieces if piece.end == start), None):
                     pieces.remove(before)
                     start = before.offset
-                lost.append((start, segment.end, finding.title))
+                lost.append((start, segment.limit_offset, finding.title))
                 lost.append((right, right + segment.size, finding.title))
     return findings, lost
 

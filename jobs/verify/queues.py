@@ -42,10 +42,10 @@ from jobs.store.broker_config import (
 )
 from jobs.store.chain import (
     LogCollector,
+    complete_records_end,
     confirm_deleted_by_retention,
     ranges_deleted_meanwhile,
     read_chained,
-    watermark,
 )
 from jobs.store.queue_files import (
     QUEUE_KIND_OF_FILE,
@@ -150,7 +150,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         ranges = plan_ranges(store, store.start_offset, range_size)
         outcomes = read_chained(workers, ranges, collectors=collectors)
         confirm_deleted_by_retention(store, ranges_deleted_meanwhile(outcomes))
-        return unreadable, JoinResult(log_end=watermark(outcomes, store.start_offset))
+        return unreadable, JoinResult(log_end=complete_records_end(outcomes, store.start_offset))
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     joined = join_queues_with_log(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}

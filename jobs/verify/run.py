@@ -202,7 +202,7 @@ def _attribute(
         part.findings = [lost.mark_consequence(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows for part in (log, *others) for one in part.findings}
     # Zeros up to a file's end to which no unit or entry points may never have been written.
-    ends = {segment.end for segment in store.segments}
+    ends = {segment.limit_offset for segment in store.segments}
     pieces = (piece for check in checks for piece in check.damaged_pieces)
     tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for number, one in enumerate(log.findings):

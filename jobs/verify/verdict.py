@@ -272,7 +272,7 @@ def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> 
     """
     Return the steps in the order of execution, each with the findings that it resolves.
 
-    *omitted_commands* are commands that the steps do not contain: `REPAIR` and `REPAIR_FROM_LAKE`.
+    *omitted_commands* are commands that the steps do not contain: `REPAIR_COMMAND` and `REPAIR_FROM_LAKE_COMMAND`.
     """
     groups, parts, store = verdict.findings_by_cause, verdict.parts, quote(verdict.store)
     words = {

@@ -102,7 +102,7 @@ class AssembledRecords(NamedTuple):
 
 
 def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
-    """Assemble the records of which *batch* has the rows, with at least `COLUMNS`."""
+    """Assemble the records of which *batch* has the rows, with at least `ASSEMBLED_COLUMNS`."""
     missing = [name for name in ASSEMBLED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)

@@ -51,7 +51,7 @@ _SYSTEM_TOPICS = frozenset({
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNKNOWN_LEVEL_MS = 1000
+_DELAY_WITHOUT_LEVELS_MS = 1000
 _LONGEST_NAME = 255  # bytes, on every file system a broker runs on
 
 
@@ -226,7 +226,7 @@ def compute_tags_code(
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
     """Return how long *level* waits: too high a level is the highest, a table without levels is one second."""
     level = min(level, len(delays_ms))
-    return delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS
+    return delays_ms[level - 1] if level > 0 else _DELAY_WITHOUT_LEVELS_MS
 
 
 def expected_units(record: MessageRecord, rules: UnitRules) -> Iterator[ExpectedUnit]:

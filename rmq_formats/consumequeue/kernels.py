@@ -79,7 +79,7 @@ class DispatchSettings(NamedTuple):
     lmq: bool
     multi_dispatch_excludes_topics: bool  # whether multi-dispatch skips some topics
     delays_ms: Integers  # the delay of each delay level
-    default_delay_ms: int
+    delay_without_levels_ms: int  # if there are no delay levels
 
 
 class TagTable(NamedTuple):
@@ -251,7 +251,7 @@ def collect_units(
                 return at, NEEDS_SCALAR, count, tag_count
             if level > 0:
                 level = min(level, settings.delays_ms.size)
-                code = stored + (settings.delays_ms[level - 1] if level > 0 else settings.default_delay_ms)
+                code = stored + (settings.delays_ms[level - 1] if level > 0 else settings.delay_without_levels_ms)
         units[UNIT_QUEUE, count] = keys[row, KEY_NUMBER]
         units[UNIT_QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
         units[UNIT_PHYSICAL_OFFSET, count] = records.base_offset + start

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from jobs.store.chain import read_chained, watermark
+from jobs.store.chain import complete_records_end, read_chained
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -151,7 +151,7 @@ def read_with_pipeline(root: Path, range_size: int) -> Result:
     outcomes = read_chained(SerialWorkers(), ranges, [_RowCollector])
     rows = [row for outcome in outcomes for row in outcome.payload[0][0]]
     damage = [place for outcome in outcomes for place in outcome.payload[0][1]]
-    return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
+    return Result(rows, sorted(damage), complete_records_end(outcomes, store.start_offset))
 
 
 class _RowCollector:

@@ -25,7 +25,7 @@ UNKNOWN_PREVIOUS_END_DOUBT = "the end of the previous file is unknown, so the ti
 
 
 class PlannedFile(NamedTuple):
-    """A file to build, with keys number *start* to *end*."""
+    """A file to build, with keys number *first_key* to *end_key*."""
 
     first_key: int
     end_key: int

@@ -52,7 +52,7 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, open_scratch
-from jobs.store.chain import LogCollector, collect_damaged_ranges, read_ranges_not_deleted, watermark
+from jobs.store.chain import LogCollector, collect_damaged_ranges, complete_records_end, read_ranges_not_deleted
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import find_holes, plan_ranges
@@ -102,7 +102,7 @@ def collect_log_units(  # noqa: PLR0913, PLR0917 - the log, its rules and where 
         workers, store, ranges, [own, *collectors], lambda results: discard_units(scratch, results[0])
     )
     open_ends = (outcome.facts.unfinished_from for outcome in outcomes if outcome.facts.unfinished_from is not None)
-    end = next(open_ends, watermark(outcomes, start))
+    end = next(open_ends, complete_records_end(outcomes, start))
     units, damaged = [outcome.payload[0] for outcome in outcomes], tuple(collect_damaged_ranges(outcomes))
     records = sum(outcome.facts.records for outcome in outcomes)
     return CollectedLog(units, scratch, groups, start, end, damaged_ranges=damaged, record_count=records)

@@ -55,12 +55,12 @@ class PullableQueue(NamedTuple):
         """Return `MessageQueue.toString()`."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
-    def requested_offsets(self, earliest: int = -MAX_TIME) -> OffsetRange:
-        """Return the requested range by store time; a time before the *earliest* message is ignored."""
+    def requested_offsets(self, earliest_ms: int = -MAX_TIME) -> OffsetRange:
+        """Return the requested range by store time; a time before *earliest_ms* is ignored."""
 
         def limit(name: str, otherwise: int) -> int:
             time = self.call.time_option(name, -MAX_TIME - 1)
-            if time < earliest:
+            if time < earliest_ms:
                 return otherwise
             if self.call.source.release.time_search_takes_nearest:
                 part = self.call.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time)
@@ -220,7 +220,7 @@ def print_consumed_messages(call: MqadminCall) -> ExitCode:
         queue = _named_queue(call)
         if not isinstance(queue, PullableQueue):
             return queue
-        first, last = queue.requested_offsets(earliest=1)
+        first, last = queue.requested_offsets(earliest_ms=1)
         offset = call.integer_option("offset", 0)
         if offset > last:
             call.printer.print_mqadmin_line(f"{queue.name} no matched msg, offset={offset}\n")
@@ -243,7 +243,7 @@ def _consume_queues(left: int, charset: str | None, call: MqadminCall) -> None:
         if left == 0:
             return
         # The last offset is included, which is that of the next message as a rule.
-        first, last = queue.requested_offsets(earliest=1)
+        first, last = queue.requested_offsets(earliest_ms=1)
         if last - first > left:
             call.printer.print_mqadmin_line(
                 f"The older {left} message of the {queue.queue_id} queue will be provided\n"
