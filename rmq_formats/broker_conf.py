@@ -158,6 +158,8 @@ def _with_quoted_names(raw: bytes) -> bytes:
 
 def _replace_lone_surrogates(raw: bytes) -> bytes:
     """Replace each lone surrogate by a question mark, as a broker does: UTF-8 cannot encode surrogates."""
+    if b"\\u" not in raw:  # as in most files; the pattern is tried at every byte
+        return raw
     written, end = BytesIO(), 0
     for found in _SURROGATES.finditer(raw):
         if found["alone"]:

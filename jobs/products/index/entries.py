@@ -122,8 +122,9 @@ class _FileWriter:
             if work.open_header is not None and work.open_header.entry_count:
                 self._continue(builder, work.open_header, is_hashed=is_hashed)
             add_entries(builder, recipe, self._note)
-            self._flush()
             self._await_written()
+            if self._pending:
+                self._write_group(self._pending)
             self._close_rows()
             header = builder.finish()
             is_complete = header.index_count >= geometry.index_num
@@ -250,9 +251,8 @@ class _FileWriter:
     def _flush(self) -> None:
         """Wait for the previous write, then write pending rows in the background."""
         self._await_written()
-        if self._pending:
-            self._writing = self._thread.submit(self._write_group, self._pending)
-            self._pending = []
+        pending, self._pending = self._pending, []
+        self._writing = self._thread.submit(self._write_group, pending)
 
     def _await_written(self) -> None:
         if self._writing is not None:
