@@ -105,11 +105,8 @@ def measure_peak(work: Callable[[], T]) -> tuple[T, int]:
 
 
 def run_campaign(module: str, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    result: dict[str, Any] = json.loads(done.stdout)
-    print(*arguments, {name: value for name, value in result.items() if name != "bad"})
-    return result
+    with start_campaigns(module) as campaign:
+        return campaign(*arguments)
 
 
 @contextmanager

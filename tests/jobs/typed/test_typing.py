@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -22,7 +23,7 @@ from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.builders import make_record
 from tests.support.broker import Broker
-from tests.support.commands import Run, run_campaign
+from tests.support.commands import Run, start_campaigns
 from tests.support.lakes import delta_extension, ingest_store, rows_of, table_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
@@ -307,6 +308,12 @@ def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broke
     assert [1.5, 2] == [float(row["total"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
 
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Callable[..., dict[str, Any]]]:
+    with start_campaigns("tests.support.killed_verbs") as campaign:
+        yield campaign
+
+
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
@@ -317,9 +324,9 @@ def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broke
     ],
 )
 def test_after_killed_runs_each_message_is_in_one_table(
-    scenario: str, number: int, more_than: int, tmp_path: Path
+    scenario: str, number: int, more_than: int, tmp_path: Path, campaign: Callable[..., dict[str, Any]]
 ) -> None:
-    result = run_campaign("tests.support.killed_verbs", scenario, tmp_path, number)
+    result = campaign(scenario, tmp_path, number)
 
     assert result["reached"] > more_than
     assert [] == result["bad"]
