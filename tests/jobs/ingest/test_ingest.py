@@ -140,7 +140,7 @@ def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) ->
     overwrite(newest, begin, bytes(newest.stat().st_size - begin))
 
     whole = ingest_store(store, tmp_path / "whole", "b")
-    stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=4_000)
+    stepped = ingest_store(store, tmp_path / "stepped", "b", step_bytes=10_000)
 
     assert stepped.steps > 1
     assert [gap["from"] for gap in whole.gaps] == [offset]
@@ -150,7 +150,7 @@ def test_a_lost_end_of_the_log_is_a_gap_of_the_last_step_only(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["b498-base", "b551-base"])
 def test_each_run_records_the_names_of_the_index_files_that_it_continues(name: str, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
-    assert ingest_store(store, tmp_path / "lake", "b", step_bytes=4_000).steps > 1
+    assert ingest_store(store, tmp_path / "lake", "b", step_bytes=10_000).steps > 1
 
     newest = {row["index_file"]: row["name"] for row in rows_of(tmp_path / "lake", "index_files", "run")}
     assert dict(enumerate(sorted(path.name for path in (store / "index").iterdir()))) == newest
@@ -164,7 +164,7 @@ def test_a_later_run_needs_no_index_file_of_the_broker(
 
     monkeypatch.setattr("jobs.products.index.product.read_index_header", refuse)
     store = unpack("b551-base", tmp_path)
-    ingested = ingest_store(store, tmp_path / "lake", "b", step_bytes=4_000)
+    ingested = ingest_store(store, tmp_path / "lake", "b", step_bytes=10_000)
 
     assert (286, ExitCode.CLEAN) == (ingested.index_entries, ingested.exit_code)
     assert "Permission denied" in capsys.readouterr().err
