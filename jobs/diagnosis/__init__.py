@@ -364,23 +364,25 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[UnloadableFile]:
     sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
-    last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.facts.base_offset or 0)}
+    last = {
+        _queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.path_facts.base_offset or 0)
+    }
     for file in store.queue_files:
-        expected = sizes.get(file.facts.kind, file.size)
+        expected = sizes.get(file.path_facts.kind, file.size)
         if file.size != expected:
-            yield UnloadableFile(file.facts.path, file.size, expected, file is last[_queue_of(file)])
+            yield UnloadableFile(file.path_facts.path, file.size, expected, file is last[_queue_of(file)])
     yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
 
 
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[UnloadableFile]:
     for file in store.other_files_of_kind(FileKind.UNKNOWN):
-        root, *inner = PurePosixPath(file.facts.path).parts[:-1] or ("",)
+        root, *inner = PurePosixPath(file.path_facts.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth and all(map(is_queue_id, inner[1:])):
-            yield UnloadableFile(file.facts.path, file.size, expected, is_last=True)  # letters sort after digits
+            yield UnloadableFile(file.path_facts.path, file.size, expected, is_last=True)  # letters sort after digits
 
 
 def _queue_of(file: StoredFile) -> tuple[str, ...]:
-    return PurePosixPath(file.facts.path).parts[:-1]
+    return PurePosixPath(file.path_facts.path).parts[:-1]
 
 
 def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, IndexHeader]]:
@@ -389,7 +391,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     for file in store.index_files:
         header = read_index_header(file, store)  # None: a broker extends a short file, and reads its bytes as a header
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
-            deleted.append((file.facts.path, header))
+            deleted.append((file.path_facts.path, header))
     return deleted
 
 

@@ -111,7 +111,7 @@ class PreRunCheck:
         store, digest = self._store, sha256()
         for file in (*store.queue_files, *store.index_files, *store.other_files):
             # An idle broker writes only its checkpoint and its configuration.
-            is_compared = file.facts.kind in {FileKind.CONSUME_QUEUE, FileKind.ROCKSDB}
+            is_compared = file.path_facts.kind in {FileKind.CONSUME_QUEUE, FileKind.ROCKSDB}
             time = file.modified_ms if is_compared else ""
             digest.update(f"{file.location} {file.size} {time}\n".encode("utf-8", "surrogatepass"))
         for segment in store.segments:

@@ -181,13 +181,13 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     for mark in find_file_marks(store):
         marks.add(mark)
     for file in store.other_files:
-        if file.facts.kind is FileKind.ABORT:
+        if file.path_facts.kind is FileKind.ABORT:
             with problems.noting_errors(file.location):
                 report.abort = store.read(file, 0, _SMALL).decode("latin-1")
-        elif file.facts.path == "brokerIdentity":
+        elif file.path_facts.path == "brokerIdentity":
             with problems.noting_errors(file.location):
                 report.replica = store.read(file, 0, _SMALL).decode("utf-8", "replace")
-        elif file.facts.kind is FileKind.CHECKPOINT:
+        elif file.path_facts.kind is FileKind.CHECKPOINT:
             with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
@@ -238,7 +238,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
         for file in store.other_files_of_kind(FileKind.UNKNOWN)
-        if SET_ASIDE_MARK not in file.facts.path.partition("/")[0] and file.facts.path not in _OURS
+        if SET_ASIDE_MARK not in file.path_facts.path.partition("/")[0] and file.path_facts.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
@@ -254,7 +254,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
             "its files are named like segments; if they are part of the log, pass their folders with --commitlog",
         )
     for file in unknown:
-        if file.facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
+        if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
             text = (
                 "brokers do not create files with this name, and may refuse to start because of it. Move it out of the "
                 "store"
@@ -272,7 +272,7 @@ def _count_files(store: Store) -> list[tuple[str, str, int, int]]:
         files.append((StoreFile(f"{below}/{segment.base_offset:020d}", log_kind), segment.size))
     named = {segment.location for segment in store.segments}
     others = (*store.queue_files, *store.index_files, *store.other_files)
-    files += [(file.facts, file.size) for file in others if file.location not in named]
+    files += [(file.path_facts, file.size) for file in others if file.location not in named]
     counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for about, size in files:
         *folders, _ = about.path.split("/")

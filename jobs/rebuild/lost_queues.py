@@ -72,7 +72,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     out = request.out
     topics = joined.topic_evidence
     has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
-    real = {path_in_output(file.facts.path): file for file in store.queue_files}
+    real = {path_in_output(file.path_facts.path): file for file in store.queue_files}
     ahead = joined.find_newest_offset_ahead()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built_queues)
@@ -156,7 +156,7 @@ def _find_misnamed_copies(store: Store, settings: QueueSettings, built: Sequence
     names = {file.path for queue in plain for file in queue.files}
     size, copies = settings.file_sizes[QueueKind.PLAIN].value, dict[str, str]()
     for file in store.queue_files:
-        path = path_in_output(file.facts.path)
+        path = path_in_output(file.path_facts.path)
         own = made.get(path.rpartition("/")[0], {})
         if own and path not in names and file.size <= size:
             data = store.read(file, 0, size)  # a truncated file may end inside a unit

@@ -119,7 +119,7 @@ def write_bridges(
 def write_blanks(store: Store, holes: Sequence[TruncatingHole], folder: Path) -> dict[str, Path]:
     """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
-    locations = {file.facts.path: file.location for file in store.queue_files}
+    locations = {file.path_facts.path: file.location for file in store.queue_files}
     for path, position in [one for hole in holes for one in hole.skipped_units]:
         copy = folder / path
         if path not in copies:

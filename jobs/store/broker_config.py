@@ -87,7 +87,11 @@ class RocksConfig(NamedTuple):
 
 def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
-    folders = {file.facts.path.rpartition("/")[0] for file in store.other_files if file.facts.path.endswith("/CURRENT")}
+    folders = {
+        file.path_facts.path.rpartition("/")[0]
+        for file in store.other_files
+        if file.path_facts.path.endswith("/CURRENT")
+    }
     if table.folder in folders:
         folder, family, version = table.folder, "default", VERSION_FAMILY
     elif table.family and _SINGLE in folders:
@@ -209,7 +213,7 @@ def read_config_files(store: Store) -> Iterator[tuple[str, int, bytes]]:
     If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file.
     """
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
-    there = {file.facts.path: file for file in store.other_files if file.facts.kind in kinds}
+    there = {file.path_facts.path: file for file in store.other_files if file.path_facts.kind in kinds}
     for path in sorted({path.removesuffix(BACKUP_SUFFIX) for path in there}):
         name = path.removeprefix(f"{CONFIG_FOLDER}/")
         if not name.endswith(_KEPT):

@@ -117,7 +117,7 @@ def _index_files(store: Store) -> Iterator[tuple[str, int]]:
         newest = _newest_of(file, store)
         if newest is None or not 0 < newest < store.start_offset:
             return
-        yield file.facts.path, newest
+        yield file.path_facts.path, newest
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:

@@ -66,7 +66,7 @@ def read_timer_state(store: Store) -> TimerState | None:
     with _TimerLog(store) as log:
         precision_ms = log.precision_ms(used)
     slots = tuple(slot for slot in used if slot.due_ms(precision_ms) >= read_until)
-    return TimerState(wheel.facts.path, slots, precision_ms)
+    return TimerState(wheel.path_facts.path, slots, precision_ms)
 
 
 def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
@@ -122,12 +122,12 @@ class _TimerLog(ExitStack):
 
 
 def _base_offset(file: StoredFile) -> int:
-    return file.facts.base_offset or 0
+    return file.path_facts.base_offset or 0
 
 
 def _snapshot_number(wheel: StoredFile) -> int:
     """Return the position in the name of a snapshot, or -1; a broker loads the snapshot with the largest one."""
-    return int(wheel.facts.path.partition(".")[2] or "-1")
+    return int(wheel.path_facts.path.partition(".")[2] or "-1")
 
 
 MAX_INDEX_ROWS_COUNTED = 1 << 20  # so that inspecting a store with a large index stays fast

@@ -267,7 +267,7 @@ def _queues_of(queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb:
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:
-        about = stored.facts
+        about = stored.path_facts
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in QUEUE_KIND_OF_FILE:
             name = QueueName(QUEUE_KIND_OF_FILE[about.kind], about.topic or "", about.queue_id or 0)
@@ -301,7 +301,7 @@ def queue_file_sizes(store: Store) -> dict[FileKind, int]:
     """Return the file size of each kind of queue, without the kinds whose files do not determine it."""
     by_kind: dict[FileKind, list[StoredFile]] = {}
     for stored in store.queue_files:
-        by_kind.setdefault(stored.facts.kind, []).append(stored)
+        by_kind.setdefault(stored.path_facts.kind, []).append(stored)
     sizes = {kind: _voted_size(kind, files) for kind, files in by_kind.items()}
     return {kind: size for kind, size in sizes.items() if size is not None}
 
@@ -311,8 +311,8 @@ def undecided_queue_file_sizes(store: Store) -> dict[FileKind, list[int]]:
     decided = queue_file_sizes(store)
     sizes: dict[FileKind, set[int]] = {}
     for stored in store.queue_files:
-        if stored.size and stored.facts.kind not in decided:
-            sizes.setdefault(stored.facts.kind, set()).add(stored.size)
+        if stored.size and stored.path_facts.kind not in decided:
+            sizes.setdefault(stored.path_facts.kind, set()).add(stored.size)
     return {kind: sorted(of_kind) for kind, of_kind in sizes.items()}
 
 
@@ -329,8 +329,8 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
         of_queue = list(group)
         for file, after in zip_longest(of_queue, of_queue[1:]):
-            base = file.facts.base_offset or 0
-            distance = (after.facts.base_offset or 0) - base if after else 0
+            base = file.path_facts.base_offset or 0
+            distance = (after.path_facts.base_offset or 0) - base if after else 0
             for size in filter(None, (file.size, distance)):
                 votes[size] += not (base % size or distance % size)
     ranks = {size: (size % unit == 0, count) for size, count in votes.items() if count}
@@ -340,7 +340,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
 
 
 def _place(file: StoredFile) -> tuple[str, int, int]:
-    return file.facts.topic or "", file.facts.queue_id or 0, file.facts.base_offset or 0
+    return file.path_facts.topic or "", file.path_facts.queue_id or 0, file.path_facts.base_offset or 0
 
 
 def split_into_chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
@@ -373,7 +373,7 @@ class StorageFeatures(NamedTuple):
 
 def may_have_default_file_sizes(store: Store) -> bool:
     """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
-    plain = [file.size for file in store.queue_files if file.facts.kind is FileKind.CONSUME_QUEUE]
+    plain = [file.size for file in store.queue_files if file.path_facts.kind is FileKind.CONSUME_QUEUE]
     sizes = (([segment.size for segment in store.segments], DEFAULT_SEGMENT_SIZE), (plain, DEFAULT_FILE_SIZE))
     return all(not found or default in found for found, default in sizes)
 
@@ -381,7 +381,7 @@ def may_have_default_file_sizes(store: Store) -> bool:
 def detect_storage_features(store: Store) -> StorageFeatures:
     """Return which kinds of storage (files or RocksDB) a store uses, detected from its folders."""
     database = rocksdb_queue_folder(store)
-    has_files = any(file.facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
+    has_files = any(file.path_facts.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
     if database is None:
         queues = QueueStorage.FILES if has_files else QueueStorage.NONE
     else:
@@ -398,5 +398,5 @@ def _database(store: Store, folder: str) -> str | None:
     """Return the folder of a database, even if the database lost the file that names its parts."""
     if store.other_file(f"{folder}/{_CURRENT}"):
         return folder
-    paths = (file.facts.path.rpartition("/") for file in store.other_files)
+    paths = (file.path_facts.path.rpartition("/") for file in store.other_files)
     return folder if any(parent == folder and name.endswith(_TABLE) for parent, _, name in paths) else None

@@ -268,7 +268,7 @@ def determine_next_start_writers(
         stated = geometry_stated_by_index_files(store)
     own = MarkCollector()
     for file in store.index_files if stated is not None else ():
-        if file.facts.path not in excluded_files:
+        if file.path_facts.path not in excluded_files:
             with skip_lost_file():  # the comparison of this file reports the error
                 header = read_index_header(file, store)
                 if header is not None and stated is not None:
@@ -297,13 +297,13 @@ def find_index_marks(store: Store, location: str, header: IndexHeader, geometry:
 
 def find_file_marks(store: Store) -> Iterator[Mark]:
     """Yield the marks in names of files, in checkpoint and abort; files that cannot be read have none."""
-    yield from file_marks(file.facts for file in (*store.other_files, *store.queue_files))
+    yield from file_marks(file.path_facts for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
         with skip_lost_file(), _warning_of_disk_error():
-            if file.facts.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
+            if file.path_facts.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
-            elif file.facts.kind is FileKind.ABORT:
+            elif file.path_facts.kind is FileKind.ABORT:
                 mark = abort_mark(store.read(file, 0, _ABORT_READ))
         if mark:
             yield mark

@@ -203,9 +203,9 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
     if name is None:
         return None
     signature = tuple(
-        (file.facts.path, file.size, file.modified_ms)
+        (file.path_facts.path, file.size, file.modified_ms)
         for file in store.other_files
-        if file.facts.path.startswith(f"{name}/")
+        if file.path_facts.path.startswith(f"{name}/")
     )
     rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
     try:

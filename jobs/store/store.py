@@ -83,10 +83,10 @@ class Segment(NamedTuple):
 
 
 class StoredFile(NamedTuple):
-    """A file of the store other than a segment: its place, the facts in its name, its size."""
+    """A file of the store other than a segment: its place, the facts that its path states, its size."""
 
     location: str
-    facts: StoreFile
+    path_facts: StoreFile
     size: int
     modified_ms: int
 
@@ -114,11 +114,11 @@ class Store:
 
     def other_file(self, path: str) -> StoredFile | None:
         """Return the file at a path below the root, if it exists and is not of log, queues or index."""
-        return next((file for file in self.other_files if file.facts.path == path), None)
+        return next((file for file in self.other_files if file.path_facts.path == path), None)
 
     def other_files_of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
         """Return the other files of one kind."""
-        return tuple(file for file in self.other_files if file.facts.kind is kind)
+        return tuple(file for file in self.other_files if file.path_facts.kind is kind)
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment that holds an offset of the log; None before, after and between them."""
@@ -184,10 +184,10 @@ def list_store(
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     files = list(list_files_below(root, storage))
-    logs = [file for file in files if file.facts.kind in LOG_KINDS]
+    logs = [file for file in files if file.path_facts.kind in LOG_KINDS]
     if commitlog:
         elsewhere = list(_elsewhere(commitlog, storage))
-        own = next((file for file in logs if file.facts.kind is FileKind.COMMITLOG), None)
+        own = next((file for file in logs if file.path_facts.kind is FileKind.COMMITLOG), None)
         if own is not None and not elsewhere:
             raise _no_segment_error(commitlog, own)
         logs = elsewhere or logs  # the configured directory of a DLedger broker is empty: its log is in another one
@@ -196,16 +196,21 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     store = Store(
         root,
         order_segments([file for file in logs if file.location not in not_in_log]),
-        tuple(file for file in files if file.facts.kind in QUEUE_KINDS),
-        tuple(sorted((file for file in files if file.facts.kind is FileKind.INDEX), key=lambda file: file.facts.path)),
-        tuple(file for file in files if file.facts.kind not in LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX}),
+        tuple(file for file in files if file.path_facts.kind in QUEUE_KINDS),
+        tuple(
+            sorted(
+                (file for file in files if file.path_facts.kind is FileKind.INDEX),
+                key=lambda file: file.path_facts.path,
+            )
+        ),
+        tuple(file for file in files if file.path_facts.kind not in LOG_KINDS | QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
         overlapping,
     )
     if not (store.segments or store.queue_files or store.index_files or store.other_files_of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
-        if any(file.facts.kind in TIER_KINDS for file in files):
+        if any(file.path_facts.kind in TIER_KINDS for file in files):
             raise IsTierError(
                 "tiered storage, which this command does not support; use `ingest`, `verify` or `dump`", None, root
             )
@@ -260,7 +265,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
 
 
 def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
-    """Yield every file, with the facts in its name."""
+    """Yield every file, with the facts that its path states."""
     for info in storage.list_files(root):
         yield StoredFile(join_location(root, info.name), classify(info.name), info.size, info.modified_ms)
 
@@ -278,7 +283,7 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
 
 def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     """Return files of a log in its order."""
-    placed = sorted((file.facts.base_offset or 0, file.location, file.size) for file in files)
+    placed = sorted((file.path_facts.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
 
@@ -344,15 +349,15 @@ def list_tier(root: str, options: Mapping[str, str], read_limits: ReadLimits | N
     units: dict[str, list[StoredFile]] = {}
     index: dict[str, list[StoredFile]] = {}
     for file in list_files_below(root, storage):
-        folder, _, name = file.facts.path.rpartition("/")
+        folder, _, name = file.path_facts.path.rpartition("/")
         place, _, _ = folder.rpartition("/")
-        about = file.facts._replace(base_offset=parse_first_offset(name))
-        if file.facts.kind is FileKind.TIERED_LOG:
-            logs.setdefault(place, []).append(file._replace(facts=about))
-        elif file.facts.kind is FileKind.TIERED_QUEUE:
-            units.setdefault(place, []).append(file._replace(facts=about._replace(kind=FileKind.CONSUME_QUEUE)))
+        about = file.path_facts._replace(base_offset=parse_first_offset(name))
+        if file.path_facts.kind is FileKind.TIERED_LOG:
+            logs.setdefault(place, []).append(file._replace(path_facts=about))
+        elif file.path_facts.kind is FileKind.TIERED_QUEUE:
+            units.setdefault(place, []).append(file._replace(path_facts=about._replace(kind=FileKind.CONSUME_QUEUE)))
         elif about.base_offset is not None and folder.endswith(_INDEX_FOLDER):
-            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(facts=about))
+            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(path_facts=about))
     places = sorted({*logs, *units})
     return Tier(
         root,
@@ -366,7 +371,7 @@ def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], un
     folder, _, number = place.rpartition("/")
     folder, _, topic = folder.rpartition("/")
     queue_id = int(number) if number.isascii() and number.isdecimal() else -1
-    named = [file._replace(facts=file.facts._replace(topic=topic, queue_id=queue_id)) for file in units]
+    named = [file._replace(path_facts=file.path_facts._replace(topic=topic, queue_id=queue_id)) for file in units]
     return TierQueue(folder, topic, queue_id, Store(root, order_segments(log), tuple(named), storage=storage))
 
 

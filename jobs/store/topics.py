@@ -103,7 +103,7 @@ def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 def list_known_topics(store: Store) -> frozenset[str]:
     """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
     return frozenset(read_broker_config(store).topics).union(
-        file.facts.topic for file in store.queue_files if file.facts.topic
+        file.path_facts.topic for file in store.queue_files if file.path_facts.topic
     )
 
 
@@ -135,7 +135,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
 
     *recorded* are a lake's tables, the newest last: the newest replaces a table that is lost, outdated or recreated.
     """
-    with_queues = frozenset(file.facts.topic for file in store.queue_files if file.facts.topic)
+    with_queues = frozenset(file.path_facts.topic for file in store.queue_files if file.path_facts.topic)
     try:
         stored = read_rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:

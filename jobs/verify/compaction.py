@@ -62,7 +62,7 @@ class _CompactedFile(NamedTuple):
         """Return the log's file as a store of one segment: every file may end with zeros, not only the newest."""
         if self.log is None:
             return Store(store.root, storage=store.storage)
-        base = self.log.facts.base_offset or 0
+        base = self.log.path_facts.base_offset or 0
         segment = Segment(self.log.location, base, self.log.size, base + self.log.size)
         return Store(store.root, (segment,), storage=store.storage)
 
@@ -117,7 +117,7 @@ def _compacted_files(store: Store) -> list[_CompactedFile]:
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
-    *_, topic, queue_id, name = file.facts.path.split("/")
+    *_, topic, queue_id, name = file.path_facts.path.split("/")
     return topic, int(queue_id), name
 
 

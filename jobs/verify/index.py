@@ -326,9 +326,9 @@ def _notes(explanation: Explanation) -> Iterator[str]:
     store, settings = explanation.store, explanation.settings
     # An index in RocksDB next to the files shows in its keys: newer brokers always create the folder.
     for file in store.other_files:
-        is_candidate = file.facts.path.startswith("rocksdbstore/") and file.size
+        is_candidate = file.path_facts.path.startswith("rocksdbstore/") and file.size
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
-            yield f"{file.facts.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
+            yield f"{file.path_facts.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
             break
     said = {FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TRUNCATED_BY_PROMOTION}
     said |= {FileVerdict.AHEAD} if store.has_clean_shutdown else set()

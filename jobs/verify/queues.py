@@ -356,7 +356,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.has_clean_shutdown:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
-    for path in (stored.facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
+    for path in (stored.path_facts.path for stored in store.other_files_of_kind(FileKind.UNKNOWN)):
         root, *folders = path.split("/")[:-1] or [""]
         # Brokers skip files outside the folders of queues (ConsumeQueueStore#loadConsumeQueues).
         if root in set(map(str, QueueKind)) and folders[1:] and is_queue_id(folders[1]):

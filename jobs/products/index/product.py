@@ -244,7 +244,7 @@ def _find_broker_names(store: Store, written: Sequence[EntryRows]) -> dict[tuple
         if header.begin_physical_offset < min(firsts)[0]:
             break
         if _first_message(header) in firsts:
-            names[_first_message(header)] = file.facts.path.rpartition("/")[2]
+            names[_first_message(header)] = file.path_facts.path.rpartition("/")[2]
     return names
 
 

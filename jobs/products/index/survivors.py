@@ -111,7 +111,7 @@ def list_index_files(store: Store) -> list[BrokerIndexFile]:
     found = []
     for file in store.index_files:
         header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
-        found.append(BrokerIndexFile(file.facts.path.rpartition("/")[2], file.location, file.size, header))
+        found.append(BrokerIndexFile(file.path_facts.path.rpartition("/")[2], file.location, file.size, header))
     return found
 
 

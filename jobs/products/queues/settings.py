@@ -138,8 +138,8 @@ def determine_releases(store: Store, release: str | None) -> Known[Writers]:
 
 def _batch_topics(store: Store) -> Iterator[str]:
     for file in store.queue_files:
-        if file.facts.kind is FileKind.BATCH_CONSUME_QUEUE and file.facts.topic:
-            yield file.facts.topic
+        if file.path_facts.kind is FileKind.BATCH_CONSUME_QUEUE and file.path_facts.topic:
+            yield file.path_facts.topic
     table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
     for topic, config in object_entries(table):
         attributes = config.get("attributes")
