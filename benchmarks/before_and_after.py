@@ -1,14 +1,16 @@
 """
-Compare two checkouts of this project: passes over the log, wall time and memory of their commands on the same stores.
+Compare two checkouts of this project: bytes read from the log, time and memory of their commands on the same stores.
 
     python -m benchmarks.before_and_after --before CHECKOUT [--mib N] [--million-units N] [--runs N] [--folder DIR]
 
-Each command runs in a process of its own, in one process (`--engine here`), by turns with the other checkout. `strace`
-counts the bytes that a command reads from segments; `passes` is that number divided by the size of the log.
+The baseline is CHECKOUT. Each command runs in one process (`--engine here`), alternately in both checkouts. `passes` is
+the number of bytes that a command reads from segments, counted by `strace`, divided by the size of the log.
 
 - ingest: `messages` alone, and all tables, into an empty lake;
-- verify: a healthy store, and the same store without all but the newest queue files of its only topic;
-- repair: a store with one damaged page, from its lake, without `--apply`.
+- verify: a healthy store;
+- repair: a store with one damaged page, with its lake, without `--apply`.
+
+`verify` also runs once on a store with a single topic, and once on a copy that has only the newest file of each queue.
 """
 
 import os
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import Measured, answer, asked, measured, medians
+from benchmarks.measuring import Cost, measure_cost, median_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 
 _ROOT = Path(__file__).parents[1]
@@ -29,7 +31,7 @@ _CALL = re.compile(
     r"^(\d+) +(\w+\(\d+<[^>]*/commitlog/\d+>|<\.\.\. \w+ resumed>).*?(?: = (-?\d+)( .*)?| <unfinished \.\.\.>)$"
 )
 _PAGE = 4096
-_DONE = (0, 3, 4)  # success, damage, mismatch
+_EXPECTED_EXIT_CODES = (0, 3, 4)  # success, damage, mismatch
 
 
 class Checkout:
@@ -39,17 +41,17 @@ class Checkout:
         self._environment = {**os.environ, "PYTHONPATH": str(root)}
         self._root = root
 
-    def run(self, *words: object) -> Measured:
+    def run(self, *words: object) -> Cost:
         """Run a command and return its cost."""
-        with measured() as figures:
+        with measure_cost() as cost:
             self._run([], words)
-        return figures
+        return cost
 
-    def log_bytes(self, trace: Path, *words: object) -> int:
-        """Run a command and return the bytes that it read from segments."""
+    def count_log_bytes(self, trace: Path, *words: object) -> int:
+        """Run a command and return the number of bytes that it read from segments."""
         calls = "trace=read,pread64,preadv,preadv2,copy_file_range,sendfile"
         self._run(["strace", "-f", "-y", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace)], words)
-        total, unfinished = 0, set[str]()  # threads whose read of a segment is continued on a later line
+        total, unfinished = 0, set[str]()  # threads with a read of a segment that a later line completes
         with trace.open(errors="replace") as lines:
             for thread, call, size, _ in (found.groups() for line in lines if (found := _CALL.match(line.rstrip()))):
                 is_resumed = call.startswith("<")
@@ -63,25 +65,25 @@ class Checkout:
 
     def _run(self, prefix: Sequence[str], words: Sequence[object]) -> None:
         command = [*prefix, sys.executable, "-m", "jobs.main", *map(str, words)]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=self._root, env=self._environment, capture_output=True, text=True, check=False
         )
-        if done.returncode not in _DONE:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        if process.returncode not in _EXPECTED_EXIT_CODES:
+            raise SystemExit(f"{' '.join(command)}\n{process.stdout}{process.stderr}")
 
 
 def damage_page(store: Path, copy: Path) -> Path:
-    """Return a copy of a store in which one page of the first segment is zeros."""
+    """Copy a store and overwrite one page of its first segment with zeros; return the copy."""
     subprocess.run(["cp", "--recursive", "--sparse=always", f"{store}/.", copy], check=True)
     segment = min((copy / "commitlog").iterdir())
     with segment.open("r+b") as file:
-        file.seek(min(segment.stat().st_size, _written(store)) // 3 // _PAGE * _PAGE)
+        file.seek(min(segment.stat().st_size, _written_bytes(store)) // 3 // _PAGE * _PAGE)
         file.write(bytes(_PAGE))
     return copy
 
 
 def lose_queue_files(store: Path, copy: Path) -> Path:
-    """Return a copy of a store that has only the newest file of each queue; log and index are links."""
+    """Copy a store with only the newest file of each queue, and links to log and index; return the copy."""
     copy.mkdir(exist_ok=True)
     for name in ("commitlog", "index"):
         (copy / name).symlink_to(store / name)
@@ -93,12 +95,12 @@ def lose_queue_files(store: Path, copy: Path) -> Path:
     return copy
 
 
-def _written(store: Path) -> int:
+def _written_bytes(store: Path) -> int:
     return sum(512 * file.stat().st_blocks for file in (store / "commitlog").iterdir())
 
 
 def _commands(store: Path, damaged: Path, scratch: Path) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the name and the arguments of each command; the caller deletes what earlier commands have created."""
+    """Yield the name and the arguments of each command. The caller deletes the outputs of earlier commands."""
     here = ("--engine", "here", "--release", RELEASE)
     ingest = ("ingest", store, "--lake", scratch / "new-lake", *here)
     yield "ingest, messages", (*ingest, "--tables", "messages")
@@ -107,74 +109,74 @@ def _commands(store: Path, damaged: Path, scratch: Path) -> Iterator[tuple[str, 
     yield "repair", ("repair", damaged, "--lake", scratch / "lake", "--out", scratch / "out", *here)
 
 
-def _compare_store(checkouts: dict[str, Checkout], store: Path, scratch: Path, runs: int) -> dict[str, Any]:
+def _compare_commands(checkouts: dict[str, Checkout], store: Path, scratch: Path, runs: int) -> dict[str, Any]:
     damaged = damage_page(store, scratch / "damaged")
-    log = _written(store)
-    peers: dict[str, dict[str, Any]] = {name: {} for name in checkouts}
+    log_bytes = _written_bytes(store)
+    figures: dict[str, dict[str, Any]] = {name: {} for name in checkouts}
     for command, words in _commands(store, damaged, scratch):
-        costs: dict[str, list[Measured]] = {name: [] for name in checkouts}
+        costs: dict[str, list[Cost]] = {name: [] for name in checkouts}
         for turn in range(runs + 1):
             for name, checkout in checkouts.items():
                 if command == "repair":
-                    _renew(scratch / "lake")
+                    _delete(scratch / "lake")
                     checkout.run("ingest", store, "--lake", scratch / "lake", "--engine", "here")
-                for used in ("new-lake", "out"):
-                    _renew(scratch / used)
-                if turn:
+                for output in ("new-lake", "out"):
+                    _delete(scratch / output)
+                if turn:  # the first turn counts bytes, and is a warm-up
                     costs[name].append(checkout.run(*words))
                 else:
-                    passes = checkout.log_bytes(scratch / "trace", *words) / log
-                    peers[name][command] = {"passes": round(passes, 2)}
+                    passes = checkout.count_log_bytes(scratch / "trace", *words) / log_bytes
+                    figures[name][command] = {"passes": round(passes, 2)}
         for name in checkouts:
-            peers[name][command] |= medians(costs[name])
-    for figures in peers.values():
-        ratio = figures["ingest, all tables"]["wall_s"] / figures["ingest, messages"]["wall_s"]
-        figures["all tables over messages"] = round(ratio, 2)
-    return peers
+            figures[name][command] |= median_cost(costs[name])
+    for of_checkout in figures.values():
+        ratio = of_checkout["ingest, all tables"]["wall_s"] / of_checkout["ingest, messages"]["wall_s"]
+        of_checkout["all tables over messages"] = round(ratio, 2)
+    return figures
 
 
 def _compare_lost_files(checkouts: dict[str, Checkout], units: int, folder: Path, scratch: Path) -> dict[str, Any]:
     size = 256
     store = make_healthy_store(Recipe(units * size, size, topics=1), folder)
     lost = lose_queue_files(store, scratch / "lost")
-    peers: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for name, checkout in checkouts.items():
         words = ("--engine", "here", "--release", RELEASE)
         checkout.run("verify", store, *words)  # a warm-up
-        healthy, damaged = (medians([checkout.run("verify", each, *words)]) for each in (store, lost))
+        healthy, damaged = (median_cost([checkout.run("verify", each, *words)]) for each in (store, lost))
         ratio = round(damaged["wall_s"] / healthy["wall_s"], 2)
-        peers[name] = {"healthy": healthy, "lost queue files": damaged, "lost over healthy": ratio}
-    return peers
+        figures[name] = {"healthy": healthy, "lost queue files": damaged, "lost over healthy": ratio}
+    return figures
 
 
-def _renew(folder: Path) -> None:
+def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:
     """Print the figures of both checkouts as JSON."""
-    given = asked(__doc__, before=Path, mib=4092, million_units=5.0, runs=3, folder=FOLDER)
-    if not given.before:
-        raise SystemExit("--before: name a checkout of an earlier version")
-    checkouts = {"before": Checkout(given.before.absolute()), "after": Checkout(_ROOT)}
-    store = make_healthy_store(Recipe(given.mib << 20, 1024, compressible=True), given.folder)
-    scratch = given.folder / "before-and-after"
-    _renew(scratch)
+    options = parse_options(__doc__, before=Path, mib=4092, million_units=5.0, runs=3, folder=FOLDER)
+    if not options.before:
+        raise SystemExit("--before is missing: pass the directory of another checkout")
+    checkouts = {"before": Checkout(options.before.absolute()), "after": Checkout(_ROOT)}
+    store = make_healthy_store(Recipe(options.mib << 20, 1024, compressible=True), options.folder)
+    scratch = options.folder / "before-and-after"
+    _delete(scratch)
     scratch.mkdir(parents=True)
     try:
-        figures = _compare_store(checkouts, store, scratch, given.runs)
-        lost = _compare_lost_files(checkouts, int(given.million_units * 1e6), given.folder, scratch)
+        commands = _compare_commands(checkouts, store, scratch, options.runs)
+        lost_files = _compare_lost_files(checkouts, int(options.million_units * 1e6), options.folder, scratch)
     finally:
-        _renew(scratch)
-    answer(
+        _delete(scratch)
+    print_result(
         {
-            "before": given.before.name,
-            "mib": given.mib,
-            "million_units": given.million_units,
-            "runs": given.runs,
+            "before": options.before.name,
+            "mib": options.mib,
+            "million_units": options.million_units,
+            "runs": options.runs,
             "load": os.getloadavg(),
-            "store": figures,
-            "queue files": lost,
+            "store": commands,
+            "queue files": lost_files,
         }
     )
 

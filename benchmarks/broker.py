@@ -1,4 +1,4 @@
-"""A real broker as peer: it finds a log alone, makes queues and index files of it, and is timed."""
+"""The baseline of the rebuilds: a real broker that starts with only a log, and rebuilds its queues and index files."""
 
 import os
 import shutil
@@ -7,33 +7,34 @@ from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 
-RELEASE = "5.3.3"  # some releases make nothing of a log alone: see docs/internals/compatibility.md
-_PATIENCE = 7200  # seconds; a machine may be busy
+RELEASE = "5.3.3"  # some releases rebuild nothing from a log alone: see docs/internals/compatibility.md
+_TIMEOUT_S = 7200  # for a busy machine
 
 
 @contextmanager
-def rebuilt_by_broker(
+def store_rebuilt_by_broker(
     store: Path, folder: Path, release: str = RELEASE, settings: dict[str, str] | None = None
 ) -> Iterator[tuple[Path, float]]:
     """
-    Give a store that shares the log of *store*, with a broker's own queues and index files, and its seconds for them.
+    Let a broker rebuild the queues and index files of *store*; yield the store that it wrote, and the time in seconds.
 
-    Loading, starting and dispatching are one figure; the start of the JVM is not in it.
+    The broker's store shares the log of *store* through hard links, and is deleted after the block. The time includes
+    loading the store, starting it and dispatching all messages, but not the start of the JVM.
     """
     from tests.oracle.sessions import rebuild_by_broker
 
-    copy = folder / "broker"
-    shutil.rmtree(copy, ignore_errors=True)
-    # The same files, in the same page cache: a broker that nobody sends to writes nothing into them.
-    shutil.copytree(store / "commitlog", copy / "commitlog", copy_function=os.link)
+    rebuilt = folder / "broker"
+    shutil.rmtree(rebuilt, ignore_errors=True)
+    # The same files are in the same page cache. A broker that receives no messages does not write to them.
+    shutil.copytree(store / "commitlog", rebuilt / "commitlog", copy_function=os.link)
     try:
-        yield copy, rebuild_by_broker(release, copy, settings=settings, patience=_PATIENCE)
+        yield rebuilt, rebuild_by_broker(release, rebuilt, settings=settings, patience=_TIMEOUT_S)
     finally:
-        shutil.rmtree(copy)
+        shutil.rmtree(rebuilt)
 
 
-def hashes_below(folder: Path) -> dict[str, str]:
-    """Return the hash of every file below a folder."""
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the hash of every file below a directory, by its relative path."""
     return {path.relative_to(folder).as_posix(): _hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

@@ -1,18 +1,22 @@
 """
-Ingest a log, and restore it from the lake, against what limits both.
+Measure `ingest` of a log into a new lake, and `restore` of the log from the lake.
 
     python -m benchmarks.ingest [--mib N] [--runs N] [--cores N] [--no-spark] [--folder DIR] [--scratch DIR]
 
-The store is healthy, in messages of 1 KB, and in the page cache; sessions are started before the clock. Peers take
-turns in one run:
+The store is healthy and in the page cache, with messages of 1 KB. Spark is started before the measurement. All variants
+run alternately, after a warm-up:
 
-- read: every byte of the log into a checksum, the physical limit of reading;
-- floor: one process writes the rows of `messages` from memory with pyarrow; it neither reads, decodes nor checks;
-- messages, all tables: `ingest` into an empty lake, in one process and in Spark's tasks;
-- Spark's writer: the same Arrow batches, written by Spark as a Delta table (once: it takes minutes);
-- cp and restore: the log copied, and the log restored from the lake; every byte must be equal.
+- messages, all tables: `ingest` into an empty lake, with one thread, with --cores threads, and on Spark;
+- baseline, read: a checksum of every byte of the log;
+- baseline, pyarrow: one thread writes the rows of `messages` from memory with pyarrow, without reading the log;
+- baseline, cp: a copy of the log.
 
-`passes` is the number of bytes that one process reads from segments, divided by the size of the log.
+Two variants run once, because they take long:
+
+- baseline, Spark's writer: Spark's Delta writer writes the same Arrow batches, without properties and keys;
+- restore: the log is restored from the lake; every byte must be equal.
+
+`passes` is the number of bytes that `ingest` reads from segments, divided by the size of the log.
 """
 
 import argparse
@@ -29,8 +33,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from benchmarks.broker import RELEASE
-from benchmarks.lakes import ingest_into_new_lake, spark_workers
-from benchmarks.measuring import Measured, answer, asked, count_log_bytes, measured, medians
+from benchmarks.lakes import ingest_into_new_lake, start_spark_workers
+from benchmarks.measuring import Cost, count_log_bytes, measure_cost, median_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import open_parquet_writer
@@ -47,18 +51,19 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.properties import PropertyParser
 
 _RECORD_SIZE = 1024
+_SPARK_WRITER = "baseline: Spark's writer"
 _TABLES = {"messages": frozenset({"messages"}), "all tables": frozenset({"messages", "consume_queue", "index"})}
 
 
-def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
-    """Decode one range."""
+def decode_range(range_: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `messages` of one range of the log."""
     for group in RangeReader(range_).pieces():
         if isinstance(group, RawRecords):
             yield message_batch(group, PropertyParser.SCAN)[0]
 
 
-def checksum(store: Path) -> None:
-    """Read every byte once."""
+def checksum_log(store: Path) -> None:
+    """Read every byte of the log into a checksum."""
     for segment in sorted((store / "commitlog").iterdir()):
         with segment.open("rb", buffering=0) as file:
             value = 0
@@ -66,45 +71,45 @@ def checksum(store: Path) -> None:
                 value = crc32(data, value)
 
 
-def floor(store: Path, folder: Path) -> Measured:
-    """Write the rows of a log from memory; preparing them is not timed."""
-    figures = Measured()
+def write_with_pyarrow(store: Path, folder: Path) -> Cost:
+    """Write the rows of a log from memory; return the cost of writing, without that of decoding the log."""
+    cost = Cost()
     for number, range_ in enumerate(plan_ranges(list_store(str(store)))):
-        batches = list(batches_of(range_))
+        batches = list(decode_range(range_))
         if not batches:
-            continue  # the unwritten rest of a segment
+            continue  # the unused end of a segment
         began, cpu = time.perf_counter(), time.process_time()
         with open_parquet_writer(
             folder / f"{number}.parquet", MESSAGE_SCHEMA, MESSAGES, batches[0].num_rows, ["body"]
         ) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        figures.wall_s += time.perf_counter() - began
-        figures.cpu_s += time.process_time() - cpu
-    return figures
+        cost.wall_s += time.perf_counter() - began
+        cost.cpu_s += time.process_time() - cpu
+    return cost
 
 
-def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
-    """Give our batches to Spark's own Delta writer."""
+def write_with_spark(spark: SparkSession, store: Path, folder: Path) -> None:
+    """Decode the log in Spark's tasks, and write the rows with Spark's Delta writer."""
     ranges = plan_ranges(list_store(str(store)))
-    plain = pa.schema([field for field in MESSAGE_SCHEMA if field.name not in {"properties", "keys"}])
+    schema = pa.schema([field for field in MESSAGE_SCHEMA if field.name not in {"properties", "keys"}])
 
-    def rows(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in indices:
+    def decode_ranges(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for made in batches_of(ranges[number]):
-                    columns = [_without_dictionary(made.column(field.name)) for field in plain]
-                    yield pa.RecordBatch.from_arrays(columns, names=plain.names)
+                for rows in decode_range(ranges[number]):
+                    columns = [_decode_dictionary(rows.column(field.name)) for field in schema]
+                    yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
-    frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(rows, _ddl(plain))
+    frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(decode_ranges, _format_ddl(schema))
     frame.write.format("delta").mode("overwrite").option("compression", "zstd").save(str(folder))
 
 
-def _without_dictionary(column: pa.Array) -> pa.Array:
+def _decode_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _ddl(schema: pa.Schema) -> str:
+def _format_ddl(schema: pa.Schema) -> str:
     names = {"int32": "int", "int64": "bigint", "bool": "boolean", "date32[day]": "date", "binary": "binary"}
     return ", ".join(
         f"{field.name} {names.get(str(field.type)) or ('timestamp' if pa.types.is_timestamp(field.type) else 'string')}"
@@ -114,91 +119,95 @@ def _ddl(schema: pa.Schema) -> str:
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, mib=4096, runs=3, cores=2, no_spark=False, scratch=Path, folder=FOLDER)
-    store = make_healthy_store(Recipe(given.mib << 20, _RECORD_SIZE, compressible=True), given.folder)
-    scratch = (given.scratch or given.folder) / "rocketmq-lake-scratch"
-    peers: dict[str, Callable[[], Measured | None]] = {
-        "read": lambda: checksum(store),
-        "floor": lambda: floor(store, scratch),
-        **_ingests("one process", store, scratch, SerialWorkers()),
-        **_ingests(f"{given.cores} processes", store, scratch, InProcessWorkers(width=given.cores)),
-        "cp": lambda: _synced(lambda: shutil.copytree(store / "commitlog", scratch / "copy")),
+    options = parse_options(__doc__, mib=4092, runs=3, cores=2, no_spark=False, scratch=Path, folder=FOLDER)
+    store = make_healthy_store(Recipe(options.mib << 20, _RECORD_SIZE, compressible=True), options.folder)
+    scratch = (options.scratch or options.folder) / "rocketmq-lake-scratch"
+    threads = InProcessWorkers(width=options.cores)
+    variants: dict[str, Callable[[], Cost | None]] = {
+        "baseline: read": lambda: checksum_log(store),
+        "baseline: pyarrow": lambda: write_with_pyarrow(store, scratch),
+        **_ingest_variants("1 thread", store, scratch, SerialWorkers()),
+        **_ingest_variants(f"{options.cores} threads", store, scratch, threads),
+        "baseline: cp": lambda: _run_and_sync(lambda: shutil.copytree(store / "commitlog", scratch / "copy")),
     }
-    once: dict[str, Callable[[], None]] = {}
-    if not given.no_spark:
-        spark_tasks = spark_workers(given.cores)
-        peers |= _ingests(f"Spark, {given.cores} cores", store, scratch, spark_tasks)
-        once["Spark's writer"] = lambda: spark_writer(spark_tasks.spark, store, scratch / "spark")
-    seen: dict[str, list[Measured]] = {name: [] for name in [*peers, *once]}
-    for turn in range(given.runs + 1):
-        for name, run in [*peers.items(), *(once.items() if turn == 1 else ())]:
+    slow_variants: dict[str, Callable[[], None]] = {}
+    if not options.no_spark:
+        spark_tasks = start_spark_workers(options.cores)
+        variants |= _ingest_variants(f"Spark, {options.cores} cores", store, scratch, spark_tasks)
+        slow_variants[_SPARK_WRITER] = lambda: write_with_spark(spark_tasks.spark, store, scratch / "spark")
+    costs: dict[str, list[Cost]] = {name: [] for name in [*variants, *slow_variants]}
+    for turn in range(options.runs + 1):
+        for name, run in [*variants.items(), *(slow_variants.items() if turn == 1 else ())]:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
-            with measured() as figures:
-                own = run()
-            if turn:  # the first turn warms up
-                seen[name].append(own or figures)
-    restored = _restored(store, scratch, InProcessWorkers(width=given.cores))
-    with count_log_bytes() as read:
+            with measure_cost() as cost:
+                own_cost = run()
+            if turn:  # the first turn is a warm-up
+                costs[name].append(own_cost or cost)
+    shutil.rmtree(scratch)  # the restore needs the space
+    scratch.mkdir()
+    restore_cost = _measure_restore(store, scratch, threads)
+    with count_log_bytes() as count:
         ingest_into_new_lake(store, scratch / "lake", SerialWorkers(), _TABLES["all tables"])
     shutil.rmtree(scratch)
-    answer(_result(given, {name: medians(runs) for name, runs in seen.items()} | {"restore": restored}, read.total))
+    medians = {name: median_cost(of_variant) for name, of_variant in costs.items()} | {"restore": restore_cost}
+    print_result(_summarize(options, medians, count.total))
 
 
-def _ingests(where: str, store: Path, scratch: Path, workers: Workers) -> dict[str, Callable[[], None]]:
+def _ingest_variants(where: str, store: Path, scratch: Path, workers: Workers) -> dict[str, Callable[[], None]]:
     def run(tables: frozenset[str]) -> None:
         if not ingest_into_new_lake(store, scratch / "lake", workers, tables).messages:
-            raise SystemExit("nothing was ingested")
+            raise SystemExit(f"{store}: no messages were ingested")
 
     return {f"{name}, {where}": lambda tables=tables: run(tables) for name, tables in _TABLES.items()}  # type: ignore[misc]  # a default binds each
 
 
-def _synced(work: Callable[[], object]) -> None:
-    """Do *work* and wait until all of it is on the disk."""
+def _run_and_sync(work: Callable[[], object]) -> None:
+    """Do *work*, and wait until its files are on disk."""
     work()
     os.sync()
 
 
-def _restored(store: Path, scratch: Path, workers: Workers) -> dict[str, float]:
-    """Restore the log from a lake and compare every byte."""
+def _measure_restore(store: Path, scratch: Path, workers: Workers) -> dict[str, float]:
+    """Restore the log from a lake; compare every byte, and return the cost of the restore."""
     lake, out = scratch / "lake", scratch / "restored"
     ingest_into_new_lake(store, lake, workers)
-    wanted = RestoreRequest(
+    request = RestoreRequest(
         Lake(str(lake)), out, given_settings=GivenSettings(release=RELEASE), with_queues=False, with_index=False
     )  # fmt: skip
-    with measured() as figures:
-        _synced(lambda: restore(wanted, workers))
+    with measure_cost() as cost:
+        _run_and_sync(lambda: restore(request, workers))
     for segment in sorted((store / "commitlog").iterdir()):
         if not cmp(segment, out / "commitlog" / segment.name, shallow=False):
-            raise SystemExit(f"{segment}: not the same bytes")
+            raise SystemExit(f"{segment}: the restored segment differs")
     shutil.rmtree(lake)
     shutil.rmtree(out)
-    return medians([figures])
+    return median_cost([cost])
 
 
-def _result(given: argparse.Namespace, middle: dict[str, dict[str, float]], log_bytes: int) -> dict[str, Any]:
+def _summarize(options: argparse.Namespace, costs: dict[str, dict[str, float]], log_bytes: int) -> dict[str, Any]:
     def wall(name: str) -> float:
-        return middle[name]["wall_s"]
+        return costs[name]["wall_s"]
 
-    own = f"{given.cores} processes"
+    threads = f"{options.cores} threads"
     ratios = {
-        "messages, one process, over floor": wall("messages, one process") / wall("floor"),
-        f"all tables over messages, {own}": wall(f"all tables, {own}") / wall(f"messages, {own}"),
-        f"messages, one process over {own}": wall("messages, one process") / wall(f"messages, {own}"),
-        "restore over cp": wall("restore") / wall("cp"),
+        "messages, 1 thread, over pyarrow": wall("messages, 1 thread") / wall("baseline: pyarrow"),
+        f"all tables over messages, {threads}": wall(f"all tables, {threads}") / wall(f"messages, {threads}"),
+        f"messages, 1 thread over {threads}": wall("messages, 1 thread") / wall(f"messages, {threads}"),
+        "restore over cp": wall("restore") / wall("baseline: cp"),
     }
-    if not given.no_spark:
-        spark = f"messages, Spark, {given.cores} cores"
-        ratios["Spark's writer over messages on Spark"] = wall("Spark's writer") / wall(spark)
+    if not options.no_spark:
+        on_spark = f"messages, Spark, {options.cores} cores"
+        ratios["Spark's writer over messages on Spark"] = wall(_SPARK_WRITER) / wall(on_spark)
     return {
-        "mib": given.mib,
-        "runs": given.runs,
+        "mib": options.mib,
+        "runs": options.runs,
         "load": os.getloadavg(),
-        "mib_per_second": {name: round(given.mib / figures["wall_s"]) for name, figures in middle.items()},
-        "core_s_per_gib": {name: round(figures["cpu_s"] * 1024 / given.mib, 2) for name, figures in middle.items()},
-        "peak_worker_mib": {name: figures["peak_worker_mib"] for name, figures in middle.items()},
-        "ratios": {name: round(value, 2) for name, value in ratios.items()},
-        "passes": {"ingest, all tables": round(log_bytes / (given.mib << 20), 2)},
+        "mib_per_second": {name: round(options.mib / cost["wall_s"]) for name, cost in costs.items()},
+        "core_s_per_gib": {name: round(cost["cpu_s"] * 1024 / options.mib, 2) for name, cost in costs.items()},
+        "peak_worker_mib": {name: cost["peak_worker_mib"] for name, cost in costs.items()},
+        "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
+        "passes": {"ingest, all tables": round(log_bytes / (options.mib << 20), 2)},
     }
 
 

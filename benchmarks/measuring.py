@@ -1,8 +1,4 @@
-"""
-Every benchmark's options, measuring and answer.
-
-What a block of work costs: wall time, CPU of all processes, the largest worker; and what it was measured on.
-"""
+"""What all benchmarks share: options, measuring time and memory, and printing the result with its environment."""
 
 import argparse
 import json
@@ -23,130 +19,130 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 _Key = TypeVar("_Key", bound=Hashable)
+_SAMPLING_INTERVAL_S = 0.1
 
 
 @dataclass(slots=True)
-class Measured:
-    """What a block cost."""
+class Cost:
+    """The time and memory that a block used."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    peak_worker_mib: float = 0.0  # of any Python process below this one: Spark's workers, idle ones as well
+    peak_worker_mib: float = 0.0  # of the largest Python process below this one, idle Spark workers included
 
 
 @contextmanager
-def measured() -> Iterator[Measured]:
-    """Measure wall and CPU seconds of the block, those of every process below this one included, and peak memory."""
-    figures = Measured()
-    over = threading.Event()
+def measure_cost() -> Iterator[Cost]:
+    """Measure the block: wall time, CPU time of this process and all processes below it, and peak memory of those."""
+    cost = Cost()
+    has_ended = threading.Event()
     cpu = _cpu_by_process()
     before = sum(cpu.values())
     with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(_watch, figures, cpu, over)
+        sampling = pool.submit(_sample_processes, cost, cpu, has_ended)
         began = time.perf_counter()
         try:
-            yield figures
+            yield cost
         finally:
-            figures.wall_s = round(time.perf_counter() - began, 2)
-            over.set()
-            watched = watching.result()
+            cost.wall_s = round(time.perf_counter() - began, 2)
+            has_ended.set()
+            sampling_s = sampling.result()
             cpu |= _cpu_by_process()
-            figures.cpu_s = round(sum(cpu.values()) - before - watched, 2)
+            cost.cpu_s = round(sum(cpu.values()) - before - sampling_s, 2)
 
 
-def in_turns(peers: Mapping[_Key, Callable[[], object]], runs: int) -> dict[_Key, dict[str, float]]:
-    """Return the medians of what each peer costs; they take turns, after a run of each that warms up."""
-    seen: dict[_Key, list[Measured]] = {name: [] for name in peers}
+def measure_alternately(variants: Mapping[_Key, Callable[[], object]], runs: int) -> dict[_Key, dict[str, float]]:
+    """Run the variants alternately, after a warm-up run of each; return the medians of their costs."""
+    costs: dict[_Key, list[Cost]] = {name: [] for name in variants}
     for turn in range(runs + 1):
-        for name, work in peers.items():
-            with measured() as figures:
-                work()
+        for name, run in variants.items():
+            with measure_cost() as cost:
+                run()
             if turn:
-                seen[name].append(figures)
-    return {name: medians(costs) for name, costs in seen.items()}
+                costs[name].append(cost)
+    return {name: median_cost(of_variant) for name, of_variant in costs.items()}
 
 
-def medians(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the median of each figure by its name."""
-    return {field.name: round(median(getattr(run, field.name) for run in runs), 3) for field in fields(Measured)}
+def median_cost(costs: Sequence[Cost]) -> dict[str, float]:
+    """Return the median of each field of several costs, by its name."""
+    return {field.name: round(median(getattr(cost, field.name) for cost in costs), 3) for field in fields(Cost)}
 
 
 def _cpu_by_process() -> dict[int, float]:
-    """Return the CPU seconds of this process and of each one below it, without those of children that ended."""
+    """Return the CPU seconds of this process (key 0) and of each process below it, without those of ended children."""
     own = {0: time.process_time()}
-    return own | {process: cpu for process in processes_below(os.getpid()) if (cpu := cpu_of(process)) is not None}
+    return own | {process: cpu for process in list_descendants(os.getpid()) if (cpu := read_cpu_s(process)) is not None}
 
 
-def cpu_of(process: int) -> float | None:
-    """Return the CPU seconds of a process; None of one that has ended."""
+def read_cpu_s(process: int, *, with_ended_children: bool = False) -> float | None:
+    """Return the CPU seconds of a process, or None if it has ended."""
     try:
         values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return sum(map(int, values[11:13])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, values[11 : 15 if with_ended_children else 13])) / os.sysconf("SC_CLK_TCK")
 
 
-def processes_below(parent: int) -> list[int]:
-    """Return the processes that one has started, and those that they have."""
-    children = children_of(parent)
-    return [*children, *(grandchild for child in children for grandchild in processes_below(child))]
+def list_descendants(parent: int) -> list[int]:
+    """Return the child processes of a process, and all processes below them."""
+    children = _list_children(parent)
+    return [*children, *(grandchild for child in children for grandchild in list_descendants(child))]
 
 
-def children_of(parent: int) -> list[int]:
-    """Return the processes that one has started."""
+def _list_children(parent: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
         for task in Path(f"/proc/{parent}/task").iterdir():
-            with suppress(OSError):  # a thread may just have ended
+            with suppress(OSError):  # a thread may have ended
                 found += map(int, (task / "children").read_text().split())
     return found
 
 
-def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> float:
+def _sample_processes(cost: Cost, cpu: dict[int, float], has_ended: threading.Event) -> float:
     """
-    Note what each process has used so far, for it may end, and the largest memory of a Python process below this one.
+    Record the CPU time of each process, which may end before the block, and the largest memory of a Python process.
 
-    Return the CPU seconds that it took to look.
+    Return the CPU seconds of the sampling itself.
     """
-    while not over.wait(0.1):
+    while not has_ended.wait(_SAMPLING_INTERVAL_S):
         cpu |= _cpu_by_process()
         for process in cpu:
             try:
                 status = Path(f"/proc/{process}/status").read_text()
             except OSError:
                 continue
-            if "Name:\tpython" in status and "RssAnon:" in status:  # it may just have ended
+            if "Name:\tpython" in status and "RssAnon:" in status:  # an ending process has no RssAnon
                 anonymous = int(status.partition("RssAnon:")[2].split()[0]) / 1024
-                figures.peak_worker_mib = max(figures.peak_worker_mib, round(anonymous, 1))
+                cost.peak_worker_mib = max(cost.peak_worker_mib, round(anonymous, 1))
     return time.thread_time()
 
 
 @dataclass(slots=True)
-class LogBytes:
-    """The bytes that this process has read from segments of a log."""
+class LogByteCount:
+    """The number of bytes that this process has read from segments of a log."""
 
     total: int = 0
 
 
 @contextmanager
-def count_log_bytes() -> Iterator[LogBytes]:
-    """Count what the block reads from files in a folder `commitlog`, in this process."""
-    counted, preadv = LogBytes(), os.preadv
+def count_log_bytes() -> Iterator[LogByteCount]:
+    """Count the bytes that the block reads from files in a directory `commitlog`, in this process."""
+    count, preadv = LogByteCount(), os.preadv
 
-    def counting(descriptor: int, *arguments: Any) -> int:  # noqa: ANN401 - those of os.preadv
-        count = preadv(descriptor, *arguments)
+    def counting_preadv(descriptor: int, *arguments: Any) -> int:  # noqa: ANN401 - the arguments of os.preadv
+        size = preadv(descriptor, *arguments)
         if "/commitlog/" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
-            counted.total += count
-        return count
+            count.total += size
+        return size
 
-    with patch.object(os, "preadv", counting):
-        yield counted
+    with patch.object(os, "preadv", counting_preadv):
+        yield count
 
 
-def provenance() -> dict[str, str]:
-    """Return what every result says of itself: the machine, the commit, and the command that makes it again."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=False)
+def describe_environment() -> dict[str, str]:
+    """Return the machine, the command and the commit, which every result contains."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=False)
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
@@ -154,14 +150,15 @@ def provenance() -> dict[str, str]:
     }
 
 
-def asked(description: str | None, **options: object) -> argparse.Namespace:
+def parse_options(description: str | None, **defaults: object) -> argparse.Namespace:
     """
-    Return the options of the command line, each of its default's type.
+    Parse the command line; each option has the type of its default.
 
-    A list takes several values, False is a switch, and a type is that of an option without a default.
+    A list as default makes an option with several values, and False a switch. A type instead of a default makes an
+    option of this type without a default.
     """
-    parser = argparse.ArgumentParser(description=description)
-    for name, default in options.items():
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
         option = f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(option, action="store_true")
@@ -174,6 +171,6 @@ def asked(description: str | None, **options: object) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def answer(figures: Mapping[str, object]) -> None:
-    """Print a result as JSON, after what it says of its own making."""
-    print(json.dumps({**provenance(), **figures}, indent=2))
+def print_result(figures: Mapping[str, object]) -> None:
+    """Print the environment and the figures as JSON."""
+    print(json.dumps({**describe_environment(), **figures}, indent=2))

@@ -1,23 +1,23 @@
 """
-Look messages up in a lake by key and by id: whole commands, against engines without our layout and Spark.
+Measure `query` commands that find one message in a lake, by key and by ID.
 
-    python -m benchmarks.query_lake [--entries N] [--no-peers] [--folder DIR]
+    python -m benchmarks.query_lake [--entries N] [--no-baselines] [--folder DIR]
 
-The lake is what `ingest` makes of a generated log whose messages have nine keys and a unique one: its own files and row
-groups. DuckDB searches the same Parquet files by text; Spark reads the same Delta table in a new session.
+`ingest` creates the lake from a generated log, whose messages have nine keys and a unique key each. An existing lake of
+the same size is used again. The baselines are DuckDB, which reads the lake's Parquet files in a new process, and Spark,
+which reads its Delta tables in a new session. Each figure is the median of five runs after a warm-up.
 """
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from benchmarks.broker import RELEASE
-from benchmarks.lakes import ingest_into_new_lake, make_once, spark_workers
-from benchmarks.measuring import answer, asked
-from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
+from benchmarks.lakes import create_once, ingest_into_new_lake, start_spark_workers
+from benchmarks.measuring import parse_options, print_result
+from benchmarks.stores import FOLDER, Recipe, compute_offsets, make_store
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 
@@ -32,39 +32,37 @@ def _recipe(messages: int) -> Recipe:
 
 
 def make_lake(folder: Path, messages: int) -> Path:
-    """Ingest a generated store, unless its lake is there."""
+    """Return the lake of a generated store, and create it if it does not exist."""
 
-    def make(lake: Path) -> None:
+    def create(lake: Path) -> None:
         store = make_store(_recipe(messages), folder)
-        ingest_into_new_lake(store, lake, spark_workers(), frozenset({"messages", "index"}))
+        workers = start_spark_workers()
+        ingest_into_new_lake(store, lake, workers, frozenset({"messages", "index"}))
+        workers.spark.stop()
 
-    return make_once(folder / f"lake-{messages}", make)
+    return create_once(folder / f"lake-{messages}", create)
 
 
-def timed(run: Callable[[], object]) -> float:
-    """Return the median seconds of a run, the first one apart."""
-    run()
+def measure_query(lake: Path, expected: str, *arguments: str) -> float:
+    """Return the seconds of a `query` command, from the start of its process to its end."""
+    words = ["query", *arguments, "--lake", str(lake), "--release", RELEASE, "-q"]
+    return _measure_program(
+        "from jobs.command import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", words, expected
+    )
+
+
+def _measure_program(program: str, arguments: list[str], expected: str) -> float:
+    """Return the median seconds of a Python program, whose output must contain *expected*."""
     seconds = []
-    for _ in range(_RUNS):
+    for _ in range(_RUNS + 1):
         began = time.perf_counter()
-        run()
+        process = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+        )
         seconds.append(time.perf_counter() - began)
-    return round(median(seconds), 3)
-
-
-def ours(lake: Path, expected: str, *arguments: str) -> float:
-    """Return the seconds of a whole command."""
-    whole = ["query", *arguments, "--lake", str(lake), "--release", RELEASE, "-q"]
-    return _program("from jobs.command import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", whole, expected)
-
-
-def _program(program: str, arguments: list[str], expected: str) -> float:
-    def run() -> None:
-        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
-        if expected not in done.stdout:
-            raise SystemExit(f"wrong answer: {done.stdout}")
-
-    return timed(run)
+        if process.returncode or expected not in process.stdout:
+            raise SystemExit(f"{arguments}: {expected!r} was not found: {process.stdout}{process.stderr}")
+    return round(median(seconds[1:]), 3)
 
 
 _DUCKDB = """
@@ -80,15 +78,15 @@ JOIN (SELECT physical_offset FROM read_parquet(?) WHERE topic = ? AND key = ?) U
 _BY_UNIQUE_KEY = "SELECT * FROM read_parquet(?) WHERE uniq_key = ?"
 
 
-def duckdb_peer(sql: str, *values: str) -> float:
-    """Return the seconds of a new process in which DuckDB runs *sql* on Parquet files."""
-    return _program(_DUCKDB, [sql, *values], "rows 1")
+def measure_duckdb(sql: str, *values: str) -> float:
+    """Return the seconds of a new process in which DuckDB runs *sql*, which must return one row."""
+    return _measure_program(_DUCKDB, [sql, *values], "rows 1\n")
 
 
 _SPARK = """
 import sys
 from jobs.launch.session import spark_session
-spark = spark_session("peer")
+spark = spark_session("baseline")
 lake, topic, key = sys.argv[1:]
 entries = spark.read.format("delta").load(lake + "/index_entries")
 entries = entries.where((entries.topic == topic) & (entries.key == key))
@@ -97,35 +95,35 @@ print("rows", messages.join(entries.select("physical_offset"), "physical_offset"
 """
 
 
-def spark_peer(lake: Path, key: str) -> float:
-    """Return the seconds of a new session that looks a key up and joins its message."""
-    return _program(_SPARK, [str(lake), _TOPIC, key], "rows 1")
+def measure_spark(lake: Path, key: str) -> float:
+    """Return the seconds of a new process in which Spark finds the message of a key with a join."""
+    return _measure_program(_SPARK, [str(lake), _TOPIC, key], "rows 1\n")
 
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, folder=FOLDER, entries=100_000_000, no_peers=False)
-    messages = given.entries // (_KEYS + 1)
-    lake = make_lake(given.folder, messages)
-    wanted = messages * 2 // 3
-    key, unique = f"order-{wanted * _KEYS:012d}", f"0A0000078C3C18B4AAC2{wanted:012d}"
-    offset = int(offsets_of(_recipe(messages))[wanted])
+    options = parse_options(__doc__, folder=FOLDER, entries=100_000_000, no_baselines=False)
+    messages = options.entries // (_KEYS + 1)
+    lake = make_lake(options.folder, messages)
+    number = messages * 2 // 3  # of the message that is queried
+    key, unique_key = f"order-{number * _KEYS:012d}", f"0A0000078C3C18B4AAC2{number:012d}"
+    offset = int(compute_offsets(_recipe(messages))[number])
     offset_id = encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), offset)
     figures: dict[str, object] = {
         "entries": messages * (_KEYS + 1),
         "files": {table: len(list((lake / table).rglob("*.parquet"))) for table in ("index_entries", "messages")},
-        "by_key_s": ours(lake, str(offset), "by-key", "-t", _TOPIC, "-k", key, "--json"),
-        "by_unique_key_s": ours(lake, str(offset), "by-unique-key", "-t", _TOPIC, "-i", unique, "--json"),
-        "by_offset_id_s": ours(lake, str(offset), "by-id", "-i", offset_id, "--json"),
+        "by_key_s": measure_query(lake, str(offset), "by-key", "-t", _TOPIC, "-k", key, "--json"),
+        "by_unique_key_s": measure_query(lake, str(offset), "by-unique-key", "-t", _TOPIC, "-i", unique_key, "--json"),
+        "by_offset_id_s": measure_query(lake, str(offset), "by-id", "-i", offset_id, "--json"),
     }
-    if not given.no_peers:
+    if not options.no_baselines:
         stored, entries = (f"{lake}/{table}/**/*.parquet" for table in ("messages", "index_entries"))
         figures |= {
-            "duckdb_key_by_text_s": duckdb_peer(_BY_KEY, stored, entries, _TOPIC, key),
-            "duckdb_unique_key_s": duckdb_peer(_BY_UNIQUE_KEY, stored, unique),
-            "spark_key_s": spark_peer(lake, key),
+            "baseline_duckdb_key_s": measure_duckdb(_BY_KEY, stored, entries, _TOPIC, key),
+            "baseline_duckdb_unique_key_s": measure_duckdb(_BY_UNIQUE_KEY, stored, unique_key),
+            "baseline_spark_key_s": measure_spark(lake, key),
         }
-    answer(figures)
+    print_result(figures)
 
 
 if __name__ == "__main__":

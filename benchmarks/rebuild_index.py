@@ -1,12 +1,13 @@
 """
-Rebuild the index of a log of default geometry, and let a real broker do the same.
+Measure `rebuild-index` of a log with segments of 1 GiB, in one process and on Spark.
 
     python -m benchmarks.rebuild_index [--gib N] [--folder DIR] [--release X.Y.Z | --no-broker] [--no-spark] [--cores N]
 
-Both read the log from the page cache and write full-size files; the start of either JVM is not counted. The broker
-cannot make its index without its queues: loading, starting and dispatching are one figure. It runs once; ours is the
-best of three runs, of which all are given, in one process and on Spark. The files must be the same, byte for byte,
-before they are compared. CPU seconds are those of all processes: a shared machine lengthens wall times more than these.
+The baseline is a real broker that rebuilds index files and queues from the same log; it cannot rebuild the index alone.
+The broker runs once. `rebuild-index` runs three times after a warm-up; its fastest run is compared, and all times of the
+three runs are printed. Both read the log from the page cache and write index files of the default size, which must be
+equal, byte for byte. The start of a JVM is not included. --cores applies to Spark only. On a shared machine, compare CPU
+times, because other work increases them less than wall times.
 """
 
 import json
@@ -17,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.lakes import spark_workers
-from benchmarks.measuring import Measured, answer, asked, measured
+from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
+from benchmarks.lakes import start_spark_workers
+from benchmarks.measuring import Cost, measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import count_cores
 from jobs.products.index.settings import GivenSettings
@@ -30,45 +31,47 @@ _RECORD_SIZE = 256
 _RUNS = 3
 
 
-def ours(store: Path, out: Path, workers: Workers) -> tuple[IndexRebuildSummary, Measured]:
-    """Rebuild all files; return what was made, and what it cost."""
+def measure_rebuild(store: Path, out: Path, workers: Workers, release: str) -> tuple[IndexRebuildSummary, Cost]:
+    """Rebuild all index files into an empty directory; return the summary and the cost."""
     shutil.rmtree(out, ignore_errors=True)
-    with measured() as figures:
-        result = rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), workers)
-    return result, figures
+    with measure_cost() as cost:
+        summary = rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=release)), workers)
+    return summary, cost
 
 
-def _best(store: Path, out: Path, workers: Workers) -> dict[str, Any]:
-    runs = [ours(store, out, workers)[1] for _ in range(_RUNS)]
-    return asdict(min(runs, key=lambda run: run.wall_s)) | {"runs_wall_s": [run.wall_s for run in runs]}
+def _measure_fastest(store: Path, out: Path, workers: Workers, release: str) -> dict[str, Any]:
+    costs = [measure_rebuild(store, out, workers, release)[1] for _ in range(_RUNS)]
+    return asdict(min(costs, key=lambda cost: cost.wall_s)) | {"runs_wall_s": [cost.wall_s for cost in costs]}
 
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, no_spark=False, cores=2)
-    store = make_store(Recipe(int(given.gib * (1 << 30)), _RECORD_SIZE), given.folder)
-    out = given.folder / "out"
-    result, _ = ours(store, out, SerialWorkers())  # warms up
+    options = parse_options(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, no_spark=False, cores=2)
+    store = make_store(Recipe(int(options.gib * (1 << 30)), _RECORD_SIZE), options.folder)
+    out, release = options.folder / "out", options.release
+    summary, _ = measure_rebuild(store, out, SerialWorkers(), release)  # a warm-up
     figures: dict[str, Any] = {
-        "log_gib": given.gib,
-        "messages": result.records,
-        "keys": result.log_key_count,
-        "one_process": _best(store, out, SerialWorkers()) | {"cores": count_cores()},
+        "log_gib": options.gib,
+        "messages": summary.records,
+        "keys": summary.log_key_count,
+        "one_process": _measure_fastest(store, out, SerialWorkers(), release) | {"cores": count_cores()},
     }
-    if not given.no_spark:
-        figures["spark"] = _best(store, out, spark_workers(given.cores)) | {"cores": given.cores}
+    if not options.no_spark:
+        workers = start_spark_workers(options.cores)
+        figures["spark"] = _measure_fastest(store, out, workers, release) | {"cores": options.cores}
     figures["load"] = os.getloadavg()
-    print(json.dumps(figures), file=sys.stderr)
-    if not given.no_broker:
-        with rebuilt_by_broker(store, given.folder, given.release) as (copy, seconds):
-            hashes = list(hashes_below(copy / "index").values())
-        made = [file.sha256 for file in result.files]
-        if made != hashes:
-            raise SystemExit(f"the broker's files differ: {hashes}, ours {made}")
-        figures["broker"] = {"release": given.release, "rebuild_s": round(seconds, 2), "equal_files": len(hashes)}
-        for way in {"one_process", "spark"} & figures.keys():
-            figures[way]["times_faster"] = round(seconds / figures[way]["wall_s"], 1)
-    answer(figures)
+    print(json.dumps(figures), file=sys.stderr)  # the broker may take minutes
+    if not options.no_broker:
+        with store_rebuilt_by_broker(store, options.folder, release) as (rebuilt, seconds):
+            brokers_files = list(hash_files(rebuilt / "index").values())
+        our_files = [file.sha256 for file in summary.files]
+        if our_files != brokers_files:
+            raise SystemExit(f"the index files differ from the broker's: {our_files}, the broker's {brokers_files}")
+        figures["broker"] = {"release": release, "rebuild_s": round(seconds, 2), "equal_files": len(brokers_files)}
+        for engine in {"one_process", "spark"} & figures.keys():
+            figures[engine]["times_faster"] = round(seconds / figures[engine]["wall_s"], 1)
+    shutil.rmtree(out)
+    print_result(figures)
 
 
 if __name__ == "__main__":

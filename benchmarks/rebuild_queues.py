@@ -1,56 +1,61 @@
 """
-Rebuild the queues of a log, and let a real broker do the same.
+Measure `rebuild-consumequeue` of a log.
 
     python -m benchmarks.rebuild_queues [--million-units N] [--queues N] [--cores N] [--no-broker] [--folder DIR]
 
-The broker, its index switched off, makes the same queues of the same log in the same run; the files must be equal, byte
-for byte.
+The baseline is a real broker that rebuilds the same queues from the same log, without index files. Each runs once, and
+the queue files must be equal, byte for byte. Each topic has four queues, so --queues must be a multiple of four.
 """
 
 import os
 import shutil
 from typing import Any
 
-from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.measuring import answer, asked, measured
+from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
+from benchmarks.measuring import measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.store.workers import InProcessWorkers
 
 _RECORD_SIZE = 256
+_QUEUES_PER_TOPIC = 4
 
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, million_units=5.0, queues=1000, cores=2, no_broker=False, folder=FOLDER)
-    size = int(given.million_units * 1_000_000) * _RECORD_SIZE
-    store = make_store(Recipe(size, _RECORD_SIZE, topics=max(given.queues // 4, 1)), given.folder)
-    out = given.folder / "queues"
+    options = parse_options(__doc__, million_units=5.0, queues=1000, cores=2, no_broker=False, folder=FOLDER)
+    topics, rest = divmod(options.queues, _QUEUES_PER_TOPIC)
+    if rest or not topics:
+        raise SystemExit(f"--queues {options.queues} is not a multiple of {_QUEUES_PER_TOPIC}")
+    size = int(options.million_units * 1_000_000) * _RECORD_SIZE
+    store = make_store(Recipe(size, _RECORD_SIZE, topics=topics, queues=_QUEUES_PER_TOPIC), options.folder)
+    out = options.folder / "queues"
     shutil.rmtree(out, ignore_errors=True)
-    with measured() as figures:
+    with measure_cost() as cost:
         summary = rebuild_queues(
-            RebuildQueuesRequest(str(store), out, release=RELEASE), InProcessWorkers(width=given.cores)
+            RebuildQueuesRequest(str(store), out, release=RELEASE), InProcessWorkers(width=options.cores)
         )
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "units": summary.units,
         "queues": summary.queues,
-        "wall_s": figures.wall_s,
-        "cpu_s": figures.cpu_s,
-        "units_per_second": round(summary.units / figures.wall_s),
-        "peak_worker_mib": figures.peak_worker_mib,
+        "wall_s": cost.wall_s,
+        "cpu_s": cost.cpu_s,
+        "units_per_second": round(summary.units / cost.wall_s),
         "load": os.getloadavg(),
     }
-    if not given.no_broker:
-        with rebuilt_by_broker(store, given.folder, settings={"messageIndexEnable": "false"}) as (copy, seconds):
-            theirs = hashes_below(copy / "consumequeue")
-        ours = hashes_below(out)
-        ours.pop("MANIFEST.json")
-        if ours != theirs:
-            raise SystemExit(f"{len(ours.items() ^ theirs.items())} files of the broker differ")
-        found["broker"] = {"release": RELEASE, "rebuild_s": round(seconds, 2), "equal_files": len(theirs)}
-        found["times_faster"] = round(seconds / figures.wall_s, 1)
+    if not options.no_broker:
+        settings = {"messageIndexEnable": "false"}
+        with store_rebuilt_by_broker(store, options.folder, settings=settings) as (rebuilt, seconds):
+            brokers_files = hash_files(rebuilt / "consumequeue")
+        our_files = hash_files(out)
+        our_files.pop("MANIFEST.json")
+        if our_files != brokers_files:
+            paths = sorted({path for path, _ in our_files.items() ^ brokers_files.items()})
+            raise SystemExit(f"{len(paths)} queue files differ from the broker's: {', '.join(paths[:5])}, …")
+        figures["broker"] = {"release": RELEASE, "rebuild_s": round(seconds, 2), "equal_files": len(brokers_files)}
+        figures["times_faster"] = round(seconds / cost.wall_s, 1)
     shutil.rmtree(out)
-    answer(found)
+    print_result(figures)
 
 
 if __name__ == "__main__":

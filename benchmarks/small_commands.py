@@ -1,11 +1,11 @@
 """
-Time every verb on a small store from the typed command to the next prompt, in its own process and on Spark.
+Measure commands on a small store, from the start of the process to its end, in one process and on Spark.
 
     python -m benchmarks.small_commands [--mib N] [--engines here,spark] [--runs N]
 
-The store is the demo's, 56 KiB that a real broker wrote; with --mib one of so many MiB in records of 1 KiB.
-Each run is a process of its own, with modules compiled to files, as they are where it is installed. Processor
-time is the command's, without that of a JVM, which ends by itself after the command.
+The baseline is the same command on Spark. The store is that of `demo`, 56 KiB written by a real broker; with --mib, it
+is a generated store of that size, with records of 1 KiB. Modules are compiled to files, as in an installed package.
+`core_s` is the CPU time of the command, without that of its JVM, which ends after the command.
 """
 
 import os
@@ -18,17 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.measuring import answer, asked
-from benchmarks.stores import Recipe, make_store
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import parse_options, print_result
+from benchmarks.stores import Recipe, make_healthy_store
 from jobs.demo import unpack
 from jobs.launch.engine import VERBS_WITH_ENGINE
 
 _COMMANDS = {
     "inspect": "inspect {store}",
     "dump": "dump {store}/checkpoint",
-    "query on a store": "query by-key -t T1 -k k1 --store {store}",
+    "query on a store": "query by-key -t {topic} -k {key} --store {store}",
     "ingest": "ingest {store} --lake {new}",
-    "query on a lake": "query by-key -t T1 -k k1 --lake {lake}",
+    "query on a lake": "query by-key -t {topic} -k {key} --lake {lake}",
     "ingest, nothing new": "ingest {store} --lake {lake}",
     "verify": "verify {store}",
     "rebuild-index": "rebuild-index {store} --out {new}",
@@ -38,76 +39,80 @@ _COMMANDS = {
     "diff": "diff {store} {lake}",
     "export": "export --store {store} --out {new}",
     "optimize": "optimize --dry-run {lake}",
+    "catalog": "catalog {lake}",
     "demo": "demo {new}",
 }
-_TELLS_RELEASE = ("rebuild-index", "rebuild-consumequeue", "repair", "restore")
+_VERBS_WITH_RELEASE = ("rebuild-index", "rebuild-consumequeue", "repair", "restore")
 _ROOT = Path(__file__).parents[1]
 
 
 class Run(NamedTuple):
-    """What one command took."""
+    """The time of one command in seconds."""
 
     wall_s: float
     core_s: float
-    code: int
 
 
-class _Places(NamedTuple):
-    """What the commands work on."""
+class _Inputs(NamedTuple):
+    """The store and the lake that the commands read, and the values of their options."""
 
     store: Path
     lake: Path
-    folder: Path  # of all that is made
-    told: tuple[str, ...]  # options that say the store's release
+    folder: Path  # for all outputs
+    topic: str
+    key: str
+    release: tuple[str, ...]  # options; a generated store does not contain its release
 
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, mib=0, engines="here,spark", runs=3)
+    options = parse_options(__doc__, mib=0, engines="here,spark", runs=3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = make_store(Recipe(given.mib << 20, 1024), folder) if given.mib else unpack(folder).store
         lake = folder / "lake"
-        _run(f"ingest {store} --lake {lake}".split())
-        told = ("--release", "5.3.3") if given.mib else ()  # a made store does not tell its release
-        places = _Places(store, lake, folder, told)
-        result = {engine: dict(_measured(places, engine, given.runs)) for engine in given.engines.split(",")}
-    answer({"store_mib": given.mib, "runs": given.runs} | result)
+        if options.mib:
+            store = make_healthy_store(Recipe(options.mib << 20, 1024), folder)
+            inputs = _Inputs(store, lake, folder, "Bench000", f"order-{0:012d}", ("--release", RELEASE))
+        else:
+            inputs = _Inputs(unpack(folder).store, lake, folder, "T1", "k1", ())
+        _run(["ingest", str(inputs.store), "--lake", str(lake)])
+        figures = {engine: dict(_measure(inputs, engine, options.runs)) for engine in options.engines.split(",")}
+    print_result({"store_mib": options.mib, "runs": options.runs} | figures)
 
 
-def _measured(places: _Places, engine: str, runs: int) -> Iterator[tuple[str, dict[str, float]]]:
-    for label, command in _COMMANDS.items():
-        verb = command.partition(" ")[0]
-        option = ["--engine", engine] if verb in VERBS_WITH_ENGINE else []
-        if engine == "spark" and not option:
+def _measure(inputs: _Inputs, engine: str, runs: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the label and the figures of each command that can use *engine*."""
+    for label, template in _COMMANDS.items():
+        verb = template.partition(" ")[0]
+        engine_option = ["--engine", engine] if verb in VERBS_WITH_ENGINE else []
+        if engine == "spark" and not engine_option:
             continue
-        seen = []
+        finished = []
         for number in range(runs):
-            words = command.format(
-                store=places.store, lake=places.lake, new=places.folder / f"{engine}-{verb}-{number}"
-            ).split()
-            seen.append(_run([*words, *option, *(places.told if verb in _TELLS_RELEASE else ())]))
+            new = inputs.folder / f"{engine}-{verb}-{number}"
+            words = template.format(**inputs._asdict(), new=new).split()
+            finished.append(_run([*words, *engine_option, *(inputs.release if verb in _VERBS_WITH_RELEASE else ())]))
         yield (
             label,
             {
-                "wall_s": round(median(one.wall_s for one in seen), 2),
-                "fastest_s": round(min(one.wall_s for one in seen), 2),
-                "core_s": round(median(one.core_s for one in seen), 2),
-                "code": seen[0].code,
+                "wall_s": round(median(run.wall_s for run in finished), 2),
+                "fastest_s": round(min(run.wall_s for run in finished), 2),
+                "core_s": round(median(run.core_s for run in finished), 2),
             },
         )
 
 
 def _run(words: list[str]) -> Run:
-    """Run one command line."""
+    """Run one command, which must succeed."""
     began, before = time.perf_counter(), os.times()
     command = [sys.executable, "-m", "jobs.main", *words]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    quiet = subprocess.DEVNULL
-    done = subprocess.run(command, cwd=_ROOT, env=environment, stdout=quiet, stderr=quiet, check=False)
+    process = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
     wall, after = time.perf_counter() - began, os.times()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)}: exit code {process.returncode}\n{process.stdout}{process.stderr}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return Run(wall, cpu, done.returncode)
+    return Run(wall, cpu)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """
-Verify a healthy store, log, queues and index, against reading its log into a checksum.
+Measure `verify` of a healthy store with its log, queues and index.
 
     python -m benchmarks.verify [--mib N] [--runs N] [--cores N] [--folder DIR]
 
-The store is in the page cache; both peers take turns. `passes` is the number of bytes that are read from segments,
-divided by the size of the log.
+The baseline computes a checksum of the log's bytes. The store is in the page cache, and all variants run alternately.
+`passes` is the number of bytes that `verify` reads from segments, divided by the size of the log.
 """
 
 import os
 
 from benchmarks.broker import RELEASE
-from benchmarks.ingest import checksum
-from benchmarks.measuring import answer, asked, count_log_bytes, in_turns
+from benchmarks.ingest import checksum_log
+from benchmarks.measuring import count_log_bytes, measure_alternately, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.products.index.settings import GivenSettings
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
@@ -20,31 +20,31 @@ from jobs.verify.run import VerifyRequest, verify
 
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, mib=2048, runs=5, cores=2, folder=FOLDER)
-    store = make_healthy_store(Recipe(given.mib << 20, 1024), given.folder)
+    options = parse_options(__doc__, mib=2046, runs=5, cores=2, folder=FOLDER)
+    store = make_healthy_store(Recipe(options.mib << 20, 1024), options.folder)
 
-    def verified(workers: Workers) -> None:
+    def verify_store(workers: Workers) -> None:
         findings = verify(VerifyRequest(str(store), GivenSettings(release=RELEASE)), workers).findings
         if findings:
-            raise SystemExit(findings)
+            raise SystemExit(f"{store}: a generated store must be healthy, but verify reports {findings}")
 
-    peers = in_turns(
+    costs = measure_alternately(
         {
-            "read": lambda: checksum(store),
-            "verify, one process": lambda: verified(SerialWorkers()),
-            f"verify, {given.cores} processes": lambda: verified(InProcessWorkers(width=given.cores)),
+            "baseline: read": lambda: checksum_log(store),
+            "verify, 1 thread": lambda: verify_store(SerialWorkers()),
+            f"verify, {options.cores} threads": lambda: verify_store(InProcessWorkers(width=options.cores)),
         },
-        given.runs,
+        options.runs,
     )
-    with count_log_bytes() as read:
-        verified(SerialWorkers())
-    answer(
+    with count_log_bytes() as count:
+        verify_store(SerialWorkers())
+    print_result(
         {
-            "mib": given.mib,
-            "runs": given.runs,
+            "mib": options.mib,
+            "runs": options.runs,
             "load": os.getloadavg(),
-            "peers": peers,
-            "passes": round(read.total / (given.mib << 20), 2),
+            "costs": costs,
+            "passes": round(count.total / (options.mib << 20), 2),
         }
     )
 

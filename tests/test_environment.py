@@ -13,7 +13,7 @@ from subprocess import run
 
 import pytest
 
-from benchmarks.__main__ import PROGRAMS, command
+from benchmarks.__main__ import BENCHMARKS, command_line
 from tests.golden import unpack
 from tests.sampling import mark_campaign_except
 from tests.support.commands import ROOT
@@ -131,10 +131,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mark_campaign_except(PROGRAMS, "ingest", "verify", "query-lake"))
+@pytest.mark.parametrize("name", mark_campaign_except(BENCHMARKS, "ingest", "verify", "query-lake"))
 def test_every_benchmark_runs_and_states_its_environment(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = run(command(name, "tiny"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run(command_line(name, "tiny"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
     assert {"machine", "command", "commit"} < json.loads(done.stdout).keys()
