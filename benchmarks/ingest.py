@@ -17,6 +17,7 @@ Two variants run once, because they take long:
 - restore: the log is restored from the lake; every byte must be equal.
 
 `passes` is the number of bytes that `ingest` reads from segments, divided by the size of the log.
+`peak_worker_mib` is the memory of the largest Python worker of Spark.
 """
 
 import argparse
@@ -205,7 +206,7 @@ def _summarize(options: argparse.Namespace, costs: dict[str, dict[str, float]], 
         "load": os.getloadavg(),
         "mib_per_second": {name: round(options.mib / cost["wall_s"]) for name, cost in costs.items()},
         "core_s_per_gib": {name: round(cost["cpu_s"] * 1024 / options.mib, 2) for name, cost in costs.items()},
-        "peak_worker_mib": {name: cost["peak_worker_mib"] for name, cost in costs.items()},
+        "peak_worker_mib": {name: cost["peak_worker_mib"] for name, cost in costs.items() if "Spark" in name},
         "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
         "passes": {"ingest, all tables": round(log_bytes / (options.mib << 20), 2)},
     }

@@ -4,9 +4,9 @@ Measure `rebuild-index` of a log with segments of 1 GiB, in one process and on S
     python -m benchmarks.rebuild_index [--gib N] [--folder DIR] [--release X.Y.Z | --no-broker] [--no-spark] [--cores N]
 
 The baseline is a real broker that rebuilds index files and queues from the same log; it cannot rebuild the index alone.
-The broker runs once. `rebuild-index` runs three times after a warm-up; its fastest run is compared, and all times of the
-three runs are printed. Both read the log from the page cache and write index files of the default size, which must be
-equal, byte for byte. The start of a JVM is not included. --cores applies to Spark only. On a shared machine, compare CPU
+The broker runs once. `rebuild-index` runs three times after a warm-up: the fastest run is compared, and all times are
+printed. All read the log from the page cache and write index files of the default size, which must be equal, byte
+for byte. The start of a JVM is not included. --cores applies to Spark only. On a shared machine, compare CPU
 times, because other work increases them less than wall times.
 """
 
