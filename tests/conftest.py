@@ -220,7 +220,7 @@ def _unpacked_once(
     def store_of(name: str) -> Path:
         with (folder / f"{name}.place").open("a+") as place:  # empty until a worker has unpacked the store
             fcntl.flock(place, fcntl.LOCK_EX)
-            if place.tell() == 0:
+            if place.seek(0, os.SEEK_END) == 0:  # another worker may have written while this one waited
                 place.write(str(unpack_store(name, folder)))
             place.seek(0)
             return Path(place.read())
