@@ -214,7 +214,9 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
     except AmbiguousBrokerError:
         known = None
     if known is None or known.newest is None:
-        raise NothingToRestoreError(f"{lake.location}: no run has ingested the store {store.root} into this lake")
+        raise NothingToRestoreError(
+            f"{lake.location}: the store {store.root} was never ingested into this lake; run `ingest`, or pass --broker"
+        )
     return known
 
 

@@ -137,7 +137,8 @@ def _find_cache() -> Path | None:
             _copy_from(read_only, directory)
         return directory
     message = (
-        "no directory for compiled code is writable, so code is compiled again in every process; set RMQ_LAKE_CACHE"
+        "no directory for compiled code is writable, so every process recompiles the code; set RMQ_LAKE_CACHE to a "
+        "writable directory"
     )
     warnings.warn(message, RuntimeWarning, stacklevel=2)
     return None

@@ -161,7 +161,7 @@ class StoreLists:
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
                 reason = "moved to the dead-letter queue without a retry"
-                reason = f"not consumed after {tries} tries" if tries > 1 else reason
+                reason = f"not consumed after {tries} attempts" if tries > 1 else reason
                 origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", ""))
                 counts[topic.removeprefix(DLQ_PREFIX), reason, origin] += 1
         rows = [(*named, count, f"{DLQ_PREFIX}{named[0]}") for named, count in sorted(counts.items())]

@@ -31,7 +31,7 @@ _ALL = (
     ("demo", "jobs.demo:demo", True, "Run a guided tour on a small store of a real broker.",
      "Start again in an empty directory."),
     ("inspect", "jobs.verbs.viewers:inspect", False, "Show what a store contains, and recommend the next command."),
-    ("dump", "jobs.verbs.viewers:dump", False, "Decode one file of a store, field by field."),
+    ("dump", "jobs.verbs.viewers:dump", False, "Decode files of a store."),
     ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables exactly once.", _EXACT),
     ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues and index files with each other."),
     ("rebuild-index", "jobs.verbs.rebuild:rebuild_index", True, "Rebuild a store's index files.", _EMPTY),

@@ -257,7 +257,7 @@ index_num_option = option("N", "Entries per index file (maxIndexNum).", IntegerR
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
     """Return the option for the earliest time."""
-    text = "Only messages stored at or after TIME: milliseconds, ISO 8601, or an age such as `2h` (two hours ago)."
+    text = "Only messages stored at or after TIME: milliseconds since 1970, ISO 8601, or an age (`2h`: two hours ago)."
     return option("TIME", text, TIME, names=names)
 
 

@@ -180,7 +180,7 @@ def _lacks_store(root: Path, location: str) -> str | None:
     if pending:
         return None
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
-        return f"{location} is a folder inside a store: pass {str(root.parent)!r}"
+        return f"{location} is a directory inside a store: pass {str(root.parent)!r}"
     if _lacks_tables(root, location) is None:
         return (
             f"{location!r} is a lake, not a store: pass the directory that contains commitlog, consumequeue and index"

@@ -70,8 +70,12 @@ class Tour:
         )
         yield ("again", "A second run finds nothing new, which is the normal case.", ("ingest", store, "--lake", lake))
         yield ("verify", "Do log, queues and index files agree?", ("verify", store))
-        yield ("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
-        yield ("lose", "Now an index file is lost, as after a kill -9.", self._lose)
+        yield (
+            "query",
+            f"Find the message with the key {KEY}, as mqadmin does, but without a broker.",
+            (*query, "--store", store),
+        )
+        yield ("lose", "Move an index file away, to simulate its loss after a kill -9.", self._lose)
         yield (
             "miss",
             "A broker now finds fewer messages with this key, without an error. rmq-lake searches the log instead.",

@@ -215,7 +215,8 @@ def _leave_out_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> 
         )
     out = ", ".join(name for name, actions in left.tables.items() if not actions)
     log_message(
-        f"rmq-lake: {why}; its rows will be read from the store again (run {manifest.run} is omitted from {out})",
+        f"rmq-lake: {why}; run {manifest.run} adds no rows to {out}, and the next run reads these rows from the store "
+        "again",
         "warning",
     )
     replace_prepared_manifest(lake, left, manifest)

@@ -235,7 +235,7 @@ class StoreReport:
         steps = []
         if self.state.log_folders:
             folders = quote(",".join(self.state.log_folders))
-            steps.append((f"inspect --commitlog {folders} {store}", "read these folders as the log"))
+            steps.append((f"inspect --commitlog {folders} {store}", "read these directories as the log"))
         if damage is not None and damage.offset is not None:
             steps.append(
                 (f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "show the first damaged range")

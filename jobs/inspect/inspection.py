@@ -251,7 +251,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     for folder in report.log_folders:
         problems.add_note(
             folder,
-            "its files are named like segments; if they are part of the log, pass their folders with --commitlog",
+            "its files are named like segments; if they are part of the log, pass their directories with --commitlog",
         )
     for file in unknown:
         if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):

@@ -144,7 +144,7 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
             if queue is None:
                 found.add_gap(
                     name,
-                    "the queue's folder is missing, although the log has messages of the queue",
+                    "the queue's directory is missing, although the log has messages of the queue",
                     places[0].physical_offset,
                 )
             elif queue.kind is QueueKind.PLAIN:
@@ -192,7 +192,8 @@ def _check_sizes(report: IndexReport, problems: Problems) -> None:
         elif file.size > usual:
             problems.add_note(file.file, text)
         if geometry is not None and file.header.index_count > geometry.index_num:
-            text = f"index_count is {file.header.index_count:,}, but the file has room for {geometry.index_num:,}"
+            room = count_text(geometry.index_num, "entry")
+            text = f"index_count is {file.header.index_count:,}, but the file has room for only {room}"
             problems.add_damage(file.file, text, 36)
 
 

@@ -263,7 +263,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
                 return retry_server_failures(attempt)
             except CommitFailedError as error:
                 failure = error
-        raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure
+        raise OSError(f"{_ATTEMPTS} commit attempts failed: {failure}. Run the command again") from failure
 
 
 def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its commit

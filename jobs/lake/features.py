@@ -73,8 +73,8 @@ def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) 
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
     what = ", ".join(what for what, _ in found)
     raise UnsupportedTableError(
-        f"{location}: another engine has enabled features on this table that rmq-lake cannot write"
-        f"{' here' if lacking else ''}: {what}; nothing was written. "
+        f"{location}: another engine has enabled features on this table that rmq-lake does not support"
+        f"{' without Spark' if lacking else ''}: {what}; nothing was written. "
         + (f"Delta Lake on Spark could write it, but Spark cannot be started: {lacking} " if lacking else "")
         + f"To remove these features, run in Spark SQL: {'; '.join(statements)}"
     )

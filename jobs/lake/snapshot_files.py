@@ -238,9 +238,7 @@ def read_batches(
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
             if place != start:  # a damaged page without values would end the row group early
-                raise pa.ArrowInvalid(
-                    f"row group {number} has {group.num_rows:,} rows, but only some of them are there"
-                )
+                raise pa.ArrowInvalid(f"row group {number} should have {group.num_rows:,} rows, but is incomplete")
 
 
 def read_topics(lake: Lake, messages: DeltaTable, store_id: str | None = None) -> set[str]:

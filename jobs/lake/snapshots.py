@@ -98,7 +98,7 @@ def _refuse_shortened_checkpoint(hint: Path) -> None:
     expected = known.get("numOfAddFiles", found)  # other engines may omit it
     if found != expected:
         raise OSError(
-            f"{path}: this checkpoint lists {found:,} files of the table, but {expected} according to {hint.name}. One "
+            f"{path}: this checkpoint lists {found:,} files of the table, but {hint.name} states {expected}. One "
             "of the two is damaged. Restore the table from a backup"
         )
 

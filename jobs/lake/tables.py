@@ -149,8 +149,8 @@ CONSUME_QUEUE = Table(
     "consume_queue",
     "one ConsumeQueue unit, joined with its message",
     (
-        required("topic", pa.string(), "topic of the queue, from the name of its folder"),
-        required("queue_id", pa.int32(), "id of the queue, from the name of its folder"),
+        required("topic", pa.string(), "topic of the queue, from the name of its directory"),
+        required("queue_id", pa.int32(), "id of the queue, from the name of its directory"),
         required(
             "queue_offset",
             pa.int64(),
@@ -286,13 +286,13 @@ TRACES = Table(
 
 CONFIG_FILES = Table(
     "config_files",
-    "one version of a file in the broker's folder `config`: topics, groups, consumer offsets",
+    "one version of a file in the broker's directory `config`: topics, groups, consumer offsets",
     (
         column("name", pa.string(), "name of the file"),
         column("modified", TIMESTAMP, "when the broker wrote it"),
         column("sha256", pa.string(), "SHA-256 of the file's bytes"),
         column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
-        column("to_offset", pa.int64(), "end of the log in the run that read it"),
+        column("to_offset", pa.int64(), "end offset of the log in this run"),
         column("run", pa.int64(), "number of the run that read the file; the row of the newest run is current"),
     ),
     statistics=("name", "to_offset", "run"),
@@ -305,7 +305,7 @@ BROKER_CONFIG = Table(
         column("kind", pa.string(), "topic or group"),
         column("name", pa.string(), "name of the topic or the group"),
         column("settings", pa.string(), "the broker's JSON, with sorted keys; NULL if the topic or group was deleted"),
-        column("to_offset", pa.int64(), "end of the log in the run that read it"),
+        column("to_offset", pa.int64(), "end offset of the log in this run"),
         column("run", pa.int64(), "number of the run that read it"),
     ),
     statistics=("kind", "name", "to_offset", "run"),
@@ -325,7 +325,7 @@ CONSUMER_OFFSETS = Table(
         column("topic", pa.string(), "topic of the queue"),
         column("queue_id", pa.int32(), "id of the queue; for a delay level, the level minus 1"),
         column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
-        column("to_offset", pa.int64(), "end of the log in the run that read it"),
+        column("to_offset", pa.int64(), "end offset of the log in this run"),
         column("run", pa.int64(), "number of the run that read it"),
     ),
     statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),

@@ -69,7 +69,7 @@ def _refuse(reason: str) -> int:
 
 
 def _make(directory: Path, lock: Path) -> bool:
-    print(f"rmq-lake: creating .venv from {lock.name} (only once) …", file=sys.stderr, flush=True)  # noqa: T201  as above
+    print(f"rmq-lake: creating .venv from {lock.name} (first run only) …", file=sys.stderr, flush=True)  # noqa: T201  as above
     shutil.rmtree(directory, ignore_errors=True)  # leftovers of a killed launcher
     venv.create(directory, with_pip=True, symlinks=True)
     pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]

@@ -107,7 +107,10 @@ def _of_worker_process(lines: Sequence[str]) -> str | None:
     missing = next((found[1] for line in lines if (found := re.search(_NO_PYTHON, line))), None)
     if missing is None:
         return None
-    return f"worker {_host(lines)}: {missing} does not exist (set by spark.pyspark.python, or the default)"
+    return (
+        f"worker {_host(lines)}: the Python interpreter {missing} (from spark.pyspark.python, or the default) does not "
+        "exist"
+    )
 
 
 def _host(lines: Sequence[str]) -> str:

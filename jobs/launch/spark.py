@@ -199,7 +199,7 @@ def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
     if missing:
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the progress line
-        print(f"{clear}rmq-lake: fetching {len(missing)} JARs (only once) …", file=sys.stderr, flush=True)  # noqa: T201  no click here
+        print(f"{clear}rmq-lake: fetching {len(missing)} JARs (first run only) …", file=sys.stderr, flush=True)  # noqa: T201  no click here
         directory.mkdir(parents=True, exist_ok=True)
         # A killed process leaves a directory that is never read; two concurrent ones put the same files in place.
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:

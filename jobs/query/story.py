@@ -71,7 +71,7 @@ _TEMPLATES = {
     Role.RETRY_WAITING: "not consumed by {group}: retry {tries} is pending",
     Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, offset {number:,}",
     Role.DEAD_LETTER: (
-        "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, offset {number:,}"
+        "dead letter of {group} after {tries} attempts, from {origin}, in {topic} queue {queue}, offset {number:,}"
     ),
 }
 _BY_TRANSACTION = {
@@ -81,7 +81,7 @@ _BY_TRANSACTION = {
 }
 _TRACES = {
     TraceKind.SENT: "sent by the group {group} on {host}",
-    TraceKind.RECEIVED: "received by the group {group} on {host}, try {tries}",
+    TraceKind.RECEIVED: "received by the group {group} on {host}, attempt {tries}",
     TraceKind.CONSUMED: "consumed by the group {group}",
     TraceKind.TRANSACTION_ENDED: "transaction ended by the group {group}: {state}",
     TraceKind.RECALLED: "recalled by the group {group}",
@@ -265,11 +265,11 @@ def _text(message: Message, role: Role) -> Sentence:
         topic, queue = about.get(REAL_TOPIC, topic), about.get(REAL_QID, queue)
     checks, rolls = about.get("TRANSACTION_CHECK_TIMES"), about.get("TIMER_ROLL_TIMES")
     if role is Role.HALF and checks:
-        template += ", returned to the queue after check {checks} with the producer"
+        template += ", returned to the queue after transaction check {checks}"
     elif role is Role.TIMED and rolls:
         template += ", re-enqueued by the timer {rolls} times"
     elif role is Role.RETRY_WAITING and topic.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
-        template = "not consumed by {group} after {tries} tries: waiting to be moved to the dead-letter queue"
+        template = "not consumed by {group} after {tries} attempts: waiting to be moved to the dead-letter queue"
     return Sentence(
         template,
         topic=topic,
@@ -320,7 +320,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
         return Sentence("committed")
     later = [one.offset for one in copies if one.role is Role.HALF and one.offset > copy.offset]
     if later:
-        return Sentence("returned to the queue for another check at offset {offset:,}", offset=later[0])
+        return Sentence("returned to the queue for another transaction check at offset {offset:,}", offset=later[0])
     if copy.ended_by is not None or Role.ROLLED_BACK in ends:
         return Sentence("rolled back")
     if any(one.role is Role.ABANDONED for one in copies):

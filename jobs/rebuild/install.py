@@ -246,7 +246,7 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
         states={} if in_the_way else {str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
-            *(f"{path}: is a file, but must be a folder; move the file out of the store" for path in in_the_way),
+            *(f"{path}: is a file, but must be a directory; move the file out of the store" for path in in_the_way),
             *_describe_links_without_target([folder] if folder.is_symlink() else sorted(folder.rglob("*"))),
         ),
     )

@@ -214,10 +214,11 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueRowBuilder
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[TopicFate.DELETED]:
-        yield f"queues of deleted topics: {len(deleted):,} ({queue_names_text(deleted)})"
+        yield f"rebuilt queues of deleted topics: {len(deleted):,} ({queue_names_text(deleted)})"
     if topics.topics_with_queues and (undecided := names[TopicFate.UNDECIDED]):
         why = topics.explain_undecided(undecided[0].topic)
-        yield f"queues that may belong to deleted topics: {len(undecided):,} ({queue_names_text(undecided)}): {why}"
+        names_text = queue_names_text(undecided)
+        yield f"rebuilt queues that may belong to deleted topics: {len(undecided):,} ({names_text}): {why}"
 
 
 def list_and_determine_settings(
@@ -254,7 +255,7 @@ def _notes_of_queues(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQu
     yield from count_note(
         "queues that are not written",
         {queue.name: not queue.files for queue in queues},
-        "The name of their topic is not a valid folder name",
+        "The name of their topic is not a valid directory name",
     )
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units have no filter bitmaps, because the log does not contain them"

@@ -285,7 +285,9 @@ def _claim_output(request: RepairRequest) -> Path:
         _refuse_other_store(journal, request.store, out)
     has_journal = (out / JOURNAL_FILE).exists()
     if not has_journal and out.exists() and any(JOURNAL_FILE not in path.name for path in out.iterdir()):
-        raise NotRepairableError(f"{out}: the directory is not empty")
+        raise NotRepairableError(
+            f"{out}: the directory is not empty; pass an empty or new one, or that of an earlier repair of this store"
+        )
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / _WORK, ignore_errors=True)
     if not has_journal:
@@ -462,7 +464,7 @@ class _Repair:
             self.segments, changed = repaired.segments, repaired.rejected_row_offsets
             notes += [
                 f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
-                "that is restored from the lake: move it out of the folder after you have installed this "
+                "that is restored from the lake: move it out of the directory after you have installed this "
                 f"repair. To keep all of its records instead, rename it to {one.expected}, and run `repair` again"
                 for one in known
                 if one.kind == MISNAMED_SEGMENT

@@ -104,7 +104,9 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
         )
     if summary.notes:
         yield Remedy(
-            "Check whether this is intended:", (), Grid("Notes", ("note",), [(note,) for note in summary.notes])
+            "Check whether the following is intended:",
+            (),
+            Grid("Notes", ("note",), [(note,) for note in summary.notes]),
         )
     if summary.units.get("differences"):
         yield Remedy(

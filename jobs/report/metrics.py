@@ -104,7 +104,7 @@ def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metric
             "Rows that the run added to the tables of a topic.",
             [(topic, one.rows + one.recovered_dead_letters) for topic, one in named],
         ),
-        "dead_letters": ("Messages of a topic that became dead letters, by reason.", [*reasons]),
+        "dead_letters": ("Messages that became dead letters (labels: topic, reason).", [*reasons]),
         "unknown_fields": (
             "Fields in a topic's message bodies for which no column is declared.",
             [(topic, len(one.unknown)) for topic, one in named],

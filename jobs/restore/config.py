@@ -26,7 +26,7 @@ from jobs.products.index.settings import GivenSettings, rules_text
 from jobs.products.queues.settings import QUEUE_FORMATS_KEY, RecordedQueueFormats
 from jobs.restore import ROWS_DELETED, TableFiles, find_table_files
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
+from jobs.store.broker_config import CONFIG_FOLDER, START_WITHOUT_OFFSET, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules
 from jobs.store.running_broker import FileState
 from jobs.store.store import Store
@@ -39,12 +39,12 @@ _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of c
 _VERSIONS = 16  # versions of a table of topics
 _NONE = (
     "the lake has no configuration files of this broker: create its topics and consumer groups before clients connect; "
-    "consumers start at the offset that their own settings determine"
+    f"{START_WITHOUT_OFFSET}"
 )
 _FROM_LATER = (
     "the lake has only versions that were written after the end of the restored log, and their offsets may be past "
-    "that end; delayed messages are delivered again, and consumers start at the offset that their own settings "
-    "determine"
+    "that end; delayed messages are delivered again, and "
+    f"{START_WITHOUT_OFFSET}"
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs.console.amounts import count_text, utc_time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_severity_met
+from jobs.diagnosis import gather_start_facts
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, list_known_broker_stores
 from jobs.products.index.file_builder import BuiltFileKind
@@ -41,7 +42,9 @@ from jobs.storage.scratch import open_scratch_below_output
 from jobs.store.running_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
+from rmq_formats.release import NEWEST, Release
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST_FILE = "MANIFEST.json"
@@ -73,7 +76,12 @@ _DIFFERENCE_FROM_RECORD = (
     "from what an ingest run recorded: the broker had repeated or left out keys, for example after a crash. The "
     "restored index has every key of the log once"
 )
-_WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
+# The newest release of each range of releases that read the same segments at startup after a clean shutdown
+_STARTS = {
+    "up to 5.3.1": Release.from_version("5.3.1"),
+    "5.3.2, 5.3.3": Release.from_version("5.3.3"),
+    "5.4.0 and later": NEWEST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +211,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     config = restore_config_files(request.lake, known.store_id, request.out, request.end_offset, recorded)
     summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost_rows.items()]
-    places = [
-        max(start, one.base_offset)
-        for one in plan.segments[-_WALKED_AT_START:]
-        for start, end in summary.missing
-        if start < one.base_offset + plan.size.value and end > one.base_offset
-    ]
-    if places:
-        read_at_start = "5.3.3 and 5.5.0: the newest; releases up to 5.1: the three newest"
-        summary.notes.append(
-            f"at startup, a broker truncates this log at offset {min(places):,} if the segment with the gap is among "
-            f"those that it reads for recovery ({read_at_start})"
-        )
     forms = RebuiltFileSettings.determine(known, request.given_settings, request.lake, with_index=request.with_index)
     _build_rest(request, forms, summary, workers)
+    summary.notes += _notes_of_truncation(request.out, plan, summary.missing)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # The state after a clean shutdown: everything up to the last message is on the disk.
     indexed = max(
@@ -245,6 +242,27 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     create_or_accept_file(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
+
+
+def _notes_of_truncation(out: Path, plan: RestorePlan, missing: Sequence[Interval]) -> Iterator[str]:
+    """Yield a note if a broker that starts on the restored store truncates its log at a gap inside a segment."""
+    gap_starts = [
+        max(start, one.base_offset)
+        for one in plan.segments
+        for start, end in missing
+        if start < one.base_offset + plan.size.value and end > one.base_offset
+    ]
+    if not gap_starts:
+        return
+    store, conf = list_store(str(out)), BrokerConf(segment_size=plan.size.value)
+    places: dict[int, list[str]] = {}
+    for releases, newest in _STARTS.items():
+        first_read = gather_start_facts(store, newest, conf).walk_start_offset or 0
+        if read := [start for start in gap_starts if start >= first_read]:
+            places.setdefault(min(read), []).append(releases)
+    for offset, names in places.items():
+        which = "" if len(names) == len(_STARTS) else f" of RocketMQ {', '.join(names)}"
+        yield f"at startup, a broker{which} truncates this log at offset {offset:,}, the first gap that it reads"
 
 
 def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan) -> RestoreSummary | None:
@@ -279,8 +297,8 @@ def _claim_output(request: RestoreRequest, known: KnownStore, plan: RestorePlan)
     if request.resume and there == [UNFINISHED_FOLDER]:  # killed before it had written its plan
         shutil.rmtree(unfinished)
     elif there:
-        hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
-        raise RequestError(f"{request.out}: the directory is not empty{hint}")
+        hint = ", or --resume to continue the interrupted restore" if unfinished.exists() else ""
+        raise RequestError(f"{request.out}: the directory is not empty; pass an empty or new directory{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
     return None
 

@@ -30,6 +30,11 @@ CONFIG_FOLDER = "config"
 BACKUP_SUFFIX = ".bak"
 TOPICS_FILE = "topics.json"
 CONSUMERS_FILE = "consumerOffset.json"
+# ConsumerManageProcessor.queryConsumerOffset and the clients' RebalancePushImpl, read in 4.0.0 to 5.3.3
+START_WITHOUT_OFFSET = (
+    "a consumer group without an offset starts at queue offset 0 if that message is still in the broker's memory, "
+    "otherwise where its consumeFromWhere setting says"
+)
 _LIGHT_FILE = "lmqConsumerOffset.json"
 _DELAY_FILE = "delayOffset.json"
 TOPIC_TABLE = "topicConfigTable"

@@ -107,7 +107,10 @@ class DatabaseQueueOpener:
             count = _number_of(last) - number + 1 if last is not None and last.startswith(prefix) else 1
             if count > most:
                 self.check_all_rows()
-                reason = f"the units of {queue.topic} queue {queue.queue_id} range from {number} to {number + count}"
+                reason = (
+                    f"the units of {queue.topic} queue {queue.queue_id} have an implausible range of queue offsets: "
+                    f"{number} to {number + count}"
+                )
                 raise CorruptData(reason, None, self.location)
             name = f"{queue.topic}/{queue.queue_id}/{file_name_of_offset(number * UNIT.size)}"
             path, base = f"{CONSUME_QUEUE_FOLDER}/{name}", number * UNIT.size

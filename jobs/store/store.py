@@ -222,8 +222,8 @@ def _no_segment_error(directories: Sequence[str], own: StoredFile) -> WrongLocat
     """Return the error for directories of a log without segments, while the store has the segment *own*."""
     folder, _, _ = own.location.rpartition("/")
     reason = (
-        "no segment of the log is in this directory, which --commitlog or the broker's configuration file names, but "
-        f"{folder} has segments. Is the log's disk mounted? To read the segments in the store, pass "
+        "this directory, set by --commitlog or the broker's configuration file, has no segments of the log, but "
+        f"{folder} does. Is the log's disk mounted? To read the segments in the store, pass "
         f"--commitlog {quote(folder)}"
     )
     return WrongLocationError(reason, None, ", ".join(directories))

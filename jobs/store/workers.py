@@ -22,7 +22,7 @@ from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_COMPILING = "rmq-lake: compiling the log reader (only once) …"
+_COMPILING = "rmq-lake: compiling the log reader (first run only) …"
 
 
 class Workers(Protocol):

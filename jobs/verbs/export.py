@@ -88,7 +88,7 @@ def export(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Write messages into FILE, with their bodies decompressed.
+    Write messages to FILE, with decompressed bodies.
 
     A --where condition is a boolean expression on the columns of the table `messages`; docs/tables.md has examples. In
     the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not valid text). A

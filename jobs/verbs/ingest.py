@@ -81,7 +81,9 @@ def ingest(  # noqa: PLR0913 - one argument an option
         "Skip these topics and their delayed, retried and dead-letter messages. Also applies to later runs.",
         multiple=True,
     ),
-    change_topics: bool = flag("Replace the topic selection of earlier runs with this one, or with all topics."),
+    change_topics: bool = flag(
+        "Replace the topic selection of earlier runs; without --topics or --exclude-topics, select all topics."
+    ),
     no_body: bool = flag("Do not store message bodies."),
     inflate: bool = flag(
         "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."

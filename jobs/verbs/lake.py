@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _NO_LAKE = "not a lake: it has none of a lake's tables"
 _NO_TOPICS = (
-    "a log of only some topics has gaps, and a broker (tested: 4.5.2, 4.9.8 and 5.1.4) truncates its log at the "
-    "first gap in its three newest files. Restore the whole log, or export the messages of a topic:\n"
+    "a log of only some topics has gaps, and a broker truncates its log at the first gap in the "
+    "segments that it reads at startup. Restore the whole log, or export the messages of a topic:\n"
     "  rmq-lake export --lake LAKE -t TOPIC --out FILE"
 )
 _NAME = re.compile(r"\w+(\.\w+)*")
@@ -290,7 +290,9 @@ def restore(  # noqa: PLR0913 - one argument an option
     *,
     lake: str = argument("LAKE", LAKE),
     broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
-    out: Path = option("DIR", "An empty or new directory.", NEW_STORE, required=True),
+    out: Path = option(
+        "DIR", "An empty or new directory; with --resume, that of the interrupted restore.", NEW_STORE, required=True
+    ),
     start: int | TimeArgument | None = option(
         "OFFSET|TIME", "Skip segments that end before this offset or time.", OFFSET_OR_TIME, names="--from"
     ),
@@ -313,7 +315,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Restore a store from LAKE into DIR: restore log and configuration byte for byte, and rebuild queues and index files.
+    Restore a store from LAKE into DIR: the log and configuration byte for byte; queues and index files are rebuilt.
 
     A broker can then start on DIR. Times without a zone in --from and --until are in this machine's time zone.
     """

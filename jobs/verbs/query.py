@@ -109,9 +109,7 @@ def _options(  # noqa: PLR0913 - one argument an option
         broker=option("NAME", "The broker's name; with --lake, the label or id of the store to query."),
         release=one_release_option,
     ),
-    time_zone: ZoneInfo | None = option(
-        "ZONE", "The zone for reading and printing times; default: this machine's zone.", ZONE
-    ),
+    time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     through_log: bool = flag("Search the log instead of index and queue files."),
@@ -249,7 +247,7 @@ def message(
     topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """Print the message with the given id. The id is tried as an offset id first, then as a unique key."""
+    """Print one message; `by-id` prints several. The id is tried as an offset id first, then as a unique key."""
     return _print_ids(options, [message_id.strip()], topic)
 
 
@@ -286,7 +284,9 @@ def by_offset(
     *,
     topic: str = _topic,
     broker_name: str | None = option(
-        "BROKER", "The broker's name. If the store records a broker name, the two must match.", names="-b --broker-name"
+        "BROKER",
+        "The broker's name, as in mqadmin. Must match the name in the store, if there is one.",
+        names="-b --broker-name",
     ),
     queue_id: int = option("QUEUE", "The queue id.", NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
     offset: int = option("OFFSET", "The queue offset of the message.", int, names="-o --offset", required=True),
@@ -385,7 +385,9 @@ def sql(  # noqa: PLR0913 - one argument an option
         default=RowFormat.TABLE.value,
         show_default=True,
     ),
-    out: Path | None = option("FILE", "The output file; required by --output parquet.", OUTPUT_FILE),
+    out: Path | None = option(
+        "FILE", "The output file; required by --output parquet, and only valid with it.", OUTPUT_FILE
+    ),
     limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE_INTEGER, default=1000, show_default=True),
     seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
     quiet: bool = quiet_option,
@@ -393,7 +395,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    Tables and views are available under their own names; typed tables are named `typed_<folder>`. Statements are
+    Tables and views are available under their own names; typed tables are named `typed_<directory>`. Statements are
     read-only.
     """
     from jobs.launch.arguments import file_system_options

@@ -65,8 +65,8 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
     limit: float | None = option(
         "RATIO|COUNT",
-        "Exit with code 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became "
-        "dead letters in this run. By default: if all of a topic's messages did.",
+        "Exit with code 3 if more than this number, ratio or percentage (such as 100, 0.01 or 1%) of a topic's "
+        "messages became dead letters in this run. By default: if all of a topic's messages did.",
         ParsedType("ratio|count", _limit),
         names="--max-dead-letters",
     ),

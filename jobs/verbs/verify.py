@@ -48,11 +48,11 @@ def verify(  # noqa: PLR0913 - one argument an option
     shows_places: bool = flag("Print each affected location, not only the first one of each cause.", names="--places"),
     scratch: str | None = option(
         "DIR",
-        "A directory in which tasks exchange units and keys; on a cluster, a path or URI that all workers can access.",
+        "A directory for temporary data that tasks share; on a cluster, a path or URI that all workers can access.",
         OUTPUT_LOCATION,
     ),
     findings_lake: str | None = option(
-        "LAKE", "Write the findings into the table `findings` of this lake.", OUTPUT_LOCATION
+        "LAKE", "Write the findings to the table `findings` of this lake.", OUTPUT_LOCATION
     ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
     settings: StoreSettings = settings_and_rate_options,

@@ -258,7 +258,10 @@ def _overlapping(store: Store) -> Iterator[Finding]:
         if right is not None:
             yield _misnamed(file, right, store)
             continue
-        cause = f"the file is a copy or belongs to another log: it has no record at its offsets, but segment {name} has"
+        cause = (
+            f"the file is a copy or belongs to another log: the records at its offsets are in segment {name}, not in "
+            "this file"
+        )
         if not file.has_valid_offsets:
             cause = "the file was renamed or belongs to another log: its offsets would exceed 64 bits"
         place, names = store.path_below_root(file.location), file_name_of_offset(file.base_offset)

@@ -34,6 +34,7 @@ from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
     CONSUMERS_FILE,
+    START_WITHOUT_OFFSET,
     TOPICS_FILE,
     ReaderKind,
     ReaderProgress,
@@ -86,14 +87,15 @@ _CAUSES = {
     "tag filters skip the message, or a delayed message is delivered at the wrong time",
     DifferenceKind.WRONG_BATCH_FIELD: "part of the unit was overwritten; consumers miscount the messages of the batch",
     DifferenceKind.FOREIGN: "a file of another queue was copied here, or the unit was overwritten",
-    DifferenceKind.UNIT_OF_HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
+    DifferenceKind.UNIT_OF_HIDDEN_RECORD: "the record is a prepared or rolled-back message, which must not be "
+    "delivered to consumers",
     DifferenceKind.DUPLICATE: "the broker dispatched this part of the log twice; consumers receive the message twice",
     DifferenceKind.OUT_OF_ORDER: "the units are in a different order from the records in the log",
     DifferenceKind.MISPLACED: "the broker appended units after a gap in the queue offsets; all later messages "
     "are at the wrong queue offset",
     DifferenceKind.MISSING: "the unit was lost or never written; consumers never receive the message",
     DifferenceKind.MISSING_FILE: "a file of the queue was deleted; consumers never receive its messages",
-    DifferenceKind.MISSING_QUEUE: "the folder was deleted; brokers do not rebuild these units, so consumers "
+    DifferenceKind.MISSING_QUEUE: "the directory was deleted; brokers do not rebuild these units, so consumers "
     "receive none of these messages",
     DifferenceKind.HOLE: "bytes inside the file were lost; a broker that starts now treats this as the end of the "
     "queue",
@@ -105,13 +107,14 @@ _CAUSES = {
     DifferenceKind.DROPPED_RECORD: "the broker dropped the record silently, because its queue offset is below the "
     "queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted topic",
-    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted the queue at offset 0: the "
+    DifferenceKind.QUEUE_LOST: "the queue's directory was lost, and the broker restarted the queue at offset 0: the "
     "topic was not deleted, and consumers receive none of these messages",
 }
 _UNDECIDED_KINDS = frozenset({DifferenceKind.DANGLING, DifferenceKind.DELETED_OR_LOST_QUEUE})
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
-    "the folders of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker starts"
+    "the directories of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker "
+    "starts"
 )
 _CHANGED_RECORD = "the unit was overwritten, or a field of the record that no checksum covers was changed"
 _UNDECIDED_SIZE = (
@@ -120,8 +123,8 @@ _UNDECIDED_SIZE = (
 _TABLES = {
     TOPICS_FILE: "the broker would load the backup file (.bak), or start without topics if there is none; verify "
     "cannot determine which topics were deleted",
-    CONSUMERS_FILE: "the broker would load the backup file (.bak), or every consumer group would start from the "
-    "beginning if there is none",
+    CONSUMERS_FILE: "the broker would load the backup file (.bak), or start without consumer offsets if there is "
+    f"none: {START_WITHOUT_OFFSET}",
 }
 _UNDECIDED_TOPIC = "the topic was deleted, or the queue was lost and consumers receive none of these messages"
 _DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
@@ -255,7 +258,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         values = f"{double.different_units:,} different in RocksDB", "the same as in the files"
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.units_without_files.items()):
-        cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
+        cause = "the queue's directory was deleted; with double write, the broker reads queues from the files"
         expected = f"{count_text(units, 'unit')}, as in RocksDB"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 

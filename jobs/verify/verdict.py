@@ -203,7 +203,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, {OVERLAPPING_FILE, UNEXPECTED_FILE},
-        "A file in the log's folder is not part of the log. With the broker stopped, move it out of the folder:",
+        "A file in the log's directory is not part of the log. With the broker stopped, move it out of the directory:",
         ("{move}",),
     ),
     (
@@ -231,17 +231,17 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         QUEUES, {UNREADABLE_DATABASE},
-        ("A RocksDB database cannot be read. With the broker stopped, move its files aside (but not the folders of "
+        ("A RocksDB database cannot be read. With the broker stopped, move its files aside (but not the directories of "
         "topics, if there are any). RocketMQ 5.3.3 or later then rebuilds the rows from the log; from 5.4.0 on, it "
         "reads only the newest segments (commitLogRecoverMaxNum; the default is 10)."), (),
     ),
     (
         QUEUES, {DAMAGED_CONFIGURATION},
-        "A configuration file is damaged. Restore it in the folder `config` from its .bak file or from a replica.", (),
+        "A configuration file is damaged. Restore it, in the directory `config`, from its .bak file or a replica.", (),
     ),
     (
         QUEUES, COMPACTED_LOG_KINDS,
-        ("Brokers do not rebuild compacted logs. With the broker stopped, restore the folder `compaction` from a "
+        ("Brokers do not rebuild compacted logs. With the broker stopped, restore the directory `compaction` from a "
         "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
     (
@@ -251,7 +251,8 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         INDEX, {REPEATED_INDEX_FILE},
-        "An index file is a copy of an earlier one. With the broker stopped, move it out of the folder:", ("{move}",),
+        "An index file is a copy of an earlier one. With the broker stopped, move it out of the directory:",
+        ("{move}",),
     ),
     (
         INDEX, _IN_ROCKSDB,

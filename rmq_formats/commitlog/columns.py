@@ -91,7 +91,7 @@ def _filled(
     bodies, topics, properties = fill.sum_part_sizes(buffer, positions)
     if max(bodies, _GROWTH * properties) > _LARGEST:
         found = f"{bodies} bytes of bodies and {properties} of properties"
-        raise SizeLimitExceeded(f"a batch has {found}, but Arrow's offsets end at {_LARGEST}")
+        raise SizeLimitExceeded(f"a batch has {found}, but Arrow's limit is {_LARGEST}")
     bodies = bodies if with_body else 0
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:

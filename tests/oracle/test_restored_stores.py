@@ -98,7 +98,7 @@ def test_a_broker_truncates_a_log_at_a_gap_so_topics_cannot_be_selected(tmp_path
 
     there = {record.physical_offset for record in read_log(store) if record.topic == _TOPIC}
     assert (3, [(first, after)]) == (summary.exit_code, summary.missing)
-    assert f"truncates this log at offset {first:,}" in summary.notes[0]
+    assert any(f"truncates this log at offset {first:,}" in note for note in summary.notes)
     assert {at for at in there if at < first} == served
 
 

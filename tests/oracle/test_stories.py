@@ -264,7 +264,9 @@ def _find_differences(note: Note, story: Story) -> Iterator[str]:
     if retried != sorted(set(note.consumed) - set(note.pulled)):
         yield f"retried at {retried}"
     tries = 0 if note.topic not in GROUPS else GROUPS[note.topic].attempts + 1
-    yield from (one.text for one in copies if one.role is Role.DEAD_LETTER and f" after {tries} tries," not in one.text)
+    yield from (
+        one.text for one in copies if one.role is Role.DEAD_LETTER and f" after {tries} attempts," not in one.text
+    )
     if story.state != _expected_state(note):
         yield f"state is '{story.state}', not '{_expected_state(note)}'"
     traces = [(trace.client_group, trace.is_success) for trace, _, _ in story.reports]

@@ -87,7 +87,7 @@ def test_a_plain_spark_submit_runs_a_verb_and_the_next_one_works_offline(user: R
     offline = ingest("second", *without_network(), user.checkout / "spark-submit.sh", "--master", "local[2]")
 
     assert 0 == offline.code, offline.err
-    assert "(only once)" not in offline.err
+    assert "(first run only)" not in offline.err
     for lake in ("first", "second"):
         assert (tmp_path / lake / "messages" / "_delta_log").is_dir()
 

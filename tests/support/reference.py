@@ -27,14 +27,14 @@ _MEANINGS = {
     "same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. `browse` ends with 0 "
-    "instead, `ingest --follow` with 0, or with 1 if its last step failed",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. Exceptions: `browse` "
+    "ends with 0; `ingest --follow` with 0, or with 1 if its last step failed",
 }
 VARIABLES = {
     "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the command name",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code, and records by which `ingest` "
-    "quickly detects that a store has no new messages (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code, and the state that lets `ingest` "
+    "detect quickly that a store has no new messages (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: the first of Python 3.11 to 3.14 that is "
     "found on `PATH`, then in the usual directories)",
     "RMQ_LAKE_IVY_SETTINGS": "path of an Ivy settings file, for example to download JARs from a mirror. For Python "
@@ -51,7 +51,7 @@ VARIABLES = {
 _HEAD = """\
 # Reference
 
-Every command, option, variable, exit code and metric, generated from the code by `python -m tests.support.reference`.
+All commands, options, variables, exit codes and metrics. `python -m tests.support.reference` generates this page.
 
 `STORE` is the path or URI of a broker's store directory, `LAKE` that of a lake.
 
@@ -98,8 +98,8 @@ The limits refer to the size of the log, or of the lake files that the command r
 in its own process, which is faster than starting Spark and needs no Java. Above it, the command runs on Spark if
 Spark is installed. If a Spark option is given, the command runs on Spark. `--engine here` and `--engine spark` override
 these rules. `--show-config` prints the limit for this machine.
-For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
-`ingest` uses Spark for any size if it is installed.
+For a store or a lake on another machine, the limit assumes at most 64 MiB per second, and may therefore be lower;
+`ingest` then uses Spark for any size if Spark is installed.
 """
 
 
@@ -137,7 +137,7 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
 
 def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     if not isinstance(parameter, click.Option):
-        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "")
+        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "optional")
     metavar = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
     given = parameter.get_default(ctx, call=False)
     default = str(given) if isinstance(given, str | int) and not parameter.is_flag else ""
@@ -146,7 +146,7 @@ def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
 
 
 _NAMES = """\
-Each option has a key in a configuration file and an environment variable. The key is the option's long name without
+Each option can be set in a configuration file or an environment variable. The key is the option's long name without
 `--`, or the argument's name in lower case. The variable is `RMQ_LAKE_`, the command and the key in upper case with
 underscores: `--max-rate` of `ingest` is `max-rate` and `RMQ_LAKE_INGEST_MAX_RATE`. The command line takes precedence
 over the environment, and the environment over the file.

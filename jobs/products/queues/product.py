@@ -60,7 +60,7 @@ def _leave_out(run: Run, state: State | None, error: FormatError) -> FinishedPro
     """Return the product of a run without the queues, if their database is damaged; otherwise raise *error*."""
     if not is_about_queue_database(error, run.store):
         raise error
-    text = f"{error}. The queues were not read: a run that can read them adds the rows of consume_queue"
+    text = f"{error}. The queues were not read; the next run that can read them adds the rows of consume_queue"
     return FinishedProduct(state=state, unreadable=[text])
 
 

@@ -152,7 +152,10 @@ def _why_no_progress(config: BrokerConfig, group: str, call: MqadminCall, topic:
             ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(config)}"
         )
     release = call.source.release
-    text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on, pass -t TOPIC"
+    text = (
+        f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; pass -t TOPIC, with "
+        "--release 5.0.0 if the store is older"
+    )
     return Reason(ReasonKind.NO_ROUTE, text)
 
 

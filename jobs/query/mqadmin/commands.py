@@ -262,13 +262,13 @@ def _why_no_trace(
     """Say why mqadmin prints nothing: it first decodes all traces, and fails at one that it cannot decode."""
     empty = next((message for message in messages if not message.record.body), None)
     if empty is not None:
-        text = f"the trace at offset {empty.record.physical_offset} has no body, so mqadmin fails; --json shows"
-        return Reason(ReasonKind.MQADMIN_CANNOT, f"{text} the others")
+        text = f"the trace at offset {empty.record.physical_offset} has no body, so mqadmin fails"
+        return Reason(ReasonKind.MQADMIN_CANNOT, f"{text}; --json prints the other traces")
     for trace, message in reported:
         if trace.error is not None:
             text = (
                 f"the trace at offset {message.record.physical_offset} has a {trace.kind} line that mqadmin cannot "
-                f"decode ({trace.error}), so it fails; --json shows the readable parts"
+                f"decode ({trace.error}), so it fails; --json prints the readable parts"
             )
             return Reason(ReasonKind.MQADMIN_CANNOT, text)
     if kinds & {TraceKind.SENT, TraceKind.CONSUMED}:

@@ -363,7 +363,7 @@ def test_the_tour_completes_with_the_expected_results(
     assert "does not need Spark" in parts[list(SHOWN).index("rebuild")]
     (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
     assert run_nested([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
-    half = "half message of the producer group pg for T1 queue 1, returned to the queue after check 1"
+    half = "half message of the producer group pg for T1 queue 1, returned to the queue after transaction check 1"
     assert f"2026-11-20 07:43:03,761  {half}" in (capsys.readouterr().out)
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
     assert "65 messages, 56.2 KiB (" in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")

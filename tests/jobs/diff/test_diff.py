@@ -50,7 +50,7 @@ def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path) -
 
 def test_duplicate_rows_are_a_finding_and_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> None:
     rows = table_of(ingest_to_lake(store) / "messages")
-    with pytest.raises(NothingToRestoreError, match="no run has ingested the store"):
+    with pytest.raises(NothingToRestoreError, match="was never ingested into this lake"):
         compare_with_lake(golden("b498-base"), store.parent / "lake")
     write_deltalake(store.parent / "lake/messages", rows, mode="append")
 

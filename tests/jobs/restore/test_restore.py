@@ -61,6 +61,26 @@ def test_deleted_rows_are_reported_and_the_rest_is_restored(copy: Path, tmp_path
     assert summary.causes == ["rows were deleted from the lake"]
 
 
+_OLD, _NEW = "up to 5.3.1", "5.3.2, 5.3.3, 5.4.0 and later"
+
+
+@pytest.mark.parametrize(
+    ("segment", "with_queues", "releases"),
+    [(0, True, []), (0, False, [_NEW]), (1, True, [_OLD]), (1, False, [""]), (3, True, [""])],
+)
+def test_a_note_names_the_releases_that_truncate_the_restored_log_at_a_gap(
+    copy: Path, tmp_path: Path, segment: int, releases: list[str], *, with_queues: bool
+) -> None:
+    """Up to 5.3.1, a broker reads three segments at startup; later ones read those that the queues do not cover."""
+    victim = next(row for row in rows_of(copy)[1:] if row["physical_offset"] > segment * 16384)
+    DeltaTable(copy / "messages").delete(f"physical_offset = {victim['physical_offset']}")
+    summary = restore_log(copy, tmp_path / "out", with_queues=with_queues)
+
+    where = f"truncates this log at offset {victim['physical_offset']:,}, the first gap that it reads"
+    texts = [f"at startup, a broker{' of RocketMQ ' if one else ''}{one} {where}" for one in releases]
+    assert [note for note in summary.notes if "at startup" in note] == texts
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "lost": (Path.unlink, "is missing"),
     "empty": (lambda path: os.truncate(path, 0), "is no longer a valid Parquet file"),
