@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from io import StringIO
 from itertools import takewhile
 from time import monotonic
 from types import FrameType
@@ -64,7 +63,7 @@ _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, whi
 
 _SYNTAX = (
     *(click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage),
-    *(click.BadArgumentUsage, click.exceptions.NoArgsIsHelpError),
+    click.BadArgumentUsage,
 )
 _OF_MQADMIN = r"mqadmin|[a-z]+[A-Z]\w*"  # no word of ours has a capital
 
@@ -239,12 +238,8 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             log_message(error.format_message(), "error")
-        elif isinstance(error, _SYNTAX) or "unexpected extra argument" in error.message:  # the usage line helps
-            shown = StringIO()
-            error.show(shown)
-            log_message(shown.getvalue().rstrip())
         else:
-            log_message(f"rmq-lake: {error.format_message()}")
+            log_message(_usage_error_text(error))
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(arguments)
@@ -265,6 +260,17 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if is_caused_by_interrupt(error) else _fail(error, arguments)
     return code
+
+
+def _usage_error_text(error: click.ClickException) -> str:
+    """Return the text of a usage error; if the syntax is wrong, below the command's usage."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()
+    text, context = f"rmq-lake: {error.format_message()}", getattr(error, "ctx", None)
+    is_about_syntax = isinstance(error, _SYNTAX) or "unexpected extra argument" in error.message
+    if context is None or not is_about_syntax:
+        return text
+    return f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n\n{text}"
 
 
 def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:

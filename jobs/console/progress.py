@@ -77,13 +77,13 @@ class Progress:
     def line_text(self, done: int, messages: int, seconds: float) -> str:
         """Format the amount done, the speed, and the remaining time."""
         work = self.work
-        if not work.total and not done:
+        if (not work.total and not done) or (work.total == 1 and work.unit != BYTES_UNIT):
             return f"{work.label} …"
         if work.unit == BYTES_UNIT:
             of_total = f" of {_mib(work.total)}" if work.total else ""
             parts = [f"{work.label}: {_mib(done)}{of_total} MiB"]
         else:
-            parts = [f"{work.label}: {done} of {work.total} {work.unit}"]
+            parts = [f"{work.label}: {done:,} of {work.total:,} {work.unit}"]
         if messages:
             parts.append(count_text(messages, "message"))
         if work.unit == BYTES_UNIT and done and seconds > 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, unique
 from io import StringIO
 
-_WIDEST = 48  # columns of a cell in a table
+_WIDEST = 48  # columns of a cell in a table on a terminal
 # The columns of a message that a table shows; it shows all columns of other rows.
 _OF_MESSAGE = (
     "store_time", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "keys", "tags", "body_length",
@@ -42,11 +42,16 @@ def _cell(value: object) -> object:
 class RowPrinter:
     """Prints rows as they are added; a table is printed when it is complete."""
 
-    def __init__(self, form: RowFormat, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
-        """*ascii_only* escapes non-ASCII characters: text from a store may contain terminal control characters."""
+    def __init__(self, form: RowFormat, write: Callable[[str], object], *, is_terminal: bool = False) -> None:
+        """
+        Print rows with *write*.
+
+        On a terminal, long cells of a table are cut, and non-ASCII characters of JSON are escaped: text from a store
+        may contain control characters.
+        """
         self._form = form
         self._write = write
-        self._ascii_only = ascii_only
+        self._is_terminal = is_terminal
         self._columns: tuple[str, ...] = ()
         self._held: list[Mapping[str, object]] = []
         self._has_begun = False
@@ -65,7 +70,7 @@ class RowPrinter:
                 self._write(csv_line(self._columns))
             self._write(csv_line([row.get(column) for column in self._columns]))
         else:
-            text = json.dumps(row, ensure_ascii=self._ascii_only)
+            text = json.dumps(row, ensure_ascii=self._is_terminal)
             if self._form is RowFormat.JSON:
                 text = f"{',' if self._has_begun else '['}\n{text}"
             self._write(text if self._form is RowFormat.JSON else f"{text}\n")
@@ -85,7 +90,8 @@ class RowPrinter:
         names = list(self._columns or rows[0])
         if not self._columns and "message_id" in names:
             names = [name for name in _OF_MESSAGE if name in names]
-        cells = [names, *([_short(row.get(name)) for name in names] for row in rows)]
+        shown = _short if self._is_terminal else _text
+        cells = [names, *([shown(row.get(name)) for name in names] for row in rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
         is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
         for line in cells:
@@ -96,6 +102,10 @@ class RowPrinter:
             self._write("  ".join(padded).rstrip() + "\n")
 
 
+def _text(value: object) -> str:
+    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_cell(value))
+
+
 def _short(value: object) -> str:
-    text = "" if value is None else " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_cell(value))
+    text = _text(value)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -246,7 +246,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome.cuts_at is None and queues:
         yield (
             f"{broker} will delete {count_text(queues, 'queue file')} when it starts, because of an invalid unit: "
-            "consumers will not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
+            "consumers will not receive the messages after that unit until `repair` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = count_text(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")

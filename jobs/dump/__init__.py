@@ -91,9 +91,9 @@ def damage_item(offset: int, size: int, reason: str) -> DumpItem:
     return DumpItem(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
 
 
-def counts_text(items: str, damaged: int, start: int) -> str:
-    """Format the number of items and of damaged ranges that were read from position *start* on."""
-    before = f" after byte {start}; the bytes before it were not read" if start else ""
+def counts_text(items: str, damaged: int, start: int | None) -> str:
+    """Format the number of items and of damaged ranges that were read from offset *start* on; None: all of the file."""
+    before = "" if start is None else f" from offset {start:,} on; the bytes before it were not read"
     return f"{items}, {count_text(damaged, 'damaged range')}{before}"
 
 
@@ -185,10 +185,10 @@ def compare_with_sibling_files(file: DumpFile) -> tuple[int | None, str | None]:
     following = min((offset for offset in others if offset > base_offset), default=None)
     if not file.size or file.size == largest or base_offset + file.size == following:
         return following, None
-    rest = "" if following is None else f", and the next file begins at offset {following}"
+    rest = "" if following is None else f", and the next file begins at offset {following:,}"
     return (
         following,
-        f"the file is truncated: it is {file.size} bytes long, but other files here are {largest} bytes long{rest}",
+        f"the file is truncated: it is {file.size:,} bytes long, but other files here are {largest:,} bytes long{rest}",
     )
 
 

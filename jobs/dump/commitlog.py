@@ -72,7 +72,8 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[D
     is_final = next_offset is not None and _is_written(f"{file.folder}/{file_name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:
-        raise CorruptData(f"--from {request.start} is past the end of the file ({segment.base_offset + segment.size})")
+        end_offset = segment.base_offset + segment.size
+        raise CorruptData(f"--from {request.start} is past the end of the file ({end_offset:,})")
     last, records, damaged = None, 0, 0
     for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
         last = _explained(segment, piece, is_whole_segment=is_segment)
@@ -90,7 +91,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[D
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield damage_item(at, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else END_BY_LAST_PIECE[last.kind]
-    counts = counts_text(count_text(records, "record"), damaged, start)
+    counts = counts_text(count_text(records, "record"), damaged, segment.base_offset + start if start else None)
     text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: so far {counts}"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     yield DumpItem(at, 0, "end", text, values)

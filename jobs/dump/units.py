@@ -93,7 +93,7 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
         damaged += 1
         yield damage_item(file.size, 0, cut_short)
     state = "not full: zeros follow" if is_open else "full" if is_whole else MORE_FOLLOWS
-    counts = counts_text(count_text(units, "unit"), damaged, min(request.start, file.size))
+    counts = counts_text(count_text(units, "unit"), damaged, min(request.start, file.size) or None)
     shown = state if cut_short is None else "truncated"
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
     yield DumpItem(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)

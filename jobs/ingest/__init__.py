@@ -203,11 +203,9 @@ class Summary(RatedOutcome):
         missing = sum(max(min(gap["to"], end) - max(gap["from"], start), 0) for gap in self.gaps)
         return max(end - start - missing, 0)
 
-    @property
-    def result(self) -> Result:
-        """The result line."""
+    def result(self, seconds: float) -> Result:
+        """Return the result line of a command that took *seconds*."""
         verdict = "done, no problems found" if self.severity is Severity.NOT_VERIFIED else ""
-        seconds = sum(self.seconds.values())
         if self.plan is not None:
             ranges, segments, size = (self.plan[name] or 0 for name in ("ranges", "segments", "bytes"))
             read_from = f"{count_text(ranges, 'range')} of {count_text(segments, 'segment')}"

@@ -30,9 +30,10 @@ class Problem(NamedTuple):
     text: str
     offset: int | None = None
 
-    def __str__(self) -> str:
-        place = "" if self.offset is None else f" at offset {self.offset}"
-        return f"{self.file}{place}: {self.text}"
+    def place_text(self, store: str) -> str:
+        """Return the file, relative to the *store* that contains it, and the offset."""
+        offset = "" if self.offset is None else f" at offset {self.offset:,}"
+        return f"{self.file.removeprefix(f'{store}/')}{offset}"
 
 
 class Problems(list[Problem]):

@@ -131,7 +131,7 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     refused = start.unloadable_file or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
-        does = "does not start" if start.unloadable_file else "ignores this file and all files after it"
+        does = "refuses to start" if start.unloadable_file else "ignores this file and all files after it"
         report.problems.add_damage(file, f"because of the file's length or name, the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)

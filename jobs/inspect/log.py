@@ -183,7 +183,7 @@ class LogInspector:
         for segment in segments:
             sizes = f"the segment is {count_text(segment.size, 'byte')} long, but the others are {usual:,} bytes long"
             if segment is segments[-1] and segment in short:
-                self.problems.add_damage(segment.location, f"truncated: {sizes}; a broker would not load this log")
+                self.problems.add_damage(segment.location, f"truncated: {sizes}")
             elif segment.size != usual:
                 self.problems.add_note(segment.location, sizes)
         for file in self.store.overlapping_segments:

@@ -79,8 +79,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
         if size is not None and file.size and file.size != size:
             how = "truncated" if file.size < size else "too long"
             sizes = f"the file is {count_text(file.size, 'byte')} long, but the others are {size:,} bytes long"
-            text = f"{how}: {sizes}; a broker would not load this queue"
-            problems.add_damage(file.location, text)
+            problems.add_damage(file.location, f"{how}: {sizes}")
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue, reader: StoreReader) -> None:
@@ -150,9 +149,9 @@ def compare_with_sampled_records(sampled: SampledRecords, queues: QueuesReport, 
             elif queue.kind is QueueKind.PLAIN:
                 missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
                 for place in islice(missing, 1):
-                    has = f"the files have units {queue.first_unit:,} to {queue.next_unit - 1:,}"
-                    text = f"unit {place.queue_offset:,} is missing, although the log has its message; {has}"
-                    found.add_gap(name, text, place.physical_offset)
+                    has = f"units {queue.first_unit:,} to {queue.next_unit - 1:,}" if queue.unit_count else "no units"
+                    text = f"unit {place.queue_offset:,} is missing, although the log has its message"
+                    found.add_gap(name, f"{text}; the files have {has}", place.physical_offset)
     return found
 
 

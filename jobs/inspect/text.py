@@ -13,6 +13,7 @@ from jobs.store.pending_messages import MAX_INDEX_ROWS_COUNTED
 from jobs.store.release import DETECTED, era_text
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind
 
+_SHOWN_QUEUES = 3  # the queues with the most units
 _SHOWN = 6  # lines of a list, before its middle is left out
 _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
 
@@ -47,7 +48,7 @@ def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     for title, texts in sections:
         lines += titled(title, texts)
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
-    lines += (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
+    lines += (f"  {text}" for text in _shortened([_problem(one, report.store) for one in ordered]))
     steps = report.next_steps()
     lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}")))
     warnings = list(start_warning_lines(report.start))
@@ -126,9 +127,11 @@ def _queues(report: StoreReport) -> Iterator[str]:
         names = ", ".join(map(printable_text, sorted(queues.deleted_topics)[:_SHOWN]))
         yield f"deleted topics whose messages are still in the log: {names}"
     largest = sorted(queues.queues, key=lambda queue: -queue.unit_count)
-    for queue in largest[:3]:
+    for queue in largest[:_SHOWN_QUEUES]:
         numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
         yield f"{queue.unit_count:>12,}  {printable_text(queue.topic)}/{queue.queue_id}  {numbers}"
+    if largest[_SHOWN_QUEUES:]:
+        yield f"… {count_text(len(largest) - _SHOWN_QUEUES, 'more queue')} (--json lists all)"
 
 
 def _index_rows(report: StoreReport) -> Iterator[str]:
@@ -182,9 +185,9 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
         yield from (mark.reason for mark in era.marks if verbose)
 
 
-def _problem(problem: Problem) -> str:
+def _problem(problem: Problem, store: str) -> str:
     word = "NOTE" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
-    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(str(problem))}"
+    return f"{problem.severity.styled(f'{word:<10} ')}{printable_text(f'{problem.place_text(store)}: {problem.text}')}"
 
 
 def _shortened(texts: list[str]) -> list[str]:

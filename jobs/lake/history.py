@@ -65,12 +65,12 @@ def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superse
     agreed_end = agreed[-1].end if agreed else 0
     before = _find_boundary_before(agreed, store) if differs is None else None
     if differs is not None:
-        why = f"bytes at {differs} differ from those that were read before"
+        why = f"bytes at {differs:,} differ from those that were read before"
     elif before is not None and not chain_leads_to(agreed[-1].offset, before, store):
         agreed_end = before
-        why = f"the records before offset {agreed[-1].offset} are no longer contiguous with the record there"
+        why = f"the records before offset {agreed[-1].offset:,} are no longer contiguous with the record there"
     elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
-        why = f"the record after offset {agreed_end} is no longer there"
+        why = f"the record after offset {agreed_end:,} is no longer there"
     else:
         return None
     start = find_first_difference(lake, known, store, agreed_end)

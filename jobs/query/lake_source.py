@@ -77,6 +77,7 @@ class LakeSource(Source):
 
     searches_all = True  # `occurrences` reads every message
     knows_topics = True  # the topics that have a message in the lake
+    place_of_unique_keys = "the table messages"
 
     def __init__(
         self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
@@ -217,16 +218,14 @@ class LakeSource(Source):
         columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
         for row in self.select_rows(columns, QUARANTINE_NAME, *inside):
             if row["places"]:
-                first = f"the first at offset {row['first']} (table quarantine)"
+                first = f"the first at offset {row['first']:,} (table quarantine)"
                 why = f"runs found {_ranges(row['places'])} in the log, {first}"
                 found.append(LostPart(row["first"], row["last"], why))
         for gap in self.gaps:
             start, end = gap["from"], gap["to"]
             if start < high and end > low:
-                why = (
-                    f"the log from offset {start} to {end} was missing when it was ingested: {gap.get('why', 'a gap')}"
-                )
-                found.append(LostPart(start, end, why))
+                missing = f"the log from offset {start:,} to {end:,} was missing when it was ingested"
+                found.append(LostPart(start, end, f"{missing}: {gap.get('why', 'a gap')}"))
         return found
 
     def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
@@ -440,14 +439,14 @@ class LakeSource(Source):
             return Reason(ReasonKind.SEGMENT_DELETED, sentence)
         begin, size = before[0]["physical_offset"], before[0]["total_size"]
         if physical_offset < begin + size:
-            record = f"the record at offset {begin} (offset id {before[0]['offset_msg_id']})"
-            sentence = f"offset {physical_offset} points inside {record}"
+            record = f"the record at offset {begin:,} (offset id {before[0]['offset_msg_id']})"
+            sentence = f"offset {physical_offset:,} points inside {record}"
             return Reason(ReasonKind.INSIDE_RECORD, sentence)
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset:,} is past the end of the lake's log ({covered.end_offset:,})"
             return Reason(ReasonKind.PAST_LOG_END, sentence)
         self._note_left_out(self.note_incomplete)
-        return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
+        return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset:,}")
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, body_text=None)

@@ -74,7 +74,7 @@ class Printer:
             record = message.record
             stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
             log_message(
-                f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
+                f"rmq-lake: the body of the message at offset {record.physical_offset:,} ({message.offset_id}) is "
                 f"damaged: its CRC is {computed:08x}, but the record contains {stored:08x}. The body is shown as stored"
             )
         is_shown_raw = self.prints_rows or not sys.stdout.isatty()
@@ -130,7 +130,7 @@ class Printer:
 
     def open_row_printer(self, form: RowFormat) -> RowPrinter:
         """Return a printer for rows other than messages; it must be closed."""
-        return RowPrinter(form, self.write, ascii_only=sys.stdout.isatty())
+        return RowPrinter(form, self.write, is_terminal=sys.stdout.isatty())
 
     def print_details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""

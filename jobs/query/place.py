@@ -65,7 +65,8 @@ class Place:
 def open_place(place: Place) -> Iterator[Source]:
     """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
     with open_stores(place) as sources:
-        yield require_single_source(sources)
+        has_name = place.broker is not None
+        yield require_single_source(sources, *(() if has_name else ("this lake contains several stores",)))
 
 
 @contextmanager

@@ -180,8 +180,7 @@ def explain_other_broker(source: Source, text: str, offset_id: OffsetId, known: 
             return Reason(ReasonKind.WRONG_KIND_OF_ID, f"no message has the id {text!r}{hint}")
         text = (
             f"no message has this id: as an offset id, it would contain port {offset_id.host.port}, which is not "
-            "valid, and as a unique key, it was not found in the messages that were searched; to search the index, "
-            "add -t TOPIC"
+            f"valid, and as a unique key, it was not found in {source.place_of_unique_keys}"
         )
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     ours = ", ".join(map(host_port_text, known)) or "none"
@@ -252,7 +251,7 @@ def explain_empty_page(
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {next_end_offset}")
     if end_offset is not None:
-        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {end_offset}{_with(wanted)}")
+        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)} before position {end_offset:,}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.body_text) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)

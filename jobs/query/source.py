@@ -295,6 +295,10 @@ class Source(Protocol):
         del unique_key
         return self.topics()
 
+    @property
+    def place_of_unique_keys(self) -> str:
+        """The place that is searched for a producer's id, in words."""
+
     def find_first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and last message of a topic, if that needs no long search."""
 
@@ -360,11 +364,11 @@ def do_nothing(*_: object) -> None:
     """Show no progress and no notes."""
 
 
-def require_single_source(sources: Sequence[Source]) -> Source:
-    """Return the only source of several candidates; raise `SeveralStoresError` if there are more."""
+def require_single_source(sources: Sequence[Source], candidates: str = "several stores of this lake match") -> Source:
+    """Return the only source of several *candidates*; raise `SeveralStoresError` if there are more."""
     if len(sources) > 1:
         raise SeveralStoresError(
-            f"several stores of this lake match: {', '.join(source.name for source in sources)}. "
+            f"{candidates}: {', '.join(source.name for source in sources)}. "
             "Choose one with --broker NAME, or with --broker ID if two have the same name"
         )
     return sources[0]

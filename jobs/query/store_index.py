@@ -355,9 +355,8 @@ class StoreIndex:
                 times = wanted.count_index_entries(message) - given[offset]
                 times -= self._entries_later(wanted, span, offset, max(times, 0))
                 if times > 0:
-                    self._store.note_once(
-                        f"no index file covers offsets {span.start} to {span.stop}: the log itself is searched there"
-                    )
+                    offsets = f"{span.start:,} to {span.stop:,}"
+                    self._store.note_once(f"no index file covers offsets {offsets}: the log itself is searched there")
                     given[offset] += times
                     yield from [message] * times
 
@@ -392,8 +391,9 @@ def _covered(file: IndexReader) -> range | None:
     first, last = (file.entry(number).physical_offset for number in (1, header.entry_count))
     # A header with a wrong end would hide the messages of a file that is lost after it.
     if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
-        claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
-        raise CorruptData(f"the header states offsets {claimed}, but the entries have {first} to {last}", 0, file.file)
+        claimed = f"{header.begin_physical_offset:,} to {header.end_physical_offset:,}"
+        stored = f"{first:,} to {last:,}"
+        raise CorruptData(f"the header states offsets {claimed}, but the entries have {stored}", 0, file.file)
     return range(first, last)
 
 

@@ -117,6 +117,10 @@ class StoreSource(Source):
     def searches_all(self) -> bool:  # type: ignore[override]
         return self.through_log or self.reader.store.log_size <= MAX_LOG_SEARCHED_BY_DEFAULT
 
+    @property
+    def place_of_unique_keys(self) -> str:
+        return "the log" if self.through_log else "the index of any topic"
+
     # messages of the log
 
     def by_offset(self, physical_offset: int) -> Message | None:
@@ -502,12 +506,12 @@ class StoreSource(Source):
         if begin < physical_offset < end:
             record = self.by_offset(begin)
             named = f" (offset id {record.offset_id})" if record else ""
-            text = f"offset {physical_offset} points inside the record at offset {begin}{named}"
+            text = f"offset {physical_offset:,} points inside the record at offset {begin:,}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
         if segment.base_offset == find_newest_segment_offset(store):
-            text = f"offset {physical_offset} is after the last record, which ends at {end}"
+            text = f"offset {physical_offset:,} is after the last record, which ends at {end:,}"
             return Reason(ReasonKind.PAST_LOG_END, text)
-        text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
+        text = f"no record begins at offset {physical_offset:,}: the records of {segment.location} end at {end:,}"
         return Reason(ReasonKind.NO_RECORD, text)
 
     def count(self, wanted: ListConditions) -> int | None:

@@ -446,4 +446,4 @@ def _with_proof(file: BuiltIndexFile, doubt: str, own: str, equal: int, *, is_eq
     elif equal and not doubt:
         proven = file.kind is not BuiltFileKind.SUPPLEMENT
         proof = f"recomputing {count_text(equal, 'file')} of the store gave identical bytes"
-    return file._replace(proven=proven, proof=proof)
+    return file._replace(proven=proven, proof=proof, equal_name=own if is_equal else "")

@@ -82,6 +82,7 @@ _QUEUE_MANIFEST = {
     "removed?": [str],
 }
 BeforeStep = Callable[[str], object]  # called before each step
+NOTHING_RENAMED: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,13 @@ class Installation:
         folder = real_path(self.target_folder)
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
-    def list_steps(self, *, is_done: bool = False) -> Iterator[str]:
-        """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
+    def list_steps(self, *, is_done: bool = False, renamed: Mapping[str, str] = NOTHING_RENAMED) -> Iterator[str]:
+        """
+        Yield a line for each new, renamed, replaced or removed file.
+
+        *renamed* are the new files that have the bytes of an old file with another name. The name under which the old
+        files are kept is known when *is_done*.
+        """
         aside = self.aside.name if is_done else f"{self.staging_prefix.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:
             yield from (
@@ -122,10 +128,16 @@ class Installation:
             return
         owner = f"user {self.folder_stat.st_uid}, group {self.folder_stat.st_gid}"
         yield f"target: {self.target_folder} (new files belong to {owner})"
-        yield from (f"new: {self.target_folder.name}/{name}" for name in sorted(self.new))
+        name, old = self.target_folder.name, {*self.set_aside}
+        same = {one: renamed[one] for one in self.new if one in renamed}
+        yield from (f"new: {name}/{one}" for one in sorted(self.new.keys() - same.keys() - old))
+        yield from (f"renamed: {name}/{one} is identical to {same[one]}" for one in sorted(same.keys() - old))
+        yield from (f"replaced: {name}/{one}" for one in sorted(self.new.keys() & old))
+        yield from (f"removed: {name}/{one}" for one in sorted(old - self.new.keys() - {*same.values()}))
         if self.kept_files:
             yield f"kept: {count_text(len(self.kept_files), 'file')}"
-        yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
+        if self.set_aside:
+            yield f"set aside: {count_text(len(self.set_aside), 'file')} in {aside}"
 
 
 def plan_index_installation(

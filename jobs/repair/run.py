@@ -208,7 +208,7 @@ class RepairSummary(RatedOutcome):
         elif self.verdict_before.severity.is_alarm:
             yield "  nothing can be repaired with the given options"
         else:
-            unverified = [name for name, part in self.verdict_before.parts.items() if part.unverified or part.doubts]
+            unverified = [name for name, part in self.verdict_before.parts.items() if part.open_reasons]
             verified = (
                 f"found nothing to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
             )

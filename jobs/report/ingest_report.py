@@ -31,8 +31,8 @@ _HEX = 64
 _OTHERS = "others"
 
 
-def build_ingest_report(summary: Summary, lake: Lake) -> Report:
-    """Return the report of a finished run."""
+def build_ingest_report(summary: Summary, lake: Lake, seconds: float) -> Report:
+    """Return the report of a finished run, whose command has taken *seconds*."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
         prefix = FileNaming(summary.store_id, summary.run).prefix
@@ -49,7 +49,7 @@ def build_ingest_report(summary: Summary, lake: Lake) -> Report:
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
     parts.append(Bars("Time by step", "seconds", summary.seconds))
-    return Report.from_result("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
+    return Report.from_result("ingest", summary.store, summary.result(seconds), parts, list(_remedies(summary, lake)))
 
 
 def _facts(summary: Summary) -> Facts:

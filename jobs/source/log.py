@@ -49,7 +49,7 @@ class DataLossError(FormatError):
 def data_loss_error(start: int, end: int, location: str) -> DataLossError:
     """Return the error for lost offsets, with the remedy."""
     reason = (
-        f"no file of the log contains offsets {start} to {end}: retention deleted them before they were read, or a "
+        f"no file of the log contains offsets {start:,} to {end:,}: retention deleted them before they were read, or a "
         "segment is missing; with option failOnDataLoss=false, they are skipped"
     )
     return DataLossError(reason, start, location)
@@ -58,7 +58,7 @@ def data_loss_error(start: int, end: int, location: str) -> DataLossError:
 def find_missing_files(store: Store) -> Iterator[LostPart]:
     """Yield the offsets inside a log that are in none of its files."""
     for before, start, end in find_holes(store.segments):
-        reason = f"no file of the log contains offsets {start} to {end}: a segment is missing or truncated"
+        reason = f"no file of the log contains offsets {start:,} to {end:,}: a segment is missing or truncated"
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 
@@ -159,7 +159,7 @@ def check_position_in_log(place: LogPosition, store: Store, *, with_chain: bool)
     """
     reason, record, at = "", place.record, place.offset
     if place.offset > store.end_offset:
-        reason = f"the log ends at {store.end_offset}, before the offset up to which it was read"
+        reason = f"the log ends at {store.end_offset:,}, before the offset up to which it was read"
     elif record is not None:
         at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
         if is_there is False:
@@ -195,7 +195,7 @@ def walk_from(  # noqa: PLR0913 - how far the log is followed
         if range_.start_offset > end.offset:
             if fails_on_data_loss:
                 raise data_loss_error(end.offset, range_.start_offset, store.root)
-            lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
+            lost = f"offsets {end.offset:,} to {range_.start_offset:,} were deleted before they were read"
             log_message(f"rmq-lake: {store.root}: {lost}", "warning")
         end, parts, is_last = _step(end, range_, aim, stop if is_first else aim, part_size)
         taken += parts

@@ -463,8 +463,8 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
         path = Path(local_path(location)) if is_local(location) else Path("/")
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
         status = os.statvfs(there)
-        needed = f"{size} bytes would be written, but only " if size is not None else ""
-        free = f"{status.f_bavail * status.f_frsize} {_BYTES_ARE_FREE} on the file system of {there}"
+        needed = f"{size:,} bytes would be written, but only " if size is not None else ""
+        free = f"{status.f_bavail * status.f_frsize:,} {_BYTES_ARE_FREE} on the file system of {there}"
         files = "" if status.f_favail or not status.f_files else "; no more files can be created there (no free inodes)"
         raise OSError(number, f"{os.strerror(number)}: {needed}{free}{files}", location) from error
 

@@ -176,11 +176,11 @@ def ingest(  # noqa: PLR0913 - one argument an option
         from jobs.report import write_report
         from jobs.report.ingest_report import build_ingest_report
 
-        write_report(report, build_ingest_report(summary, _lake_of(summary, options)))
+        write_report(report, build_ingest_report(summary, _lake_of(summary, options), answer.seconds))
     registrations.register_after_last_commit(_lake_of(summary, options))
-    answer.print_json_or_lines(summary.to_dict(), summary.lines(), summary.result)
+    exit_code = answer.print_outcome(summary, summary.lines())
     registrations.raise_failure()
-    return summary.exit_code
+    return exit_code
 
 
 def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:

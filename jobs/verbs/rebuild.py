@@ -123,7 +123,8 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         answer.print_first_lines(_index_lines(result))
         if form.wants_install and not result.contradictions:
             plan = partial(plan_index_installation, root, out, advance_checkpoint=advance_checkpoint)
-            result.installed = _put_in_place(plan, answer, held)
+            renamed = {file.name: file.equal_name for file in result.files if file.equal_name not in {"", file.name}}
+            result.installed = _put_in_place(plan, answer, held, renamed)
     outcome = result.result(answer.seconds)
     if report is not None:
         write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
@@ -189,7 +190,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         summary = rebuild_queues(request, run.workers)
         answer.print_first_lines(_queue_lines(summary))
         if form.wants_install:
-            summary.installed = _put_in_place(partial(plan_queue_installation, root, target), answer, held)
+            summary.installed = _put_in_place(partial(plan_queue_installation, root, target), answer, held, {})
     more = [] if form.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not form.wants_install else None
     outcome = summary.result(answer.seconds)
@@ -225,14 +226,21 @@ def _held_for_install(place: StorePlace, form: _RebuildForm) -> Iterator[LockedS
 
 
 def _put_in_place(
-    plan: Callable[[], "Sequence[Installation]"], answer: ResultPrinter, held: LockedStore | None
+    plan: Callable[[], "Sequence[Installation]"],
+    answer: ResultPrinter,
+    held: LockedStore | None,
+    renamed: Mapping[str, str],
 ) -> bool:
-    """Print the planned changes; apply them if the store is locked (*held*); return whether they were applied."""
+    """
+    Print the planned changes; apply them if the store is locked (*held*); return whether they were applied.
+
+    *renamed* are the new files that have the bytes of an old file with another name.
+    """
     from jobs.rebuild.install import install
 
     with raise_as_usage_errors(NotInstalledError, prefix="not installed: "):
         plans = plan()
-        lines = [line for one in plans for line in one.list_steps(is_done=held is not None)]
+        lines = [line for one in plans for line in one.list_steps(is_done=held is not None, renamed=renamed)]
         answer.print_lines(
             abridged_lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
         )

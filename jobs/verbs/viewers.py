@@ -117,7 +117,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             known = kind or recognise_kind(file)
             is_damaged = False
             if not request.as_json:
-                _print(f"# {printable_text(location)}: {known}, {file.size} bytes")
+                _print(f"# {printable_text(location)}: {known}, {file.size:,} bytes")
             for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)

@@ -31,10 +31,15 @@ class PartReport:
     database_step: RecommendedStep | None = None  # the remedy for rows that only a broker can write
 
     @property
+    def open_reasons(self) -> list[str]:
+        """The reasons why the part, or some of it, could not be verified."""
+        return [self.unverified, *self.doubts] if self.unverified else self.doubts
+
+    @property
     def severity(self) -> Severity:
         """The worst severity: of the findings, of items that are not dispatched, or of an incomplete verification."""
-        behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
-        own = worst_severity_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
+        behind = self.numbers.get("behind")
+        own = worst_severity_met(Severity.HEALTHY, behind=behind, not_verified=self.open_reasons)
         return worst_severity([own, *(finding.severity for finding in self.findings)])
 
 

@@ -100,9 +100,7 @@ class Verdict(RatedOutcome):
             "facts": [fact.to_row() for fact in self.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {
-                name: "; ".join(filter(None, (part.unverified, *part.doubts)))
-                for name, part in self.parts.items()
-                if part.unverified or part.doubts
+                name: "; ".join(part.open_reasons) for name, part in self.parts.items() if part.open_reasons
             },
             "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
             "notes": {name: part.notes for name, part in self.parts.items()},
@@ -118,7 +116,8 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
         word += f": {count_text(len(groups), 'problem')}" + f", {count_text(more, 'consequence')}" * bool(more)
     yield f"{verdict.store}: {verdict.severity.styled(word)}"
     yield ""
-    yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
+    yield from _table([_short_row(name, part) for name, part in verdict.parts.items()])
+    yield from (f"  NOTE {name}: {reason}" for name, part in verdict.parts.items() for reason in part.open_reasons)
     causes = [line for number, group in enumerate(groups[:limit], 1) for line in _group(number, group, places=places)]
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause_text}" for fact in facts[:limit]]
     for shown, count in ((causes, len(groups)), (known, len(facts))):
@@ -147,12 +146,20 @@ def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterat
 
 def part_row(name: str, part: PartReport) -> PartRow:
     """Return the row of a part in the table whose head is `PART_COLUMNS`."""
+    return _row(name, part, part.open_reasons)
+
+
+def _short_row(name: str, part: PartReport) -> PartRow:
+    """Return the row for a terminal: the reasons are long, and are printed below the table."""
+    return _row(name, part, ["see NOTE"] * bool(part.open_reasons))
+
+
+def _row(name: str, part: PartReport, reasons: Sequence[str]) -> PartRow:
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [count_text(wrong, "problem")] * bool(wrong)
     texts += [count_text(consequences, "consequence")] * bool(consequences)
-    texts += [part.unverified] * bool(part.unverified)
-    texts += part.doubts
+    texts += reasons
     if behind := part.numbers.get("behind"):
         texts.append(f"{count_text(behind, 'key' if name == INDEX else 'byte')} behind the log")
     return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
@@ -192,7 +199,7 @@ _IN_ROCKSDB = frozenset({MISSING_INDEX_ROWS, INDEX_ROWS_WITHOUT_MESSAGE, DAMAGED
 # Kinds of queue findings that no repair can fix.
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
-REPAIR_COMMAND = "{program} repair {again} --out REPAIR"
+REPAIR_COMMAND = "{repair}"
 REPAIR_FROM_LAKE_COMMAND = f"{REPAIR_COMMAND} --lake LAKE"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
 # The remedies for kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
@@ -269,17 +276,22 @@ _OPEN = (
 )
 
 
-def recommend_steps(verdict: Verdict, omitted_commands: Container[str] = ()) -> list[AdvisedStep]:
+def recommend_steps(
+    verdict: Verdict, omitted_commands: Container[str] = (), repair_command: str | None = None
+) -> list[AdvisedStep]:
     """
     Return the steps in the order of execution, each with the findings that it resolves.
 
     *omitted_commands* are commands that the steps do not contain: `REPAIR_COMMAND` and `REPAIR_FROM_LAKE_COMMAND`.
+    *repair_command* is the command line of the running repair, if there is one.
     """
     groups, parts, store = verdict.findings_by_cause, verdict.parts, quote(verdict.store)
+    again = " ".join(map(quote, (verdict.store, *verdict.store_options)))
     words = {
         "program": tool_command(),
         "store": store,
-        "again": " ".join(map(quote, (verdict.store, *verdict.store_options))),
+        "again": again,
+        "repair": repair_command or f"{tool_command()} repair {again} --out REPAIR",
     }
     databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
     found: list[AdvisedStep] = []

@@ -154,10 +154,12 @@ class BuiltIndexFile(NamedTuple):
     state: FileState | None = None  # identifies the file that the task has read back
     proven: bool = False
     proof: str = ""
+    equal_name: str = ""  # the store's file with the same bytes
 
     def to_dict(self) -> dict[str, object]:
         """Return the form that the manifest lists."""
-        values = {name: value for name, value in self._asdict().items() if name not in {"host", "state"}}
+        omitted = {"host", "state", "equal_name"}
+        values = {name: value for name, value in self._asdict().items() if name not in omitted}
         return {**values, "header": self.header._asdict()}
 
 

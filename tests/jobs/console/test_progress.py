@@ -61,6 +61,14 @@ def test_the_remaining_time_counts_down_between_two_advances() -> None:
     assert shown == ["", "about 12 s left", "about 7 s left", "", "about 31 s left", ""]
 
 
+def test_work_of_one_part_shows_no_count() -> None:
+    shown = [
+        progress.Progress(Work("reading queues", total, "parts"), StringIO()).line_text(0, 0, 1) for total in (1, 2)
+    ]
+
+    assert ["reading queues …", "reading queues: 0 of 2 parts"] == shown
+
+
 def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     ctx = click.Context(click.Command("ingest"))
     ctx.params["quiet"] = True

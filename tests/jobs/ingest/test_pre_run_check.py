@@ -207,6 +207,15 @@ def test_a_command_that_finds_nothing_new_starts_no_session(
     assert (ingested.lake / "report.html").exists()
 
 
+def test_the_result_line_shows_the_time_that_the_command_took(
+    ingested: IngestedStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.command.answer.ResultPrinter.seconds", 754.0)
+    main(["ingest", ingested.request.store, "--lake", str(ingested.lake), "--broker", "b"])
+
+    assert capsys.readouterr().out.rstrip().endswith("(12 min 34 s)")
+
+
 def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
     ingested: IngestedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

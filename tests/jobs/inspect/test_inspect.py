@@ -111,7 +111,7 @@ def test_a_queue_without_read_permission_is_not_reported_as_lost(
 
     outcome = run("inspect", store)
 
-    assert "NOT ACCESSIBLE /" in outcome.out
+    assert "NOT ACCESSIBLE consumequeue/T1/0/" in outcome.out
     assert "is missing" not in outcome.out
     assert "Errno" not in outcome.out
 

@@ -91,7 +91,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
     restored = restore_log(lake.path, tmp_path / "out")
-    report = build_ingest_report(summary, lake.lake)
+    report = build_ingest_report(summary, lake.lake, 1.5)
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in read_store_records(tmp_path / "out")] == left

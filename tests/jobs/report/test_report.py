@@ -35,7 +35,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def _ingest_report(store: Path, lake: Path) -> Report:
     summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
-    return build_ingest_report(summary, Lake(str(lake)))
+    return build_ingest_report(summary, Lake(str(lake)), 1.5)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_a_full_disk_is_reported_with_the_file_and_the_bytes_needed_and_free(tmp
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
     line = one_line_message(caught.value)
 
-    assert line.startswith(f"{place}: No space left on device: 4096 bytes would be written, but only ")
+    assert line.startswith(f"{place}: No space left on device: 4,096 bytes would be written, but only ")
     assert line.endswith(f"bytes are free on the file system of {tmp_path}")
 
 
