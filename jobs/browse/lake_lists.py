@@ -9,8 +9,8 @@ from jobs.query import ListConditions, Message
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
+    INGESTED_ROWS,
     MESSAGES_NAME,
-    OWN_ROWS_CONDITION,
     TABLES_EXCEPT_MESSAGES,
     LakeTables,
     quote_identifier,
@@ -151,7 +151,7 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(OWN_ROWS_CONDITION)} GROUP BY topic "
+            f"FROM {MESSAGES_NAME} WHERE {self.source.restrict_to_store(INGESTED_ROWS)} GROUP BY topic "
             "ORDER BY topic"
         )
         rows = [

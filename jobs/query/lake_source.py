@@ -16,8 +16,8 @@ from jobs.launch.arguments import file_system_options
 from jobs.query import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.lake_tables import (
     INDEX_ENTRIES_NAME,
+    INGESTED_ROWS,
     MESSAGES_NAME,
-    OWN_ROWS_CONDITION,
     QUARANTINE_NAME,
     RUNS_NAME,
     SUPERSEDED_NAME,
@@ -99,9 +99,9 @@ class LakeSource(Source):
         known = self._given_release or next((Release.from_version(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME, OWN_ROWS_CONDITION)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES_NAME, INGESTED_ROWS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        rows = self.select_rows("*", MESSAGES_NAME, sampled, OWN_ROWS_CONDITION, rest=f"LIMIT {_SAMPLED}")
+        rows = self.select_rows("*", MESSAGES_NAME, sampled, INGESTED_ROWS, rest=f"LIMIT {_SAMPLED}")
         records = [self._record(row) for row in rows]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_AFFECTING_ANSWERS
@@ -141,7 +141,7 @@ class LakeSource(Source):
         """Yield the messages at offsets, in their order. The offsets are listed: a join would read all bodies."""
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some), OWN_ROWS_CONDITION)
+            rows = self.select_rows("*", MESSAGES_NAME, sql_in_condition("physical_offset", some), INGESTED_ROWS)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -153,13 +153,13 @@ class LakeSource(Source):
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
         rows = self.select_rows(
-            "*", MESSAGES_NAME, *conditions, OWN_ROWS_CONDITION, rest=f"ORDER BY physical_offset {order} LIMIT 1"
+            "*", MESSAGES_NAME, *conditions, INGESTED_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1"
         )
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition, OWN_ROWS_CONDITION))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED_NAME, condition, INGESTED_ROWS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -296,7 +296,7 @@ class LakeSource(Source):
         for low in self._lower_bounds(end_offset):
             inside = [f"physical_offset >= {low}"] if low else []
             offsets = self._offsets(
-                MESSAGES_NAME, OWN_ROWS_CONDITION, *conditions, *inside, before=end_offset, together=together
+                MESSAGES_NAME, INGESTED_ROWS, *conditions, *inside, before=end_offset, together=together
             )
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
@@ -310,7 +310,7 @@ class LakeSource(Source):
         of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
         found = [
             self._offsets(
-                MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", OWN_ROWS_CONDITION, *of_topic, *window, before=before
+                MESSAGES_NAME, f"uniq_key = {quote_literal(key)}", INGESTED_ROWS, *of_topic, *window, before=before
             )
         ]
         if topics:
@@ -397,11 +397,11 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.note_once)
-        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(OWN_ROWS_CONDITION)))
+        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(INGESTED_ROWS)))
 
     def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
         rows = self.select_rows(
-            "DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}", OWN_ROWS_CONDITION
+            "DISTINCT topic", MESSAGES_NAME, f"uniq_key = {quote_literal(unique_key)}", INGESTED_ROWS
         )
         if not rows:
             self._note_left_out(self.note_incomplete)
@@ -451,15 +451,13 @@ class LakeSource(Source):
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, body_text=None)
         return int(
-            self.select_rows("count(*) AS messages", MESSAGES_NAME, OWN_ROWS_CONDITION, *self._conditions(counted))[0][
+            self.select_rows("count(*) AS messages", MESSAGES_NAME, INGESTED_ROWS, *self._conditions(counted))[0][
                 "messages"
             ]
         )
 
     def hosts(self) -> list[Host]:
-        return sorted(
-            map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(OWN_ROWS_CONDITION)))
-        )
+        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(INGESTED_ROWS))))
 
     def coverage(self) -> Coverage:
         row = self.select_rows(

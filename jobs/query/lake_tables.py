@@ -46,7 +46,7 @@ TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
-OWN_ROWS_CONDITION = "total_size IS NOT NULL"  # NULL in rows that another engine has added
+INGESTED_ROWS = "total_size IS NOT NULL"  # NULL in rows that another engine has added
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 # Errors of the engine about files; the last pattern is a panic.

@@ -19,8 +19,8 @@ from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 
-KEY_LIMIT = 64  # maxMsgsNumBatch
-UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
+KEY_QUERY_LIMIT = 64  # maxMsgsNumBatch
+UNIQUE_KEY_QUERY_LIMIT = 32  # defaultQueryMaxNum
 
 
 class TimeWindow(NamedTuple):
@@ -40,7 +40,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     *,
     kind: KeyKind = KeyKind.KEY,
     window: TimeWindow = ALL_TIMES,
-    limit: int | None = KEY_LIMIT,
+    limit: int | None = KEY_QUERY_LIMIT,
 ) -> Answer:
     """Find the newest *limit* messages (None: all) of *topic* with *key*, in log order."""
     _refuse_none(limit)
@@ -96,7 +96,7 @@ def by_unique_key(
     unique_key: str,
     *,
     show_all: bool = False,
-    limit: int | None = UNIQUE_KEY_LIMIT,
+    limit: int | None = UNIQUE_KEY_QUERY_LIMIT,
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
     _refuse_none(limit)
@@ -142,7 +142,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of_unique_key(text)):
-        found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
+        found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_QUERY_LIMIT))
         if found:
             return Answer(found[:1])
     if not topic and reasons.parse_offset_id(text) is None:

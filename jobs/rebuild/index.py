@@ -73,7 +73,7 @@ class RebuildIndexRequest(StoreRequest):
     out: str
     given_settings: GivenSettings = NO_GIVEN_SETTINGS
     lost_only: bool = False
-    broker_runs: bool = False
+    is_broker_running: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
     accepted_files: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     scratch: Scratch | None = None  # the caller's directory; None: a directory below `out`
@@ -256,7 +256,7 @@ class IndexRebuildPlanner:
         rules, geometry = settings.rules.value.rules, settings.geometry.value
         plan = IndexPlan(store.storage, keys, geometry, rules, settings.empty_index_count)
         builds: list[BuildTask] = []
-        last = kept[-1] if kept and not (request.proven_only or request.broker_runs) else None
+        last = kept[-1] if kept and not (request.proven_only or request.is_broker_running) else None
         completes = last is not None and last.broker_file.name == found[-1].name
         if last is not None and completes and last.end_key < plan.end_after_filling(last):
             # No broker continues this file: the keys that it lacks are lost.

@@ -153,7 +153,7 @@ class RepairSummary(RatedOutcome):
     notes: list[str] = field(default_factory=list)
     undecided_files: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     # Undecided files that differ from the log only in blanks for some records.
-    blanks: list[str] = field(default_factory=list)
+    blank_only_files: list[str] = field(default_factory=list)
     asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
     asks_for_release: bool = False  # several releases may have written the store, and their files differ
     default_options: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
@@ -557,7 +557,9 @@ class _Repair:
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
                 kinds.setdefault(one.file, set()).add(one.kind)
             open_files = (name for name in self.summary.undecided_files if name not in request.accepted_files)
-            self.summary.blanks += [name for name in open_files if kinds.get(name) == {DifferenceKind.BLANK_INSIDE}]
+            self.summary.blank_only_files += [
+                name for name in open_files if kinds.get(name) == {DifferenceKind.BLANK_INSIDE}
+            ]
             self.accepted |= {name for name in request.accepted_files if (out / path_in_output(name)).is_file()}
             self.queues = out
 

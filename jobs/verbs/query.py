@@ -43,7 +43,7 @@ from jobs.console.result import ExitCode
 from jobs.console.rows import RowFormat
 from jobs.launch.failures import raise_as_usage_errors
 from jobs.query import MAX_TIME, MIN_TIME, ListConditions, lookups, reasons
-from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import (
@@ -204,7 +204,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     ),
     since: TimeArgument | None = since_option("-b --since --begin"),
     until: TimeArgument | None = until_option("-e --until --end"),
-    limit: int = _limit(KEY_LIMIT),
+    limit: int = _limit(KEY_QUERY_LIMIT),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """
@@ -271,7 +271,7 @@ def by_unique_key(
         "ID", "The unique key: the id that the producer assigned to the message.", names="-i --id", required=True
     ),
     show_all: bool = flag("Print every message found, not only the one that was stored first.", names="-a --all"),
-    limit: int = _limit(lookups.UNIQUE_KEY_LIMIT, "Consider only the newest N messages with this id; 0: all."),
+    limit: int = _limit(lookups.UNIQUE_KEY_QUERY_LIMIT, "Consider only the newest N messages with this id; 0: all."),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print the message with the given unique key, as queryMsgByUniqueKey does."""
@@ -315,7 +315,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     before: str | None = option(
         "POSITION", "Continue from POSITION, which is printed at the end of the previous page."
     ),
-    limit: int = _limit(KEY_LIMIT, "Print the newest N messages.", least=1),
+    limit: int = _limit(KEY_QUERY_LIMIT, "Print the newest N messages.", least=1),
     seconds: float = option(
         "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
     ),

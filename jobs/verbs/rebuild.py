@@ -110,7 +110,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         out,
         settings.given_settings(run.conf),
         lost_only=form.lost_only,
-        broker_runs=find_broker_process(root) is not None,
+        is_broker_running=find_broker_process(root) is not None,
         commitlog=run.commitlog,
         read_limits=run.read_limits,
         options=format_store_options(place, settings),

@@ -244,12 +244,12 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from _repeat_lines("to undo the repair", "--undo", dropped_word="--apply")
     elif summary.files:
         yield from _repeat_lines("install the new files in the store, with the broker stopped", "--apply")
-    elif not summary.blanks:
+    elif not summary.blank_only_files:
         yield from _by_hand(summary.verdict_before, has_lake=has_lake)
     yield from _about_bridges(summary)
-    if summary.blanks:
+    if summary.blank_only_files:
         words = "rebuild these files, so that consumers receive the messages hidden by blank units in a queue"
-        yield from _repeat_lines(words, *(word for name in summary.blanks for word in ("--accept", name)))
+        yield from _repeat_lines(words, *(word for name in summary.blank_only_files for word in ("--accept", name)))
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import MAX_TIME, KeyQuery, Message, lookups, reasons
-from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.mqadmin import (
     HALF_TOPIC,
     OffsetRange,
@@ -52,7 +52,7 @@ _TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
 
 _NOTHING_ASKED = Reason(
     ReasonKind.MQADMIN_CANNOT,
-    f"the maximum number of messages is below 1, so mqadmin finds none; pass a number from 1 to {KEY_LIMIT}",
+    f"the maximum number of messages is below 1, so mqadmin finds none; pass a number from 1 to {KEY_QUERY_LIMIT}",
 )
 
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
@@ -112,7 +112,7 @@ def run_command(call: MqadminCall) -> ExitCode:
 
 
 def _limit(call: MqadminCall) -> int:
-    return max(min(call.integer_option("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
+    return max(min(call.integer_option("maxNum", KEY_QUERY_LIMIT), KEY_QUERY_LIMIT), 0)
 
 
 def _by_key(call: MqadminCall) -> ExitCode:

@@ -15,7 +15,7 @@ import pytest
 from jobs.command import cli
 from jobs.library import open_source
 from jobs.query import MAX_TIME, KeyQuery, lookups
-from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.lookups import KEY_QUERY_LIMIT, TimeWindow
 from jobs.query.source import ReasonKind
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.indexfile.keys import KeyKind
@@ -234,7 +234,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
             topic, _, key = question.partition("#")
             if topic in WRITTEN_BY_THE_STOP:
                 continue
-            hits = islice(source.by_key_hash(KeyQuery(KeyKind.KEY, topic, key)), KEY_LIMIT)
+            hits = islice(source.by_key_hash(KeyQuery(KeyKind.KEY, topic, key)), KEY_QUERY_LIMIT)
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 

@@ -78,10 +78,10 @@ def rebuilt(
     given_settings: GivenSettings = NO_GIVEN_SETTINGS,
     *,
     lost_only: bool = False,
-    broker_runs: bool = False,
+    is_broker_running: bool = False,
 ) -> IndexRebuildSummary:
     folders = log_folders(store)
-    request = RebuildIndexRequest(str(store), str(out), given_settings, lost_only, broker_runs, commitlog=folders)
+    request = RebuildIndexRequest(str(store), str(out), given_settings, lost_only, is_broker_running, commitlog=folders)
     return rebuild_index(request, SerialWorkers())
 
 
@@ -165,7 +165,9 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
     names = list_names(store / "index")
     (store / "index" / names[-1]).unlink()
     whole = shorten_index_file(store, store / "index" / names[-2], 18)
-    running = rebuilt(store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
+    running = rebuilt(
+        store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, is_broker_running=True
+    )
     stopped = rebuilt(store, tmp_path / "stopped", GivenSettings(100, 20, "5.3.3"), lost_only=True)
 
     assert running.files == []
@@ -311,7 +313,7 @@ def check_restored_losses(root: Path, name: str, folder: Path, *, every: bool) -
     files = list_index_files(store)
     real = {file.name: Path(file.location).read_bytes() for file in files}
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
-    asked = RebuildIndexRequest(str(root), "", broker_runs=True)
+    asked = RebuildIndexRequest(str(root), "", is_broker_running=True)
     with open_scratch_below_output(str(folder), {}) as scratch:
         keys = collect_keys(SerialWorkers(), store, ranges, parse_rules(rules), scratch)
         for lost in subsets([*real], name, every=every):
