@@ -57,7 +57,7 @@ def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "messages": (summary.messages, "Rows that the run added to the table messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the log is in the lake."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
-        "lag_bytes": (summary.bytes_left, "Bytes of the log that the run left for later steps."),
+        "lag_bytes": (summary.bytes_left, "Bytes of the log that are left for later steps or runs."),
         "newest_message_time_seconds": (
             (summary.newest_ms or 0) / 1000,
             "Store timestamp of this store's newest message in the lake.",

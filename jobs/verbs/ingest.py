@@ -99,7 +99,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
     ),
     named_tables: str | None = option(
         "NAME[,NAME]",
-        "Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
+        "Optional tables to write: consume_queue, index (index_entries, index_files), config_files, broker_config "
+        "(with consumer_offsets); default: all. The other tables are always written.",
         names="--tables",
         callback=_known_tables,
     ),

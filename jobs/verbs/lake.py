@@ -214,7 +214,8 @@ def optimize(  # noqa: PLR0913 - one argument an option
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     heal: bool = flag(
         "Restore transaction identifiers that are missing from the Delta log, for example after CREATE TABLE … AS "
-        "SELECT, CLONE or a short transaction retention. Nothing is merged or deleted. With --dry-run, only list them."
+        "SELECT, CLONE or a short transaction retention. Nothing is merged or deleted. With --dry-run, only list the "
+        "missing identifiers."
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,

@@ -24,7 +24,7 @@ HEADER = Layout(
         "offset of the first entry's message; if none, the previous file's end_physical_offset",
     ),
     ("end_physical_offset", "q", "offset of the last entry's message"),
-    ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
+    ("hash_slot_count", "i", "slots in use; in releases up to 4.7.0, the number of entries"),
     ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),
 )
 SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for none"))

@@ -84,7 +84,7 @@ _DOCUMENT = f"""\
 ## Report
 
 `--report DIR` writes `report.html` and `report.json`, which have the same content. The version of the JSON format is
-{REPORT_VERSION}. It is incremented when a field changes its meaning or is removed; fields may be added. `parts`
+{REPORT_VERSION}. It is incremented when a field changes its meaning or is removed, but not when one is added. `parts`
 contains Facts, Grid, Bars and Timeline objects; `kind` names the type of each.
 
 The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and

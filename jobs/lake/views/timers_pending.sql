@@ -1,4 +1,4 @@
--- Each row is one timed message that was neither delivered nor cancelled.
+-- Each row is one timer message that was neither delivered nor cancelled.
 WITH timed AS (
   SELECT store_id, broker, uniq_key, properties['REAL_TOPIC'] AS topic, min(physical_offset) AS physical_offset,
     max(CAST(properties['TIMER_OUT_MS'] AS BIGINT)) AS due_timestamp, max(properties['TIMER_DEL_UNIQKEY']) AS takes_back
