@@ -100,7 +100,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     named_tables: str | None = option(
         "NAME[,NAME]",
         "Optional tables to write: consume_queue, index (index_entries, index_files), config_files, broker_config "
-        "(with consumer_offsets); default: all. The other tables are always written.",
+        "(with consumer_offsets); default: all.",
         names="--tables",
         callback=_known_tables,
     ),

@@ -106,7 +106,7 @@ def _options(  # noqa: PLR0913 - one argument an option
         **source_options,
         commitlog=commitlog_option,
         broker_conf=broker_conf_option,
-        broker=option("NAME", "The broker's name; with --lake, the label or id of the store to query."),
+        broker=option("NAME", "The broker's name; with --lake, the store's label or id."),
         release=one_release_option,
     ),
     time_zone: ZoneInfo | None = option("ZONE", "Time zone of given and printed times; default: this machine's.", ZONE),

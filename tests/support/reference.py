@@ -30,6 +30,16 @@ _MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. Exceptions: `browse` "
     "ends with 0; `ingest --follow` with 0, or with 1 if its last step failed",
 }
+_ARGUMENTS = {
+    "STORE": "The store",
+    "LAKE": "The lake",
+    "STORE|LAKE": "The store or lake",
+    "[DIR]": "The directory for all files",
+    "FILE…": "The files to decode",
+    "ID": "The message id",
+    "[STATEMENT]": "The SQL statement",
+    "COMMAND [OPTIONS]…": "The mqadmin command line",
+}
 VARIABLES = {
     "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the command name",
@@ -51,7 +61,7 @@ VARIABLES = {
 _HEAD = """\
 # Reference
 
-All commands, options, variables, exit codes and metrics. `python -m tests.support.reference` generates this page.
+This page lists all commands, options, variables, exit codes and metrics.
 
 `STORE` is the path or URI of a broker's store directory, `LAKE` that of a lake.
 
@@ -137,7 +147,8 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
 
 def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     if not isinstance(parameter, click.Option):
-        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "optional")
+        metavar = parameter.make_metavar(ctx)
+        return (f"`{metavar}`", _ARGUMENTS[metavar], "required" if parameter.required else "optional")
     metavar = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
     given = parameter.get_default(ctx, call=False)
     default = str(given) if isinstance(given, str | int) and not parameter.is_flag else ""
