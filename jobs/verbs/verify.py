@@ -170,7 +170,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     answer: ResultPrinter = answer_options,
 ) -> ExitCode:
     """
-    Write corrected files for STORE into DIR (queues, index files, checkpoint, and segments from LAKE), and print a plan.
+    Write corrected files for STORE into DIR (queues, index files, checkpoint; segments from LAKE), and print a plan.
 
     Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
     holds the broker's lock, and verifies STORE again. --undo restores the replaced files.
