@@ -200,7 +200,9 @@ INDEX_FILES = Table(
         column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
         column("begin_physical_offset", pa.int64(), "header field: physical offset of the first entry's message"),
         column("end_physical_offset", pa.int64(), "header field: physical offset of the last entry's message"),
-        column("hash_slot_count", pa.int32(), "header field: slots in use; in releases up to 4.7.0, the number of entries"),
+        column(
+            "hash_slot_count", pa.int32(), "header field: slots in use; in releases up to 4.7.0, the number of entries"
+        ),
         column("index_count", pa.int32(), "header field: number of the next free entry"),
         column("is_complete", pa.bool_(), "whether the file is full; an open file gets a new row with each run"),
         column("sha256", pa.string(), "SHA-256 of the file, once it is complete"),
