@@ -196,7 +196,7 @@ _RAISED = (
         ),
         (
             f'{_OF_SPARK}java.io.IOException: Cannot run program "python3.99": error=2, No such file or directory\n',
-            "worker 10.0.0.5: python3.99 does not exist",
+            "worker 10.0.0.5: the Python interpreter python3.99 (from spark.pyspark.python, or the default) does not ",
         ),
     ],
 )

@@ -145,7 +145,7 @@ def test_queues_may_be_missing_until_a_new_broker_has_flushed_units(
     with hold_lock(store):
         problems = inspect_json(run, store).document["problems"]
 
-    assert any("folder is missing" in problem["text"] for problem in problems) == has_flushed_units
+    assert any("directory is missing" in problem["text"] for problem in problems) == has_flushed_units
 
 
 def test_an_unreadable_file_is_reported_as_a_separate_problem(

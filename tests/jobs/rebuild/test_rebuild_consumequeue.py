@@ -130,7 +130,7 @@ def test_a_topic_that_is_not_a_valid_folder_name_is_not_written(tmp_path: Path) 
     summary = rebuild_queues(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
 
     assert list(read_rebuilt_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
-    why = "The name of their topic is not a valid folder name"
+    why = "The name of their topic is not a valid directory name"
     assert summary.notes == [f"queues that are not written: 1 (../../evil/0). {why}"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
