@@ -37,6 +37,13 @@ def _limit(text: str) -> int | float:
     return ratio
 
 
+def _topic_values(topic: "TopicSummary") -> dict[str, object]:
+    """Return the JSON object of a topic."""
+    values = topic._asdict() | {"unknown": {path: field._asdict() for path, field in topic.unknown.items()}}
+    values["accepted"] = values.pop("recovered_dead_letters")
+    return values
+
+
 def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
     """Return whether a topic has more dead letters than *limit*; without a limit, whether it has only dead letters."""
     if limit is None:
@@ -138,10 +145,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
-        "topics": [
-            {**one._asdict(), "unknown": {path: field._asdict() for path, field in one.unknown.items()}}
-            for one in summary.topics
-        ],
+        "topics": [_topic_values(one) for one in summary.topics],
         "absent": sorted(summary.absent_topics),
         "not_found": not_found,
         "too_many_dead_letters": exceeded,
