@@ -272,7 +272,7 @@ def test_the_next_run_rereads_lost_rows(
     assert [*range(1, len(runs) + 1)] == runs
     assert (summary.recovered, summary.run, summary.exit_code) == (*runs[-2:], 0)
     assert re.search(
-        rf"/{table}/.*\.parquet: .*deleted this file before it was committed.* omitted from .*{table}",
+        rf"/{table}/.*\.parquet: .*deleted this file before it was committed.* adds no rows to .*{table}",
         capsys.readouterr().err,
     )
     verdict = check_lake(tmp_path)

@@ -422,7 +422,7 @@ def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tm
     for base in (0, SEGMENT_SIZE):
         (store / "commitlog" / f"{base:020d}").unlink()
 
-    with pytest.raises(DataLossError, match=f"{start['offset']} to {2 * SEGMENT_SIZE}"):
+    with pytest.raises(DataLossError, match=f"{start['offset']:,} to {2 * SEGMENT_SIZE:,}"):
         _reader(store).latestOffset(start, EVERYTHING)
     tolerant = _reader(store, failOnDataLoss="false")
     rest = _read_remaining(tolerant, start, 1000)
