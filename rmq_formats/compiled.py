@@ -136,10 +136,7 @@ def _find_cache() -> Path | None:
         if not _is_filled(directory):
             _copy_from(read_only, directory)
         return directory
-    message = (
-        "no directory for compiled code is writable, so every process recompiles the code; set RMQ_LAKE_CACHE to a "
-        "writable directory"
-    )
+    message = "no writable directory for compiled code, so every process compiles it again; set RMQ_LAKE_CACHE to one"
     warnings.warn(message, RuntimeWarning, stacklevel=2)
     return None
 

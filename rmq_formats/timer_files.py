@@ -9,6 +9,8 @@ again.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from rmq_formats.errors import CorruptData
 from rmq_formats.layout import Buffer, Layout, Read
 
@@ -54,9 +56,7 @@ NO_POSITION = -1  # instead of a position
 _PLAIN, _ROLLED, _CANCELS = 1, 2, 4
 _FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _CANCELS, _PLAIN | _ROLLED | _CANCELS})
 _END_MAGIC = 0xCBD43194 - (1 << 32)
-_WINDOW = SLOT.size << 15  # bytes read together
-_BLOCK = SLOT.size << 7
-_ZEROS = bytes(_BLOCK)  # most of a wheel; comparing is ten times as fast as `strip`
+_WINDOW = SLOT.size << 15
 
 
 class Slot(NamedTuple):
@@ -115,14 +115,9 @@ def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
         )
     for start in range(0, size - size % SLOT.size, _WINDOW):
         window = bytes(read(start, min(_WINDOW, size - start)))
-        whole_slots = len(window) - len(window) % SLOT.size
-        for block in range(0, whole_slots, _BLOCK):
-            block_end = min(block + _BLOCK, whole_slots)
-            if window[block:block_end] == _ZEROS[: block_end - block]:
-                continue
-            for position in range(block, block_end, SLOT.size):
-                if any(window[position : position + SLOT.size]):
-                    yield (start + position) // SLOT.size, Slot(*map(int, SLOT.unpack(window, position)))
+        slots = np.frombuffer(window, np.uint8, len(window) // SLOT.size * SLOT.size).reshape(-1, SLOT.size)
+        for number in np.flatnonzero(slots.any(axis=1)).tolist():
+            yield start // SLOT.size + number, Slot(*map(int, SLOT.unpack(window, number * SLOT.size)))
 
 
 def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:

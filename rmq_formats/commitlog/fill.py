@@ -244,9 +244,8 @@ def _fill_numbers(
         wide[PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
         wide[BORN_TIMESTAMP, row] = born
         wide[STORE_TIMESTAMP, row] = stored
-        wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(
-            buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT_V4 + growth
-        )
+        prepared = at + kernels.PREPARED_TRANSACTION_OFFSET_AT_V4 + growth
+        wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, prepared)
         wide[BORN_TIME, row] = born * _US_PER_MS if MIN_DATE_MS <= born <= MAX_DATE_MS else 0
         wide[STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
 

@@ -137,7 +137,7 @@ _COLUMNS = {
 _GIVEN_UP = ("7F000001000051AF0000000000000000", "7F000001000051AF00000000000002BB", "7F000001000051AF0000000000000576")
 # From the notes of the drivers: three dead letters, a timer of an hour, a commit, a rollback, a check.
 EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
-    ("b470-retry", "dead_letters", {("cg", "T1", expected, "not consumed after 2 attempts") for expected in _GIVEN_UP}),
+    ("b470-retry", "dead_letters", {("cg", "T1", expected, "not consumed after 2 tries") for expected in _GIVEN_UP}),
     ("b551-retry", "not_consumed", set()),
     ("b551-timer", "timers_pending", {("T1", 1968)}),
     (
