@@ -22,7 +22,7 @@ def test_a_missing_cache_directory_causes_only_a_warning(monkeypatch: pytest.Mon
     occupied = tmp_path / "file"
     occupied.write_text("a file has no children")
     monkeypatch.setattr(compiled, "_candidates", lambda: iter([occupied / "cache"]))
-    with pytest.warns(RuntimeWarning, match="every process recompiles the code"):
+    with pytest.warns(RuntimeWarning, match="every process compiles it again"):
         assert compiled._find_cache() is None  # noqa: SLF001
     monkeypatch.setattr(compiled, "_CACHE", None)
     assert compiled.compiled(double)(21) == 42
@@ -85,7 +85,7 @@ def test_directories_of_other_users_are_not_used(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / "rocketmq-lake-12345"]))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
-    with pytest.warns(RuntimeWarning, match="recompiles the code"):
+    with pytest.warns(RuntimeWarning, match="compiles it again"):
         assert compiled._find_cache() is None  # noqa: SLF001
 
 
