@@ -42,7 +42,7 @@ KINDS_BY_NAME = {
 
 
 class Field(NamedTuple):
-    """One field of an item, with its position."""
+    """One field of an item; its offset is counted like that of the item."""
 
     offset: int
     name: str

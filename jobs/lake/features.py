@@ -94,8 +94,10 @@ def _writable(lake: Lake) -> frozenset[str]:
     return SUPPORTED_FEATURES | SPARK_ONLY_FEATURES if is_local(lake.location) else SUPPORTED_FEATURES
 
 
-def refuse_unreadable_files(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
-    """Raise `UnsupportedTableError` if the table's rows differ from the content of its files at these *paths*."""
+def refuse_unreadable_layout(
+    lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None
+) -> None:
+    """Refuse a table with column mapping, changed columns or partitions, or *paths* in another table (CLONE)."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
     table = table or TABLES_BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()

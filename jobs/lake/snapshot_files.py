@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from jobs.lake.features import refuse_unreadable_files
+from jobs.lake.features import refuse_unreadable_layout
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import refuse_files_elsewhere, rows_without_timestamps
 from jobs.lake.tables import MESSAGES, Table
@@ -118,7 +118,7 @@ def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = 
     """
     stored = rows_without_timestamps(snapshot.get_add_actions(flatten=True))
     paths = [row["path"] for row in stored]
-    refuse_unreadable_files(lake, snapshot, paths, table)
+    refuse_unreadable_layout(lake, snapshot, paths, table)
     refuse_files_elsewhere(snapshot, paths)
     deleted = _read_deletion_vectors(snapshot)
     return [

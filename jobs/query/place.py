@@ -45,7 +45,7 @@ class Place:
         return self.lake is not None
 
     def command_line(self, *words: str) -> str:
-        """Return a command line about this place, ready to paste."""
+        """Return the command line of *words*, which contain the location, with the options of this place."""
         given = [
             *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
             *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),

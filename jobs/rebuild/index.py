@@ -100,7 +100,7 @@ class IndexRebuildSummary(RatedOutcome):
     log_bytes: int = 0  # bytes of the log that were read
     options: Sequence[str] = ()  # the store's options as the user gave them; printed commands repeat them
     installed: bool = False  # the files are in the store
-    was_killed: bool = False  # the next start deletes files that end after the checkpoint, also new ones
+    broker_was_killed: bool = False  # the next start deletes files that end after the checkpoint, also new ones
 
     @property
     def contradictions(self) -> list[ExplainedFile]:
@@ -185,7 +185,7 @@ def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuil
             explained_files=explained,
             replaced=sorted(name for build in builds for name in build.replaced_names),
             gaps=keys.gaps, left_out_keys=list(_describe_left_out_keys(keys, explained, store)),
-            log_bytes=store.log_size, was_killed=not store.has_clean_shutdown, options=request.options,
+            log_bytes=store.log_size, broker_was_killed=not store.has_clean_shutdown, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result

@@ -120,7 +120,7 @@ class RestoreSummary(RatedOutcome):
     assumed: list[Interval] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)  # one cause for each missing part
     lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
-    incomplete: list[int] = field(default_factory=list)
+    incomplete: list[int] = field(default_factory=list)  # offsets of rows that are not valid records
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
     unchecked: list[Interval] = field(default_factory=list)  # ranges of rows that have no CRC of their record

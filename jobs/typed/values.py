@@ -148,7 +148,7 @@ def convert_integer(value: Value, type_: pa.DataType) -> int:
 
 
 def convert_real(value: Value, type_: pa.DataType) -> float:
-    """Convert a number to the nearest float; an integer must be represented exactly."""
+    """Convert a `Number` to the nearest float; an integer must be represented exactly."""
     if not isinstance(value, Number):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = float(value)
@@ -162,7 +162,7 @@ def convert_real(value: Value, type_: pa.DataType) -> float:
 
 
 def convert_decimal(value: Value, type_: pa.DataType) -> Decimal:
-    """Convert a number, or a text that is a number, with all of its digits."""
+    """Convert a `Number`, or a text that is a number, with all of its digits."""
     if not isinstance(value, str) or not DECIMAL.fullmatch(value):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = Decimal(value)

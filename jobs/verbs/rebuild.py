@@ -128,7 +128,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     outcome = result.result(answer.seconds)
     if report is not None:
         write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
-    more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
+    more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(root) else []
     to_install = more if result.files and not form.wants_install else None
     return _print_end(result, result.to_dict(), outcome, answer, to_install, out, format_store_options(place, settings))
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 UNIT_ROWS = 9
 
 # The fields of a queue: the columns of `QueueTable.keys`.
-KEY_NUMBER, KEY_QUEUE_ID, KEY_NAME, KEY_NAME_END, KEY_TOPIC_KIND, KEY_LEFT_OUT = range(6)
+KEY_NUMBER, KEY_QUEUE_ID, KEY_NAME, KEY_NAME_END, KEY_TOPIC_KIND, KEY_LEFT_OUT_OF_MULTI_DISPATCH = range(6)
 KEY_COLUMNS = 6
 
 # How the records of a queue are read.
@@ -266,7 +266,7 @@ def collect_units(
         if (
             settings.multi_dispatch
             and has_lists
-            and not (settings.multi_dispatch_excludes_topics and keys[row, KEY_LEFT_OUT])
+            and not (settings.multi_dispatch_excludes_topics and keys[row, KEY_LEFT_OUT_OF_MULTI_DISPATCH])
         ):
             queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), settings.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from llvmlite import ir
-from numba.core import typing as _typing
-from numba.core.cgutils import get_or_insert_function as _function
+from numba.core import typing
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import lower_builtin, type_callable
 
 from rmq_formats.compiled import Function, types
 
-typing: Any = _typing
-function: Any = _function
+_numba_typing: Any = typing
+_get_or_insert_function: Any = get_or_insert_function
 _type_callable: Any = type_callable
 _lower_builtin: Any = lower_builtin
 _Emitted: TypeAlias = Any  # a value of the code being made, or what makes it: llvmlite and numba declare no types
@@ -61,7 +61,7 @@ def emit_element_load() -> Callable[[Function], Function]:
     def typer(numbers: _Emitted, at: _Emitted) -> _Emitted:
         is_row = isinstance(numbers, types.Array) and (numbers.ndim, numbers.layout) == (1, "C")
         is_native = is_row and isinstance(numbers.dtype, types.Integer) and isinstance(at, types.Integer)
-        return typing.signature(types.int64, numbers, types.int64) if is_native else None
+        return _numba_typing.signature(types.int64, numbers, types.int64) if is_native else None
 
     return _emitted_by(emit, typer)
 
@@ -87,7 +87,7 @@ def emit_trailing_zeros() -> Callable[[Function], Function]:
     def emit(_: _Emitted, builder: _Emitted, __: _Emitted, arguments: _Emitted) -> _Emitted:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
-    return _emitted_by(emit, lambda _: typing.signature(types.int64, types.int64), types.Integer)
+    return _emitted_by(emit, lambda _: _numba_typing.signature(types.int64, types.int64), types.Integer)
 
 
 def emit_weighted_sum(*, by: Sequence[int]) -> Callable[[Function], Function]:
@@ -105,7 +105,7 @@ def emit_weighted_sum(*, by: Sequence[int]) -> Callable[[Function], Function]:
         row = builder.select(counts, row, _lanes(8, [0] * size))
         products = builder.mul(builder.zext(row, ir.VectorType(ir.IntType(32), size)), _lanes(32, by))
         kind = ir.FunctionType(ir.IntType(32), [products.type])
-        summed = function(builder.module, kind, f"llvm.vector.reduce.add.v{size}i32")
+        summed = _get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.add.v{size}i32")
         signs = ir.IntType(size)
         high = builder.bitcast(builder.icmp_signed("<", row, _lanes(8, [0] * size)), signs)
         is_high = builder.icmp_unsigned("!=", high, ir.Constant(signs, 0))
@@ -129,7 +129,7 @@ def _emitted_by(emit: _Emitted, typer: _Emitted, first: _Emitted = types.Array) 
 def _signature(result: _Emitted, buffer: _Emitted, *numbers: _Emitted) -> _Emitted:
     """Return the signature for bytes and integers, whichever these are; None for anything else."""
     is_bytes = isinstance(buffer, types.Array) and (buffer.ndim, buffer.layout, buffer.dtype) == (1, "C", types.uint8)
-    return typing.signature(result, buffer, *[types.int64] * len(numbers)) if is_bytes else None
+    return _numba_typing.signature(result, buffer, *[types.int64] * len(numbers)) if is_bytes else None
 
 
 def _place(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, bits: int) -> _Emitted:
