@@ -9,8 +9,6 @@ again.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from rmq_formats.errors import CorruptData
 from rmq_formats.layout import Buffer, Layout, Read
 
@@ -109,6 +107,8 @@ def decode_read_timestamp(buffer: Buffer) -> int:
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
     """Yield the number and the content of every slot of a wheel that was ever used."""
+    import numpy as np  # lazy import: a store without a wheel does not need it
+
     if size > MAX_WHEEL_SIZE:
         raise CorruptData(
             f"{size:,} bytes long, but brokers never write a timer wheel of more than {MAX_WHEEL_SIZE:,} bytes"
