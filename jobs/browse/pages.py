@@ -273,7 +273,7 @@ def _time(text: str | None, otherwise: int) -> int:
     try:
         return min(max(TimeArgument(text).milliseconds(), MIN_TIME), MAX_TIME)
     except (ValueError, OverflowError):
-        reason = f"{text[:60]!r} is not a time (examples: 2026-11-20 07:42, 2026-11-20T07:42:00+08:00, 2h)"
+        reason = f"{text[:60]!r} is not a valid time (examples: 2026-11-20 07:42, 2026-11-20T07:42:00+08:00, 2h)"
         raise UnsupportedFormat(reason) from None
 
 

@@ -234,13 +234,13 @@ class IntegerRange(click.IntRange):
 POSITIVE_INTEGER = IntegerRange(min=1)
 NOT_NEGATIVE_INTEGER = IntegerRange(min=0)
 _MOST = (1 << 31) - 1  # the largest value of a broker's setting, a Java int
-_RELEASE_HELP = "The broker's release, if detection fails."
+_RELEASE_HELP = "The broker's release; overrides detection."
 
 json_option = flag("Print only JSON on standard output.", names="--json")
 quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
 unused_verbose_option = flag("No effect in this command.")
-releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
+releases_option = option("X.Y.Z[,X.Y.Z@OFFSET…]", _RELEASE_HELP, ParsedType("release", _release))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", parse_release))
 commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", LOG_DIRECTORIES)
 broker_conf_option = option("FILE", "The broker's configuration file (paths, sizes, names).", FILE)

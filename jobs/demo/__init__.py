@@ -125,7 +125,7 @@ class Tour:
             names = [path.name for path in made]
             raise SetupError(f"demo: {names} in {self.rebuilt} do not have the same bytes as {lost.name}")
         digest = sha256(lost.read_bytes()).hexdigest()
-        return f"byte for byte: {digest[:16]}… is the SHA-256 of both the lost\n{lost.name} and the rebuilt file"
+        return f"identical, byte for byte: the lost {lost.name}\nand the rebuilt file both have SHA-256 {digest[:16]}…"
 
 
 def unpack(folder: Path) -> Tour:

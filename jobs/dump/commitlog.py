@@ -86,7 +86,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[D
     # A dump that --limit stops before the end of the file does not show how the file ends.
     cut = cut_short if is_whole else None
     if is_segment and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
-        cut = "truncated: the file ends with a record, but a broker ends it with a blank or with zeros"
+        cut = "truncated: the file ends with a record, but brokers end each file with an end-of-file blank or zeros"
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield damage_item(at, 0, cut)

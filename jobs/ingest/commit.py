@@ -185,7 +185,10 @@ class NextRun:
             delete_files_outside_manifest(self.lake, manifest)
         for error in merge_and_vacuum(self.lake, manifest):
             # The run is complete. Later runs retry the upkeep.
-            text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line_message(error)}"
+            reason = one_line_message(error)
+            text = (
+                f"run {manifest.run} is committed, but maintenance of the lake failed; a later run retries it: {reason}"
+            )
             log_message(f"rmq-lake: {text}", "warning")
             self.summary.notes.append(text)
 

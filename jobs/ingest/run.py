@@ -349,7 +349,10 @@ class _Run(NextRun):
         known = next((outcome.facts.fingerprints for outcome in reversed(outcomes) if outcome.facts.fingerprints), ())
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:
-                reason = f"the log was rewritten from offset {fingerprint.offset:,} on while it was being read"
+                reason = (
+                    f"the log was rewritten from offset {fingerprint.offset:,} on while it was being read; run the "
+                    "command again"
+                )
                 raise LogTruncatedError(errno.ESTALE, reason, self.store.root)
 
     def _commit_read(self, outcomes: Sequence[RangeOutcome[Results]], superseded: SupersededRows | None) -> None:

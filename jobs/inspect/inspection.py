@@ -256,8 +256,8 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     for file in unknown:
         if file.path_facts.path.startswith(("commitlog/", "index/", "consumequeue/")):
             text = (
-                "brokers do not create files with this name, and may refuse to start because of it. Move it out of the "
-                "store"
+                "brokers never create a file with this name, and may refuse to start while it exists. Move the file "
+                "out of the store"
             )
             problems.add_note(file.location, text)
 

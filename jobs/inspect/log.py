@@ -187,7 +187,10 @@ class LogInspector:
             elif segment.size != usual:
                 self.problems.add_note(segment.location, sizes)
         for file in self.store.overlapping_segments:
-            text = "the file is inside the range of another segment, and has no record at its own offsets"
+            text = (
+                "the file's name is an offset inside another segment, but the file contains no records from this "
+                "offset on"
+            )
             if not file.has_valid_offsets:
                 text = "the name of the file is wrong: its offsets would exceed 64 bits"
             self.problems.add_damage(file.location, text)

@@ -604,7 +604,7 @@ def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
         transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(quote_sql_text, paths))})").collectAsList()
     )
     if len(stored) != len(paths):
-        raise CommitFailedError(f"{new.table.name}: the files that this commit replaces no longer exist")
+        raise CommitFailedError(f"{new.table.name}: another process has removed files that this commit replaces")
     now = transaction.clock().getTimeMillis()
     yield from (file.removeWithTimestamp(now, new.data_change) for file in stored)
 

@@ -209,8 +209,8 @@ _IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # the dependenc
 def worker_python_advice() -> str:
     """Return two commands that provide workers with a Python that has the packages."""
     return (
-        "Before the name of the command, pass a Python interpreter that has these packages: "
-        "--conf spark.pyspark.python=PATH; or pack this environment with venv-pack2, and pass "
+        "Before the name of the command, pass --conf spark.pyspark.python=PATH, where PATH is a Python interpreter "
+        "that has these packages; or pack this environment with venv-pack2, and pass "
         "--archives environment.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python"
     )
 

@@ -258,7 +258,7 @@ def _planned(folder: Path, new: Mapping[str, BuiltFile], present: Sequence[str],
         states={} if in_the_way else {str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=(
             *_find_obstacles(folder.parent, status.st_uid, new),
-            *(f"{path}: is a file, but must be a directory; move the file out of the store" for path in in_the_way),
+            *(f"{path} is a file, but must be a directory; move it out of the store" for path in in_the_way),
             *_describe_links_without_target([folder] if folder.is_symlink() else sorted(folder.rglob("*"))),
         ),
     )
@@ -319,13 +319,17 @@ def _read_manifest(source: Path, shape: Shape) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = parse_json_file(read_file(path), shape, str(path))
     except (OSError, FormatError) as error:
-        raise NotInstalledError(f"{source}: does not contain a complete rebuild: {error}") from error
+        raise NotInstalledError(
+            f"{source} does not contain a complete rebuild: {error}. Rebuild into a new directory"
+        ) from error
     names = [file["name"] for file in manifest.get("files", ())]
     wrong = next((name for name in names if not is_loadable_index_name(name)), None)
     paths = [file["path"] for queue in manifest.get("queues", ()) for file in queue["files"]]
     wrong = wrong or next((path for path in paths if Path(path).is_absolute() or ".." in Path(path).parts), None)
     if wrong is not None:
-        raise NotInstalledError(f"{path}: no rebuild writes a file with this name: {wrong!r}")
+        raise NotInstalledError(
+            f"{path}: the manifest lists an invalid file name: {wrong!r}. Rebuild into a new directory"
+        )
     return manifest
 
 
@@ -468,7 +472,10 @@ def _check_same_directory(made: int, place: Path) -> None:
     """Raise an error if *place* is not the directory that was created."""
     found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
-        raise OSError(f"{place}: not the directory that this command created: another process is changing the store")
+        raise OSError(
+            f"{place}: another process has replaced this directory. Find out which process writes to the store, stop "
+            "it, and run this command again"
+        )
 
 
 def remove_empty_folders(folder: Path) -> None:

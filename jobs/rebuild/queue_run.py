@@ -180,7 +180,9 @@ def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebu
             summary.notes += [*_notes_of_queues(store, recipe, built), *_notes_of_log(summary, built)]
             for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
                 if (size := path.stat().st_size) != expected:  # also checks files on this machine
-                    raise OSError(f"{path}: has {size} bytes, but {expected} were written")
+                    raise OSError(
+                        f"{path} has {size:,} bytes, but {expected:,} were written. Rebuild into a new directory"
+                    )
             if seen is not None and topics is not None:
                 joined = compare_queues(workers, store, settings.rules, seen, log, topics)
                 made = keep_needed_files(store, settings, joined, check, built, request, summary)

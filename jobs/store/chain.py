@@ -200,7 +200,8 @@ def confirm_deleted_since_first_read(store: Store, shortened_ranges: Sequence[Ra
         start = relist_store(store).start_offset
         for range_ in shortened_ranges:
             if range_.end_offset > start:
-                raise LogTruncatedError(errno.ESTALE, "the log was rewritten while it was being read", range_.location)
+                reason = "the log was rewritten while it was being read; run the command again"
+                raise LogTruncatedError(errno.ESTALE, reason, range_.location)
 
 
 def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
@@ -215,7 +216,8 @@ def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
         return
     if relist_store(store).start_offset > segment.base_offset:
         return
-    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was being read", segment.location)
+    reason = "the log was truncated while it was being read; run the command again"
+    raise LogTruncatedError(errno.ESTALE, reason, segment.location)
 
 
 def _still_begins(segment: Segment, beginning: bytes, store: Store) -> bool:

@@ -78,7 +78,7 @@ def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
     share = (usage.used + expected_bytes) / usage.total
     if share > FULL_DISK_SHARE:
         raise OSError(
-            f"{target}: is on the store's file system, which this run would fill to {share:.0%}; "
+            f"{target} is on the store's file system, which this run would fill to {share:.0%}; "
             f"beyond {FULL_DISK_SHARE:.0%} a broker deletes messages early. Choose a location on another file system"
         )
 

@@ -197,7 +197,7 @@ class _Record:
             begin = cursor.at
             branch = cursor.read_zigzag()
             if not 0 <= branch < len(reads):
-                raise refused_at_byte("an invalid branch number of a union", begin)
+                raise refused_at_byte("an invalid union branch index", begin)
             return reads[branch](cursor)
 
         return _Reading(types[0] if types else None, read)
@@ -265,7 +265,7 @@ def _enum(schema: _Schema) -> _Reading:
         begin = cursor.at
         number = cursor.read_zigzag()
         if not 0 <= number < len(symbols):
-            raise refused_at_byte("an invalid symbol number of an enum", begin)
+            raise refused_at_byte("an invalid enum symbol index", begin)
         return str(symbols[number])
 
     return _Reading(pa.string(), read)

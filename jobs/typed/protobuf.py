@@ -309,7 +309,7 @@ def _instant(values: Mapping[str, int]) -> int:
 def _enum(names: Mapping[int, str], number: int) -> str:
     name = names.get(_signed(number))
     if name is None:
-        raise RefusedBodyError("an undeclared number of an enum", "")
+        raise RefusedBodyError("an undeclared enum value", "")
     return name
 
 

@@ -153,10 +153,7 @@ def read_newest_typing(lake: Lake) -> Typing:
             f"{lake.locate(TYPINGS.name)}: run {number} of `type` is prepared, but its row is missing. Restore this "
             "table from a backup"
         )
-    missing = (
-        "this manifest is missing; without it, no topic can be typed further. Restore the file from a backup of "
-        "the lake"
-    )
+    missing = "this manifest is missing; without it, `type` cannot continue. Restore the file from a backup of the lake"
     return read_stored_manifest(lake, found[0][0], Typing.from_json, "typing", missing)
 
 

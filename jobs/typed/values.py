@@ -209,7 +209,7 @@ def _instant(value: str, times: TimeDefaults) -> datetime:
         return EPOCH + timedelta(microseconds=int(value) * MICROSECONDS_PER_UNIT[times.unit])
     found = _INSTANT.fullmatch(value)
     if found is None:
-        raise RefusedBodyError("not an ISO 8601 time")
+        raise RefusedBodyError("not an ISO 8601 timestamp")
     of_day, clock, fraction, zone = found.groups("")
     if fraction[_MICROSECONDS:].strip("0"):
         raise RefusedBodyError("a time more precise than a microsecond")

@@ -199,7 +199,7 @@ def left_out_lines(summary: "ExportSummary") -> list[str]:
         lines += _places(summary.undecoded, count)
     if damaged:
         size = count_text(summary.damaged_bytes, "byte")
-        lines.append(f"  DAMAGE {size} of the log cannot be exported, because it is damaged:")
+        lines.append(f"  DAMAGE in the log: {size} cannot be exported:")
         lines += _places(damaged, len(damaged))
     if gaps:
         lines.append("  GAP the log is not complete:")

@@ -194,7 +194,9 @@ _topic = option("TOPIC", "The topic.", names="-t --topic", required=True)
 def by_key(  # noqa: PLR0913 - one argument an option
     *,
     topic: str = _topic,
-    key: str = option("KEY", "One of the message's KEYS.", names="-k --key", required=True, callback=_not_empty),
+    key: str = option(
+        "KEY", "The key, of the kind that --key-type selects.", names="-k --key", required=True, callback=_not_empty
+    ),
     key_type: str = option(
         None,
         "K: one of KEYS, T: the tags, U: the unique key.",
@@ -285,7 +287,7 @@ def by_offset(
     topic: str = _topic,
     broker_name: str | None = option(
         "BROKER",
-        "The broker's name, as in mqadmin. Must match the name in the store, if there is one.",
+        "As in mqadmin: must match the store's broker name, if known. In a lake, also selects the store.",
         names="-b --broker-name",
     ),
     queue_id: int = option("QUEUE", "The queue id.", NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),

@@ -113,7 +113,8 @@ def diff(  # noqa: PLR0913 - one argument an option
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
 
-    Records that have expired, have not been ingested yet, or were not selected do not count as findings (exit code 0).
+    Records that have expired, have not been ingested yet, or belong to topics that were not selected do not count as
+    findings (exit code 0).
     The exit code is 3 if records are lost or damaged, and 4 if records differ at the same offset.
     """
     run = StoreCommand(place, engine, max_rate)

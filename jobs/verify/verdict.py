@@ -234,7 +234,8 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, {CHECKPOINT_AFTER_LOG},
-        "The checkpoint is used only after a crash. To rewrite it, start the broker and stop it cleanly.", (),
+        ("The checkpoint does not match the log. It is used only after a crash. To rewrite it, start the broker and "
+        "stop it cleanly."), (),
     ),
     (
         QUEUES, {UNREADABLE_DATABASE},

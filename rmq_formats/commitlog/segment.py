@@ -407,7 +407,7 @@ UNDECIDED_REASON = (
 UNSETTLED_REASON = "the newest record is not complete yet"
 # Not damage, because a broker that starts on such a segment overwrites it: a later run must read these offsets again.
 FOREIGN_BYTES_REASON = (
-    "the segment begins with neither a record nor zeros; it was overwritten or encrypted, or a broker did not write it"
+    "the segment begins with neither a record nor zeros; it was overwritten, encrypted, or not written by a broker"
 )
 
 _MOST_LOOKS = 3  # times that the same position is examined

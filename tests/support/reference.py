@@ -106,10 +106,10 @@ the description of a recommended action.
 _ENGINES = """\
 The limits refer to the size of the log, or of the lake files that the command reads. Up to its limit, the command runs
 in its own process, which is faster than starting Spark and needs no Java. Above it, the command runs on Spark if
-Spark is installed. If a Spark option is given, the command runs on Spark. `--engine here` and `--engine spark` override
-these rules. `--show-config` prints the limit for this machine.
-For a store or a lake on another machine, the limit assumes at most 64 MiB per second, and may therefore be lower;
-`ingest` then uses Spark for any size if Spark is installed.
+Spark is installed. With a Spark option, the command runs on Spark unless the table says "never". `--engine here` and
+`--engine spark` override these rules. `--show-config` prints the limit for this machine.
+A store or a lake on another machine is assumed to be read at 64 MiB per second or less, so its limit may be lower;
+for both, `ingest` always uses Spark if Spark is installed.
 """
 
 

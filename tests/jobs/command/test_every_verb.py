@@ -327,7 +327,7 @@ SHOWN = {
     "lose": "moved 20261120074239491",
     "miss": "the log itself is searched there",
     "rebuild": "20261120074239491: full file with 19 keys, proven",
-    "compare": "byte for byte: a78fbdbeb7df6834",  # the beginning of the file's SHA-256 in the store's PROVENANCE
+    "compare": "both have SHA-256 a78fbdbeb7df6834",  # the beginning of the file's SHA-256 in the store's PROVENANCE
     "find": "0A010203075F4E0E2F2A6380678E0019",
     "lake": "0A010203075F4E0E2F2A6380678E0019",
     "orders": "5 messages",

@@ -216,7 +216,7 @@ def test_a_file_in_place_of_a_folder_is_named_as_the_obstacle(store: Path, lake:
     shutil.rmtree(store / folder)
     (store / folder).write_text("x")
 
-    with pytest.raises(NotInstalledError, match=f"{folder}: is a file, but must be a directory; move the file out"):
+    with pytest.raises(NotInstalledError, match=f"{folder} is a file, but must be a directory; move it out"):
         repair_store(store, lake)
     assert "x" == (store / folder).read_text()
 

@@ -113,7 +113,7 @@ def test_the_columns_follow_from_the_message_type() -> None:
         ("09 00", ("truncated", "$.d at byte 1")),
         ("80", ("truncated", "byte 1")),
         ("4a ff ff ff ff ff ff ff ff 7f", ("truncated", "$.s at byte 10")),
-        ("a0 01 07", ("an undeclared number of an enum", "$.k")),
+        ("a0 01 07", ("an undeclared enum value", "$.k")),
         ("a0 01 fe ff ff ff ff ff ff ff ff 01", {"k": "OLD"}),
         ("aa 01 04 0a 02 68 69", {"who": {"name": "hi", "self": None}}),
         ("aa 01 02 12 00", {"who": {"name": "", "self": b""}}),
@@ -263,7 +263,7 @@ _STRICTER = {
     "a field occurs twice in one message", "two fields of a oneof are set", "a key occurs twice in one object",
     "not a valid boolean",
     "a number is out of range for int", "a number is out of range for a 32-bit field",
-    "an undeclared number of an enum",
+    "an undeclared enum value",
     "an invalid or out-of-range time", "a time more precise than a microsecond", "a number of more than 64 bits",
 }  # fmt: skip
 
