@@ -158,7 +158,7 @@ class SegmentDiff:
     store: Range | None
     lake_end: int  # the lake's rows end here
     choices: TopicChoices  # the topics selected by the runs that wrote the lake's rows
-    runs: list[LogDifference] = field(default_factory=list)
+    runs: list[LogDifference] = field(default_factory=list)  # consecutive records with the same difference
     equal_records: int = 0  # records that are the same on both sides
     last_equal: int = -1  # the offset of the last one
     incomplete: int = 0  # rows without a body, from which no record can be assembled

@@ -119,7 +119,7 @@ class LakeLists:
         return PageTable(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def messages_added_by_runs(self, slots: int) -> Histogram | None:
-        """Return the number of messages that each run added to the lake; None if there was only one run."""
+        """Return the number of messages by the time of the run that added them; None if all runs have the same time."""
         rows = self.source.select_rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]

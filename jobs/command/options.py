@@ -72,17 +72,17 @@ def option(
     names: str = "",
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Any:  # noqa: ANN401 - the default of a parameter of any type
-    """Return an option with its help; *names* are like `-t --topic`, by default derived from the parameter's name."""
+    """Declare an option, as the default of a verb's parameter; *names* like `-t --topic` replace the parameter's."""
     return _Declared(_Option, names, {"metavar": metavar, "help": text, "type": kind, **more})
 
 
 def flag(text: str, *, names: str = "", is_eager: bool = False) -> Any:  # noqa: ANN401 - as above
-    """Return a switch with its help."""
+    """Declare a switch with its help, as `option` does."""
     return _Declared(click.Option, names, {"is_flag": True, "help": text, "is_eager": is_eager})
 
 
 def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **more: Any) -> Any:  # noqa: ANN401 - as above
-    """Return an argument."""
+    """Declare an argument, as the default of a verb's parameter."""
     return _Declared(_Argument, "", {"metavar": metavar, "type": kind, **more})
 
 

@@ -91,7 +91,7 @@ class Installation:
 
     target_folder: Path  # the store's folder, or the target of this link
     new: Mapping[str, BuiltFile]  # the new files, by path below the folder
-    set_aside: tuple[str, ...]
+    set_aside: tuple[str, ...]  # existing files that are replaced or removed
     folder_stat: os.stat_result  # status of the folder or its parent; new folders get its user, group and mode
     file_mode: int
     aside: Path  # gets the replaced files

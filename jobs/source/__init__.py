@@ -38,7 +38,7 @@ class ReadOptions:
     release: str | None = None
     broker: str | None = None
     fails_on_damage: bool = False  # whether damaged bytes stop the read
-    after_lake: str | None = None  # a lake, whose messages are left out
+    after_lake: str | None = None  # a lake: reading starts where its messages of this store end
     after_version: int | None = None  # a version of the lake's table of messages
     fails_on_data_loss: bool = True
     starts_at_end: bool = False  # whether reading starts at the end of the log

@@ -89,7 +89,7 @@ class PackedKeys(NamedTuple):
     """Keys in the order of the log; `places` is empty unless asked for."""
 
     keys: NDArray[np.void]
-    places: NDArray[np.void]
+    places: NDArray[np.void]  # of type KEY_TEXT_PLACE: where the texts of each key are in the buffer
 
 
 def pack_keys(

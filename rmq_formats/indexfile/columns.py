@@ -57,7 +57,7 @@ def entry_batch(
     store_timestamps: NDArray[np.int64] | None = None,
     texts: pa.RecordBatch | None = None,
 ) -> pa.RecordBatch:
-    """Return rows of consecutive *entries*; without *texts* (`KEY_TEXT_SCHEMA`) their keys are not known."""
+    """Return rows of consecutive *entries*; without times and *texts* (`KEY_TEXT_SCHEMA`), these columns are NULL."""
     count = len(entries)
     native = {name: entries[name].astype(entries[name].dtype.newbyteorder("=")) for name in STORED_ENTRY.names or ()}
     columns: dict[str, Any] = {

@@ -92,7 +92,7 @@ class IndexRecipe:
     broker_file: BrokerIndexFile | None = None
     head_count: int = 0
     tail_count: int = 0
-    storage: Storage = field(default_factory=AnyStorage, repr=False)
+    storage: Storage = field(default_factory=AnyStorage, repr=False)  # of `broker_file`
 
     @property
     def entry_count(self) -> int:

@@ -116,7 +116,7 @@ class QueueRemainder:
                 known.append((start, length))
 
     def add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
-        """Keep the units that are at no address; without rows, those of lost files are kept as runs."""
+        """Record *chosen* units that the queue lacks: without rows, in `missing_units` if their file is lost."""
         units = part.units[chosen]
         if part.tag_numbers is not None:
             self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
@@ -341,7 +341,7 @@ def find_offsets_to_resolve(remainder: QueueRemainder, log: CollectedLog) -> NDA
 
 
 class RecordFields(NamedTuple):
-    """The fields of a record that units refer to."""
+    """A record that stored units refer to: its expected units, store time and tags."""
 
     units: tuple[ExpectedUnit, ...]
     store_timestamp: int
