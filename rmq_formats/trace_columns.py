@@ -33,7 +33,8 @@ SCHEMA = pa.schema((
     required(
         "kind",
         _TEXT,
-        "Pub: sent; SubBefore: received by a consumer; SubAfter: consumed; EndTransaction; Recall: delivery cancelled",
+        "Pub: sent; SubBefore: received by a consumer; SubAfter: consumed; EndTransaction: transaction state reported; "
+        "Recall: delivery cancelled",
     ),
     column("message_id", _TEXT, "the producer's id: UNIQ_KEY in messages; in an EndTransaction possibly the offset id"),
     column("event_timestamp", _LONG, "ms, the client's clock; NULL in a SubAfter of clients up to 4.7.1, and of 4.9.1"),

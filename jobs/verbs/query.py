@@ -346,7 +346,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
 @verb(group=query, short_help="Show the history of a message.")
 def story(
     *,
-    message_id: str | None = argument("ID", required=False),
+    message_id: str | None = argument("[ID]", required=False),
     topic: str | None = option(
         "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.", names="-t --topic"
     ),

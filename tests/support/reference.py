@@ -26,7 +26,7 @@ _MEANINGS = {
     ExitCode.MISMATCH: "queues or index files contradict the log, or a store and a lake have different records at the "
     "same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
-    ExitCode.HELD: "another run holds the lock of this store",
+    ExitCode.HELD: "another run is active on this store",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. Exceptions: `browse` "
     "ends with 0; `ingest --follow` with 0, or with 1 if its last step failed",
 }
@@ -37,6 +37,7 @@ _ARGUMENTS = {
     "[DIR]": "The directory for all files",
     "FILE…": "The files to decode",
     "ID": "The message id",
+    "[ID]": "The message id",
     "[STATEMENT]": "The SQL statement",
     "COMMAND [OPTIONS]…": "The mqadmin command line",
 }
@@ -109,7 +110,7 @@ in its own process, which is faster than starting Spark and needs no Java. Above
 Spark is installed. With a Spark option, the command runs on Spark unless the table says "never". `--engine here` and
 `--engine spark` override these rules. `--show-config` prints the limit for this machine.
 A store or a lake on another machine is assumed to be read at 64 MiB per second or less, so its limit may be lower;
-for both, `ingest` always uses Spark if Spark is installed.
+`ingest` uses Spark, if installed, whenever either of them is remote.
 """
 
 
