@@ -87,7 +87,7 @@ class StoredQueue:
         return self.files[-1].end // self.unit_size
 
     def read(self, start: int, stop: int) -> bytearray:
-        """Return the bytes of the units at positions [*start*, *stop*): zeros without a file, 0xFF if it was deleted since."""
+        """Return the bytes of the units at [*start*, *stop*): zeros without a file, 0xFF if it was deleted since."""
         first, last = start * self.unit_size, max(stop, start) * self.unit_size
         data = bytearray(last - first)
         for file in self.files:
