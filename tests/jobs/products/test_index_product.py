@@ -416,7 +416,7 @@ def test_temporary_files_of_full_index_files_must_fit_next_to_a_broker(
     monkeypatch.setattr("jobs.store.running_broker.find_broker_process", lambda _: 1)
     monkeypatch.setattr("jobs.store.running_broker.FULL_DISK_SHARE", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with pytest.raises(OSError, match=f"^{temporary}: "):
+    with pytest.raises(OSError, match=f"^{temporary} is on the store's file system"):
         ingest(request_of("b533-base", store, tmp_path / "lake"), SerialWorkers())
 
     assert [] == rows_of(tmp_path / "lake")

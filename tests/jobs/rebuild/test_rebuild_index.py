@@ -255,7 +255,7 @@ def test_files_that_are_built_here_before_their_upload_must_fit_beside_a_broker(
         str(store), "s3a://bucket/index", GivenSettings(None, None, "5.3.3", None, BrokerConf())
     )
 
-    with pytest.raises(OSError, match=f"^{tmp_path}: "):
+    with pytest.raises(OSError, match=f"^{tmp_path} is on the store's file system"):
         list_and_determine_settings(asked, {})
 
 
