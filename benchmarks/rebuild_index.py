@@ -22,10 +22,9 @@ from benchmarks.broker import RELEASE, hash_files, store_rebuilt_by_broker
 from benchmarks.lakes import start_spark_workers
 from benchmarks.measuring import Cost, measure_cost, parse_options, print_result
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.launch.engine import count_cores
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
-from jobs.store.workers import SerialWorkers, Workers
+from jobs.store.workers import InProcessWorkers, Workers
 
 _RECORD_SIZE = 256
 _RUNS = 3
@@ -49,12 +48,13 @@ def main() -> None:
     options = parse_options(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, no_spark=False, cores=2)
     store = make_store(Recipe(int(options.gib * (1 << 30)), _RECORD_SIZE), options.folder)
     out, release = options.folder / "out", options.release
-    summary, _ = measure_rebuild(store, out, SerialWorkers(), release)  # a warm-up
+    threads = InProcessWorkers(width=options.cores)
+    summary, _ = measure_rebuild(store, out, threads, release)  # a warm-up
     figures: dict[str, Any] = {
         "log_gib": options.gib,
         "messages": summary.records,
         "keys": summary.log_key_count,
-        "one_process": _measure_fastest(store, out, SerialWorkers(), release) | {"cores": count_cores()},
+        "one_process": _measure_fastest(store, out, threads, release) | {"cores": options.cores},
     }
     if not options.no_spark:
         workers = start_spark_workers(options.cores)
