@@ -102,7 +102,7 @@ def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metric
         ),
         "rows": (
             "Rows that the run added to the tables of a topic.",
-            [(topic, one.rows + one.recovered_dead_letters) for topic, one in named],
+            [(topic, one.rows + one.accepted) for topic, one in named],
         ),
         "dead_letters": ("Messages that became dead letters (labels: topic, reason).", [*reasons]),
         "unknown_fields": (

@@ -73,7 +73,7 @@ class TopicSummary(NamedTuple):
     reasons: Mapping[str, int]
     removed: bool = False  # rows of superseded messages were removed, or all earlier rows
     retyped: bool = False
-    recovered_dead_letters: int = 0  # earlier dead letters that are rows now
+    accepted: int = 0  # earlier dead letters that are rows now
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # fields of the rows that no column takes, by their path
     new_columns: tuple[str, ...] = ()  # NULL in rows of earlier typings
 
@@ -248,7 +248,7 @@ def _typed(
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
-        one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.recovered_dead_letters}
+        one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.accepted}
         for one in summary.topics
     }
     typing = Typing(number, states, changes, detail)

@@ -37,13 +37,6 @@ def _limit(text: str) -> int | float:
     return ratio
 
 
-def _topic_values(topic: "TopicSummary") -> dict[str, object]:
-    """Return the JSON object of a topic."""
-    values = topic._asdict() | {"unknown": {path: field._asdict() for path, field in topic.unknown.items()}}
-    values["accepted"] = values.pop("recovered_dead_letters")
-    return values
-
-
 def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
     """Return whether a topic has more dead letters than *limit*; without a limit, whether it has only dead letters."""
     if limit is None:
@@ -145,7 +138,10 @@ def _answer(  # noqa: PLR0913 - one argument an option
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
-        "topics": [_topic_values(one) for one in summary.topics],
+        "topics": [
+            {**one._asdict(), "unknown": {path: field._asdict() for path, field in one.unknown.items()}}
+            for one in summary.topics
+        ],
         "absent": sorted(summary.absent_topics),
         "not_found": not_found,
         "too_many_dead_letters": exceeded,
@@ -176,9 +172,7 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: ResultPrinte
 def _what(summary: "TypingSummary", *, retry: bool) -> str:
     rows, dead_letters, accepted = (
         sum(counts)
-        for counts in zip(
-            *((one.rows, one.dead_letters, one.recovered_dead_letters) for one in summary.topics), strict=True
-        )
+        for counts in zip(*((one.rows, one.dead_letters, one.accepted) for one in summary.topics), strict=True)
     )
     said = [count_text(rows, "typed row"), count_text(dead_letters, "dead letter")] if rows or dead_letters else []
     said += [f"{count_text(accepted, 'dead letter')} typed"] if accepted else []
@@ -199,9 +193,9 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
             f"  {topic.topic} → {topic.table}: {count_text(topic.rows, 'row')}, "
             f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
-        if topic.recovered_dead_letters:
-            earlier = count_text(topic.recovered_dead_letters, "earlier dead letter")
-            lines.append(f"    {earlier} {is_or_are(topic.recovered_dead_letters)} now typed")
+        if topic.accepted:
+            earlier = count_text(topic.accepted, "earlier dead letter")
+            lines.append(f"    {earlier} {is_or_are(topic.accepted)} now typed")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

@@ -200,7 +200,7 @@ def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broke
     tried = typed(tmp_path, loose, retries=True)
     again = typed(tmp_path, loose, retries=True)
 
-    assert [(41, 0), (0, 2)] == [(one.topics[0].rows, one.topics[0].recovered_dead_letters) for one in (kept, tried)]
+    assert [(41, 0), (0, 2)] == [(one.topics[0].rows, one.topics[0].accepted) for one in (kept, tried)]
     assert again.number is None
     assert (44, 1) == count_rows_and_dead_letters(tmp_path / "lake")
     assert {None, 1, 2, 31, 4} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
