@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 from jobs.query.place import Place
@@ -50,7 +51,7 @@ class PageWorkers:
         """Start the first process before the first request arrives; *work* is the function that processes run."""
         self.place = place
         self._work = work or serve_page_requests
-        self._idle = [_Worker(place, self._work)]
+        self._idle = [_start_worker(place, self._work)]
         self._turns = asyncio.Semaphore(_MOST)
         # Each waits for one process; the event loop's own threads are fewer.
         self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="browse")
@@ -68,42 +69,41 @@ class PageWorkers:
         """
         try:
             async with asyncio.timeout(seconds), self._turns:
-                worker = self._idle.pop() if self._idle else _Worker(self.place, self._work)
+                process, connection = self._idle.pop() if self._idle else _start_worker(self.place, self._work)
                 try:
-                    worker.connection.send((self._snapshot, request))
-                    reply = await asyncio.get_running_loop().run_in_executor(self._threads, worker.connection.recv)
+                    connection.send((self._snapshot, request))
+                    reply = await asyncio.get_running_loop().run_in_executor(self._threads, connection.recv)
                 except BaseException:
-                    worker.stop()
+                    _stop(process)
                     raise
         except EOFError as error:
             raise ConnectionError from error
         if len(self._idle) < _KEPT:
-            self._idle.append(worker)
+            self._idle.append((process, connection))
         else:
-            worker.stop()
+            _stop(process)
         assert isinstance(reply, PageReply)
         return reply
 
     def close(self) -> None:
         """End all processes; busy ones have ended with their requests."""
-        for worker in self._idle:
-            worker.stop()
+        for process, _ in self._idle:
+            _stop(process)
         self._threads.shutdown(wait=False)
 
 
-class _Worker:
-    """A process, and the connection to it."""
+def _start_worker(place: Place, work: Callable[[Connection, Place], None]) -> tuple[BaseProcess, Connection]:
+    connection, theirs = _PROCESSES.Pipe()
+    process = _PROCESSES.Process(target=work, args=(theirs, place), daemon=True)
+    process.start()
+    theirs.close()
+    return process, connection
 
-    def __init__(self, place: Place, work: Callable[[Connection, Place], None]) -> None:
-        self.connection, theirs = _PROCESSES.Pipe()
-        self._process = _PROCESSES.Process(target=work, args=(theirs, place), daemon=True)
-        self._process.start()
-        theirs.close()
 
-    def stop(self) -> None:
-        """Kill the process, in any state (it only reads). A thread that waits for its answer gets `EOFError`."""
-        self._process.kill()
-        self._process.join()
+def _stop(process: BaseProcess) -> None:
+    """Kill a process, in any state (it only reads). A thread that waits for its answer gets `EOFError`."""
+    process.kill()
+    process.join()
 
 
 def serve_page_requests(connection: Connection, place: Place) -> None:

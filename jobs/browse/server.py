@@ -92,7 +92,7 @@ def serve(place: Place, port: int, *, opens_browser: bool) -> ExitCode:
         address = f"http://{HOST}:{port}/?token={token}"
         workers = PageWorkers(place)
         stack.callback(workers.close)
-        app = RequestGuard(Application(workers), token, port)
+        app = guard(Application(workers), token, port)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -181,21 +181,10 @@ class _Connection(H11Protocol):
             self._waiting.setdefault(self)
 
 
-class RequestGuard:
-    """Accepts only requests that have the token, come from this server's own pages, and only read."""
+def guard(app: ASGIApp, token: str, port: int) -> ASGIApp:
+    """Return *app* behind checks: only requests with the token, from this server's own pages, that only read."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self._app = app
-        self._token = token
-        self._cookie = f"rmq_lake_{port}"
-        self._own = f"http://127.0.0.1:{port}"
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
-        request = Request(scope)
-        refusal = self._refusal(request)
-
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -204,39 +193,39 @@ class RequestGuard:
                 del headers["server"]
             await send(message)
 
-        await (refusal or self._app)(scope, receive, send_safely)
+        await (_refusal(Request(scope), token, port) or app)(scope, receive, send_safely)
 
-    def _refusal(self, request: Request) -> Response | None:
-        """Return the response that refuses a request; None if the request is allowed."""
-        headers = request.headers
-        if headers.getlist("host") not in ([host] for host in self._hosts):
-            sentence = f"Unexpected Host header. Open {self._own}; a tunnel must use the same local port.\n"
-            return PlainTextResponse(sentence, HTTPStatus.MISDIRECTED_REQUEST)
-        if request.method not in {"GET", "HEAD"}:
-            sentence = "Method not allowed: only GET and HEAD.\n"
-            return PlainTextResponse(sentence, HTTPStatus.METHOD_NOT_ALLOWED)
-        given = QueryParams(request.scope["query_string"]).get("token") if request.url.path == "/" else None
-        is_first = given is not None and self._is_right(given)
-        is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in self._hosts)}
-        is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
-        # A request with the token may come from any page, such as a terminal in a browser.
-        if not is_own_origin or not (is_own_page or is_first):
-            return PlainTextResponse("Cross-origin request refused.\n", HTTPStatus.FORBIDDEN)
-        if is_first:
-            response = HTMLResponse(_ENTER)
-            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
-            return response
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            morsel = None
-        if morsel is None or not self._is_right(morsel.value):
-            sentence = "The token is missing or wrong. Open the address that `browse` printed.\n"
-            return PlainTextResponse(sentence, HTTPStatus.UNAUTHORIZED)
-        return None
+    return respond
 
-    def _is_right(self, given: str) -> bool:
-        return compare_digest(given.encode(), self._token.encode())
+
+def _refusal(request: Request, token: str, port: int) -> Response | None:
+    """Return the response that refuses a request, or that sets the cookie; None if the request is allowed."""
+    headers, cookie, hosts = request.headers, f"rmq_lake_{port}", (f"127.0.0.1:{port}", f"localhost:{port}")
+    if headers.getlist("host") not in ([host] for host in hosts):
+        sentence = f"Unexpected Host header. Open http://{hosts[0]}; a tunnel must use the same local port.\n"
+        return PlainTextResponse(sentence, HTTPStatus.MISDIRECTED_REQUEST)
+    if request.method not in {"GET", "HEAD"}:
+        sentence = "Method not allowed: only GET and HEAD.\n"
+        return PlainTextResponse(sentence, HTTPStatus.METHOD_NOT_ALLOWED)
+    given = QueryParams(request.scope["query_string"]).get("token") if request.url.path == "/" else None
+    is_first = given is not None and compare_digest(given.encode(), token.encode())
+    is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in hosts)}
+    is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
+    # A request with the token may come from any page, such as a terminal in a browser.
+    if not is_own_origin or not (is_own_page or is_first):
+        return PlainTextResponse("Cross-origin request refused.\n", HTTPStatus.FORBIDDEN)
+    if is_first:
+        response = HTMLResponse(_ENTER)
+        response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
+        return response
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(cookie)
+    except CookieError:
+        morsel = None
+    if morsel is None or not compare_digest(morsel.value.encode(), token.encode()):
+        sentence = "The token is missing or wrong. Open the address that `browse` printed.\n"
+        return PlainTextResponse(sentence, HTTPStatus.UNAUTHORIZED)
+    return None
 
 
 class Application:

@@ -7,11 +7,10 @@ Results go to standard output, progress and errors to standard error. The last l
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from shlex import quote
 from time import monotonic
-from typing import Protocol
 
 import click
 
@@ -21,27 +20,13 @@ from jobs.console.lines import line_width_limit, printable_with_colours, wrap_li
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
 from jobs.console.progress import reset_one_time_work
-from jobs.console.result import ExitCode, Result, Severity
+from jobs.console.result import ExitCode, RatedOutcome, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
 COMMAND_LINE_META_KEY = "rmq-lake.typed"  # key in a context's meta: the arguments after the program name
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 # `Known.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
-
-
-class Outcome(Protocol):
-    """The outcome of a command."""
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code for the worst severity found."""
-
-    def to_dict(self) -> Mapping[str, object]:
-        """Return the JSON form."""
-
-    def result(self, seconds: float) -> Result:
-        """Return the last line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +60,7 @@ class ResultPrinter:
             verb = click.get_current_context().info_name or ""
             self.print_lines([*lines, *([result.line(verb)] if result is not None else [])])
 
-    def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, with_byte_count: bool = False) -> ExitCode:
+    def print_outcome(self, outcome: RatedOutcome, lines: Iterable[str], *, with_byte_count: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
         result = outcome.result(self.seconds)
         self.print_json_or_lines(

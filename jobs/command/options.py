@@ -225,14 +225,15 @@ CHARSET = ParsedType("charset", _charset)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class IntegerRange(click.IntRange):
-    """An integer within limits; Click's own name for it, `integer range`, makes no sense in an error message."""
+def _integer(least: int, most: int | None = None) -> click.IntRange:
+    """Return the type of an integer within limits; Click's name for it, `integer range`, is wrong in an error."""
+    kind = click.IntRange(least, most)
+    kind.name = "integer"
+    return kind
 
-    name = "integer"
 
-
-POSITIVE_INTEGER = IntegerRange(min=1)
-NOT_NEGATIVE_INTEGER = IntegerRange(min=0)
+POSITIVE_INTEGER = _integer(1)
+NOT_NEGATIVE_INTEGER = _integer(0)
 _MOST = (1 << 31) - 1  # the largest value of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release; overrides detection."
 
@@ -251,8 +252,8 @@ label_option = option(
 max_rate_option = option(
     "BYTES", "Read at most BYTES per second across all tasks, without filling the page cache.", POSITIVE_INTEGER
 )
-hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", IntegerRange(1, _MOST))
-index_num_option = option("N", "Entries per index file (maxIndexNum).", IntegerRange(2, _MOST))
+hash_slots_option = option("N", "Slots per index file (maxHashSlotNum).", _integer(1, _MOST))
+index_num_option = option("N", "Entries per index file (maxIndexNum).", _integer(2, _MOST))
 
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
@@ -325,7 +326,7 @@ _FORM = {
     "hash_slots": hash_slots_option,
     "index_num": index_num_option,
     "consume_queue_size": option(
-        "BYTES", "Size of one ConsumeQueue file (mappedFileSizeConsumeQueue).", IntegerRange(20, _MOST)
+        "BYTES", "Size of one ConsumeQueue file (mappedFileSizeConsumeQueue).", _integer(20, _MOST)
     ),
     "release": releases_option,
     "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),

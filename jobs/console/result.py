@@ -1,7 +1,7 @@
 """The result of a command: exit code, severity (of all verbs, reports and scripts), last line, and next steps."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
@@ -94,6 +94,14 @@ class RatedOutcome:
     def exit_code(self) -> ExitCode:
         """The exit code of the command; it depends on the findings, not on the work done."""
         return self.severity.exit_code
+
+    @abstractmethod
+    def to_dict(self) -> Mapping[str, object]:
+        """Return the JSON form."""
+
+    @abstractmethod
+    def result(self, seconds: float) -> "Result":
+        """Return the last line of the text, for a command that took *seconds*."""
 
 
 def worst_severity(severities: Iterable[Severity]) -> Severity:

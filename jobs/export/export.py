@@ -186,7 +186,7 @@ def export(request: ExportRequest, plan: ExportPlan, workers: Workers) -> Export
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory_for(out or Path(tempfile.gettempdir(), "export")) as folder:
-        task = PartTask(folder, request)
+        task = partial(write_part, folder, request)
         items = list(enumerate(plan.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
@@ -236,70 +236,64 @@ def explain_empty_export(request: ExportRequest) -> Reason:
         return answer.reason or Reason(ReasonKind.NO_RECORD, "no message matches")
 
 
-@dataclass(frozen=True, slots=True)
-class PartTask:
-    """Writes the rows of an item into one part."""
+def write_part(folder: Path, request: ExportRequest, numbered: tuple[int, ExportItem]) -> ExportSummary:
+    """Write the rows of an item into one part, in a task."""
+    number, item = numbered
+    part = ExportSummary(file=f"{number:08d}-{uuid4()}")
+    damage: list[Piece] = []
+    rows = _without_damage(read_rows(item) if _may_match(item, request.condition) else iter(()), damage)
+    noted = 0
 
-    folder: Path
-    request: ExportRequest
+    def counted() -> _Slices:
+        nonlocal noted
+        for batch, bodies in chain.from_iterable(map(partial(_wanted, request, part), rows)):
+            part.messages, noted = part.messages + batch.num_rows, len(damage)
+            yield batch, bodies
+            del batch, bodies  # released before the next ones are read; the same below
 
-    def __call__(self, numbered: tuple[int, ExportItem]) -> ExportSummary:
-        """Write the part of an item."""
-        number, item = numbered
-        part = ExportSummary(file=f"{number:08d}-{uuid4()}")
-        damage: list[Piece] = []
-        rows = _without_damage(read_rows(item) if self._may_match(item) else iter(()), damage)
-        noted = 0
+    path = folder / part.file
+    with explaining_full_disk(str(path)):
+        if request.form is RowFormat.PARQUET:
+            _write_parquet(path, counted())
+        else:
+            _write_lines(path, counted(), request)
+    pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
+    if request.condition is not None or item.time_range != ANY_TIME:
+        del damage[noted:]  # damage after the last wanted row is not reported
+    part.damaged_bytes = sum(piece.size for piece in damage)
+    part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
+    return part
 
-        def counted() -> _Slices:
-            nonlocal noted
-            for batch, bodies in chain.from_iterable(map(partial(self._wanted, part), rows)):
-                part.messages, noted = part.messages + batch.num_rows, len(damage)
-                yield batch, bodies
-                del batch, bodies  # released before the next ones are read; the same below
 
-        path = self.folder / part.file
-        with explaining_full_disk(str(path)):
-            if self.request.form is RowFormat.PARQUET:
-                _write_parquet(path, counted())
-            else:
-                _write_lines(path, counted(), self.request)
-        pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.request.condition is not None or item.time_range != ANY_TIME:
-            del damage[noted:]  # damage after the last wanted row is not reported
-        part.damaged_bytes = sum(piece.size for piece in damage)
-        part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
-        return part
+def _may_match(item: ExportItem, condition: Condition | None) -> bool:
+    """Return False for a file of a lake without a match, of which only the condition's columns are read."""
+    if condition is None or condition.uses_bodies or not condition.is_repeatable:
+        return True
+    if not isinstance(item, LakeItem) or item.dropped_columns is not None:
+        return True
+    rows = _without_damage(read_rows(item, condition.columns), [])
+    return any(condition.find_matches(batch).true_count for batch in rows)
 
-    def _may_match(self, item: ExportItem) -> bool:
-        """Return False for a file of a lake without a match, of which only the condition's columns are read."""
-        condition = self.request.condition
-        if condition is None or condition.uses_bodies or not condition.is_repeatable:
-            return True
-        if not isinstance(item, LakeItem) or item.dropped_columns is not None:
-            return True
-        rows = _without_damage(read_rows(item, condition.columns), [])
-        return any(condition.find_matches(batch).true_count for batch in rows)
 
-    def _wanted(self, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
-        """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
-        condition = self.request.condition
-        if condition is not None and not condition.uses_bodies:
-            rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
-        for batch, bodies in iterate_decoded_slices(rows, self.request.max_body_size):
-            failed = [row for row, body in enumerate(bodies) if body.error is not None]
-            part.undecoded_bodies += len(failed)
-            for row in failed[: _NAMED - len(part.undecoded)]:
-                names = ("broker", "physical_offset", "body_length")
-                broker, offset, size = (batch.column(name)[row].as_py() for name in names)
-                part.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
-            if condition is None or not condition.uses_bodies:
-                yield batch, bodies
-            else:
-                matches = condition.find_matches(add_decoded_bodies(batch, bodies, condition.schema))
-                if matches.true_count:
-                    yield batch.filter(matches), [*compress(bodies, matches.to_pylist())]
-            del batch, bodies
+def _wanted(request: ExportRequest, part: ExportSummary, rows: pa.RecordBatch) -> _Slices:
+    """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
+    condition = request.condition
+    if condition is not None and not condition.uses_bodies:
+        rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
+    for batch, bodies in iterate_decoded_slices(rows, request.max_body_size):
+        failed = [row for row, body in enumerate(bodies) if body.error is not None]
+        part.undecoded_bodies += len(failed)
+        for row in failed[: _NAMED - len(part.undecoded)]:
+            names = ("broker", "physical_offset", "body_length")
+            broker, offset, size = (batch.column(name)[row].as_py() for name in names)
+            part.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
+        if condition is None or not condition.uses_bodies:
+            yield batch, bodies
+        else:
+            matches = condition.find_matches(add_decoded_bodies(batch, bodies, condition.schema))
+            if matches.true_count:
+                yield batch.filter(matches), [*compress(bodies, matches.to_pylist())]
+        del batch, bodies
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from jobs.console.result import Severity, worst_severity
+from jobs.store.pending_messages import TimerState
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing
@@ -172,16 +173,6 @@ class RocksReport:
 
 
 @dataclass(slots=True, eq=False)
-class TimersReport:
-    """Pending timer messages in the timer's files."""
-
-    wheel: str  # the file in use
-    waiting: int = 0
-    first_due: int | None = None  # ms
-    last_due: int | None = None
-
-
-@dataclass(slots=True, eq=False)
 class StateReport:
     """The content of the small files of a store."""
 
@@ -196,7 +187,7 @@ class StateReport:
     folders: list[tuple[str, str, int, int]] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # folders with files named like segments, which were not given
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
-    timers: TimersReport | None = None  # timer messages in files
+    timers: TimerState | None = None  # timer messages in files
 
 
 @dataclass(slots=True, eq=False)
@@ -259,11 +250,16 @@ class StoreReport:
         units = sum(queue.unit_count for queue in self.queues.queues)
         folders = [dict(zip(("folder", "kind", "files", "bytes"), one, strict=True)) for one in self.state.folders]
         hash_slots, index_num = self.index.geometry or (None, None)
+        timers: dict[str, object] | None = None
+        if self.state.timers is not None:
+            first, last = self.state.timers.due_range_ms
+            waiting = self.state.timers.waiting_count
+            timers = {"wheel": self.state.timers.wheel, "waiting": waiting, "first_due": first, "last_due": last}
         return {
             "store": self.store,
             "health": str(self.health),
             "broker": None if self.start is None else self.start.to_dict(),
-            "state": asdict(self.state) | {"folders": folders},
+            "state": asdict(self.state) | {"folders": folders, "timers": timers},
             "log": asdict(self.log),
             "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
             "index": {

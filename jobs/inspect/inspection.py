@@ -12,7 +12,7 @@ from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 from jobs.diagnosis import predict_start_by_own_walk
 from jobs.dump import short_time_text
-from jobs.inspect import Problems, RocksReport, StateReport, StoreReport, TimersReport
+from jobs.inspect import Problems, RocksReport, StateReport, StoreReport
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     SampledRecords,
@@ -200,8 +200,7 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"), open_rocksdb_store(store) as rows:
         report.rocksdb = None if rows is None else _count_rows(rows)
     with problems.noting_errors(f"{store.root}/timerwheel"):
-        timers = read_timer_state(store)
-        report.timers = timers and TimersReport(timers.wheel, timers.waiting_count, *timers.due_range_ms)
+        report.timers = read_timer_state(store)
     _see_unknown(store, report, problems)
     return report
 

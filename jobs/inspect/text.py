@@ -171,7 +171,7 @@ def _pending(report: StoreReport) -> Iterator[str]:
 def _timers(report: StoreReport) -> Iterator[str]:
     rows, timers = report.state.rocksdb, report.state.timers
     found = [("RocksDB", rows.waiting_timers, rows.first_due, rows.last_due)] if rows is not None else []
-    found += [(timers.wheel, timers.waiting, timers.first_due, timers.last_due)] if timers is not None else []
+    found += [(timers.wheel, timers.waiting_count, *timers.due_range_ms)] if timers is not None else []
     for place, waiting, *due in found:
         if waiting:
             yield f"{count_text(waiting, 'message')} in {place}, due {_span(*due)}"

@@ -35,8 +35,8 @@ _TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "'
 _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
-# The JVM that this process has started, and how. One at most, because pyspark keeps one gateway per process.
-_jvms: "list[tuple[subprocess.Popen[bytes], spark.Submission]]" = []
+# The JVM that this process has started, and whether its master is local. One at most, as pyspark's gateways.
+_jvms: "list[tuple[subprocess.Popen[bytes], bool]]" = []
 
 
 def spark_session(
@@ -73,12 +73,12 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, half: bool, s3
         spark_options = spark.use_half_the_cores(spark_options)
     spark.require_reachable_master(spark_options)
     public, secret = split_secrets(spark_options)
-    _start_jvm(app_name, spark.prepare_submission(public, s3=s3), secret)
+    _start_jvm(app_name, public, secret, s3=s3)
 
 
 def close_cluster_session() -> None:
     """End a cluster's session at the end of a command; a local JVM stays for later ones until its input closes."""
-    if not _jvms or _jvms[-1][1].is_local_master:
+    if not _jvms or _jvms[-1][1]:
         return
     process, _ = _jvms.pop()
     SparkSession.builder.getOrCreate().stop()
@@ -114,10 +114,12 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
     return file_system_settings(spark.sparkContext.getConf().getAll())
 
 
-def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, str]) -> None:
+def _start_jvm(app_name: str, spark_options: Sequence[str], secret: Mapping[str, str], *, s3: bool) -> None:
+    arguments, environment = spark.prepare_submission(spark_options, s3=s3)
+    is_local = spark.is_local_master(spark_options)
     given = os.environ.get(_JVM_FLAGS)
-    os.environ.update(submitted.environment)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*submitted.arguments, "pyspark-shell"])
+    os.environ.update(environment)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*arguments, "pyspark-shell"])
     # These loggers print a traceback for each call that Ctrl-C interrupts, and for failed SQL. The exception is raised
     # anyway.
     for name in ("py4j", "SQLQueryContextLogger"):
@@ -134,14 +136,14 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         os.environ.pop(_JVM_FLAGS)
         if given is not None:
             os.environ[_JVM_FLAGS] = given
-    _jvms.append((gateway.proc, submitted))
+    _jvms.append((gateway.proc, is_local))
     interrupt = signal.getsignal(signal.SIGINT)
     settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)
     # Spark's own handler talks to the JVM in the middle of other calls; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
-    if not submitted.is_local_master:
+    if not is_local:
         require_worker_modules(context, *_IMPORTED)
 
 
@@ -151,12 +153,13 @@ def _jvm_killed_on_error() -> Iterator[None]:
     # If the directory in which the JVM writes its port is deleted first, its main thread fails, and others go on.
     started: list[subprocess.Popen[bytes]] = []
 
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - of Popen
-            super().__init__(*arguments, **options)
-            started.append(self)
+    before = java_gateway.Popen  # type: ignore[attr-defined]
 
-    before, java_gateway.Popen = java_gateway.Popen, Recorded  # type: ignore[assignment, attr-defined]
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 - of Popen
+        started.append(before(*arguments, **options))
+        return started[-1]
+
+    java_gateway.Popen = start  # type: ignore[assignment, attr-defined]
     try:
         yield
     except BaseException:

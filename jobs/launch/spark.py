@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -42,17 +42,9 @@ _DELTA = (
 )
 
 
-class Submission(NamedTuple):
-    """How to start this process's JVM."""
-
-    arguments: tuple[str, ...]  # the arguments of spark-submit, without the program
-    environment: Mapping[str, str]
-    is_local_master: bool
-
-
-def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Submission:
+def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> tuple[list[str], dict[str, str]]:
     """
-    Fetch missing JARs, and return spark-submit's arguments: our options, overridden by the user's.
+    Fetch missing JARs, and return spark-submit's arguments (our options, overridden by the user's) and environment.
 
     *s3*: the run reads or writes a location on S3.
     """
@@ -97,17 +89,17 @@ def prepare_submission(spark_options: Sequence[str], *, s3: bool = False) -> Sub
         python = conf_settings(spark_options).get("spark.pyspark.python")
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
-    return Submission(tuple(options), environment, local)
+    return options, environment
 
 
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Replace this process by the spark-submit that starts the driver on the cluster."""
     require_reachable_master(spark_options)
-    submitted = prepare_submission(spark_options, s3=s3)
-    program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
+    options, environment = prepare_submission(spark_options, s3=s3)
+    program = str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
-    os.environ.update(submitted.environment)
-    os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  the purpose of this function
+    os.environ.update(environment)
+    os.execv(program, [program, *options, main, *arguments])  # noqa: S606  the purpose of this function
 
 
 def use_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:

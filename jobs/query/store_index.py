@@ -156,10 +156,6 @@ class LogQueue:
         return self._places[at] if at >= 0 and queue_offset < self.firsts[at] + self._counts[at] else None
 
 
-class _DamagedFileError(Exception):
-    """An index file is damaged, which has been reported."""
-
-
 class StoreIndex:
     """The index of a store; messages in no index file are searched in the log."""
 
@@ -212,7 +208,7 @@ class StoreIndex:
                 for message in self._with_key(self._hits(file, wanted), wanted, seen):
                     given[message.record.physical_offset] += 1
                     yield message
-            except _DamagedFileError:
+            except CorruptData:
                 last = self._store.by_offset(span.stop)
                 damaged = range(span.start, last.record.end_offset if last else span.stop)
                 yield from self._find_uncovered(damaged, wanted, given)
@@ -237,7 +233,7 @@ class StoreIndex:
                 for offset in self._hits(file, wanted):
                     given[offset] += 1
                     yield from self._messages_at([offset], _ENTRY)
-            except _DamagedFileError:
+            except CorruptData:
                 self._store.note_incomplete(f"{file.file} is damaged; `{line}` searches the log instead")
             if file.header.begin_timestamp < wanted.begin:
                 return
@@ -248,7 +244,7 @@ class StoreIndex:
             yield from self.find_messages(wanted)
         elif self._reader.index_readers():
             for file in (file for _, file in self._parts if file is not None):
-                with suppress(_DamagedFileError):  # the damage was already reported
+                with suppress(CorruptData):  # the damage was already reported
                     yield from self._with_key(self._hits(file, wanted), wanted, Counter())
 
     def key_fact(self, message: Message, key: IndexKey) -> KeyFact:
@@ -318,18 +314,18 @@ class StoreIndex:
 
     def _hits(self, file: IndexReader, wanted: KeyQuery) -> Iterator[int]:
         """
-        Yield the offsets with a hash in an index file, newest first; `_DamagedFileError` if its chain has a loop.
+        Yield the offsets with a hash in an index file, newest first; note damage, then raise `CorruptData`.
 
         The chain is followed only as far as the caller reads, because a popular key may have millions of entries. A
         broker chains each entry to an older one. An entry that does not follow this order is yielded only once the
         chain is known to end, so no entry of a loop is yielded twice.
         """
-        header = file.header
-        if not header.matches_time(wanted.begin, wanted.end):
-            return
         out_of_order: list[int] = []
         before = file.geometry.index_num
         try:
+            header = file.header
+            if not header.matches_time(wanted.begin, wanted.end):
+                return
             for hop in file.find_entries(wanted.hashed_text, wanted.begin, wanted.end, header):
                 if out_of_order or hop.number >= before:
                     out_of_order.append(hop.entry.physical_offset)
@@ -338,7 +334,7 @@ class StoreIndex:
                 yield hop.entry.physical_offset
         except CorruptData as damage:
             self._store.note_once(f"damaged index file: {damage}")
-            raise _DamagedFileError from damage
+            raise
         yield from out_of_order
 
     def _find_uncovered(self, span: range, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
@@ -366,7 +362,7 @@ class StoreIndex:
         count = 0
         for file in files:
             # The damage was already reported; entries before it are read later as well.
-            with suppress(_DamagedFileError):
+            with suppress(CorruptData):
                 for _ in islice((hit for hit in self._hits(file, wanted) if hit == offset), most - count):
                     count += 1
         return count

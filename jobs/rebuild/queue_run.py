@@ -8,7 +8,7 @@ rebuilt files, the rules, the proofs, and the facts that the log does not contai
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from jobs.console.amounts import count_text
@@ -125,6 +125,10 @@ class QueueRebuildSummary(RatedOutcome):
         if self.contradictions:
             what = f"{what}; files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the summary for JSON."""
+        return asdict(self)
 
 
 def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:

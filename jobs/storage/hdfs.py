@@ -48,13 +48,6 @@ for _handler in (HTTPHandler, HTTPSHandler, HTTPRedirectHandler, HTTPDefaultErro
     _OPENER.add_handler(_handler())
 
 
-class _Refused(Exception):
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(name, message)
-        self.name = name
-        self.message = message.splitlines()[0] if message else ""
-
-
 def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the HTTP addresses of the NameNodes for *location*, from the settings of Hadoop's own clients."""
     settings = {name.lower(): value for name, value in options.items()}  # Spark's sources fold names
@@ -160,29 +153,34 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
     reason = "dfs.namenode.http-address is not set"
     for node in sorted(nodes, key=lambda node: node != _active.get(nodes)):
         try:
-            data = _get(node, target, limit)
-        except _Refused as refused:
-            if refused.name == _MISSING:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from refused
-            if refused.name in _FORBIDDEN:
-                reason = f"HDFS denies access to user {_user()}: {refused.message}"
-                raise PermissionError(errno.EACCES, reason, location) from refused
-            if refused.name not in _STANDBY:
-                raise OSError(f"{location}: {refused.name}: {refused.message}") from refused
-            reason = f"{node}: {refused.message}"
+            answer = _get(node, target, limit)
         except (OSError, HTTPException, ValueError) as error:  # the other node is asked; ValueError: not a URL
             cause = getattr(error, "reason", error)  # urllib wraps errors of the connection
             reason = f"{node}: {getattr(cause, 'strerror', None) or repr(cause)}"
-        else:
+            continue
+        if isinstance(answer, bytes):
             _active[nodes] = node
-            return data
+            return answer
+        refusal, message = answer
+        if refusal == _MISSING:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
+        if refusal in _FORBIDDEN:
+            reason = f"HDFS denies access to user {_user()}: {message}"
+            raise PermissionError(errno.EACCES, reason, location)
+        if refusal not in _STANDBY:
+            raise OSError(f"{location}: {refusal}: {message}")
+        reason = f"{node}: {message}"
     raise OSError(
         f"{location}: HDFS does not answer: {reason}; check dfs.namenode.http-address, and that a NameNode is active"
     )
 
 
-def _get(node: str, target: str, limit: int) -> bytes:
-    """Return a response of at most *limit* bytes, within one deadline: a socket timeout restarts with every byte."""
+def _get(node: str, target: str, limit: int) -> bytes | tuple[str, str]:
+    """
+    Return a response of at most *limit* bytes, or the name and the message of a refusal.
+
+    There is one deadline for all bytes, because a socket timeout restarts with every byte.
+    """
     deadline = monotonic() + _SECONDS
     try:
         with _OPENER.open(f"http://{node}{target}", timeout=_SECONDS) as response:
@@ -191,13 +189,12 @@ def _get(node: str, target: str, limit: int) -> bytes:
         with error:
             data = _body(cast("HTTPResponse", error.fp), _LARGEST_REFUSAL, deadline)
         if error.code == _UNAUTHORIZED:
-            raise _Refused("AuthenticationException", "it requires Kerberos, which is not supported here") from error
+            return "AuthenticationException", "it requires Kerberos, which is not supported here"
         try:
             answer = json.loads(data)["RemoteException"]
-            name, message = str(answer["exception"]), str(answer["message"])
+            return str(answer["exception"]), next(iter(str(answer["message"]).splitlines()), "")
         except (ValueError, KeyError, TypeError, RecursionError):
-            name, message = f"HTTP status {error.code}", str(error.reason)
-        raise _Refused(name, message) from error
+            return f"HTTP status {error.code}", str(error.reason)
 
 
 def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -52,20 +52,18 @@ class ReadLimits(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-class _Pace:
-    """Limits the bytes per second that this process reads; computing time between reads counts."""
+def _limiter(rate: int) -> Callable[[int], None]:
+    """Return a function that waits until more bytes are within this process's rate; computing time counts."""
+    free_at, changing = 0.0, Lock()  # threads read in parallel
 
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._free_at = 0.0
-        self._changing = Lock()  # threads read in parallel
-
-    def wait(self, size: int) -> None:
-        """Wait until *size* more bytes are within the rate."""
-        with self._changing:
+    def wait(size: int) -> None:
+        nonlocal free_at
+        with changing:
             now = time.monotonic()
-            self._free_at = free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
-        time.sleep(max(free_at - now, 0))
+            free_at = until = max(free_at, now - _BURST_SECONDS) + size / rate
+        time.sleep(max(until - now, 0))
+
+    return wait
 
 
 @cache
@@ -112,7 +110,7 @@ class LocalReader(Reader):
     def _fill_carefully(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer*; drop pages that were read from disk, and respect the rate."""
         if self._read_limits is not None and self._read_limits.max_rate:
-            _Pace(self._read_limits.max_rate).wait(buffer.nbytes)
+            _limiter(self._read_limits.max_rate)(buffer.nbytes)
             raise_if_stopped()
         if self._kernel_drops:
             try:

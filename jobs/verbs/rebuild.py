@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -130,7 +129,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, build_index_rebuild_report(result, outcome, installs=form.wants_install))
     more = ["--advance-checkpoint"] if result.broker_was_killed and is_local(root) else []
     to_install = more if result.files and not form.wants_install else None
-    return _print_end(result, result.to_dict(), outcome, answer, to_install, out, format_store_options(place, settings))
+    return _print_end(result, outcome, answer, to_install, out, format_store_options(place, settings))
 
 
 @verb(
@@ -194,7 +193,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     more = [] if form.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not form.wants_install else None
     outcome = summary.result(answer.seconds)
-    return _print_end(summary, asdict(summary), outcome, answer, to_install, out, format_store_options(place, settings))
+    return _print_end(summary, outcome, answer, to_install, out, format_store_options(place, settings))
 
 
 def _begun(place: StorePlace, form: _RebuildForm, settings: StoreSettings, engine: str) -> StoreCommand:
@@ -258,7 +257,6 @@ def _put_in_place(
 
 def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
-    values: Mapping[str, object],
     result: Result,
     answer: ResultPrinter,
     to_install: Sequence[str] | None,
@@ -281,7 +279,7 @@ def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
             "rebuild into a new directory and install the files, with the broker stopped", (again,)
         ).lines()
     answer.print_json_or_lines(
-        {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
+        {**rebuilt.to_dict(), "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
     )
     return result.severity.exit_code
 

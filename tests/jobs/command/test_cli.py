@@ -25,7 +25,6 @@ from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line_message
 from jobs.launch.session import copy_jvm_output
-from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
 from tests.support.commands import ROOT, start_campaigns
 from tests.support.query_stores import Sent, stored, write_store
@@ -170,7 +169,7 @@ def test_the_death_of_the_jvm_is_reported(
 
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
-        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local_master=True))])
+        monkeypatch.setattr(session, "_jvms", [(jvm, True)])
         probe(raise_error(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])

@@ -29,7 +29,7 @@ from jobs.console.rows import RowFormat
 from jobs.export import ANY_TIME, COLUMNS, SCHEMA, LakeItem, LogItem, iterate_decoded_slices
 from jobs.export import condition as conditions
 from jobs.export.condition import Condition, parse_condition
-from jobs.export.export import ExportRequest, ExportSummary, PartTask, plan_export
+from jobs.export.export import ExportRequest, ExportSummary, plan_export, write_part
 from jobs.export.export import export as export_messages
 from jobs.launch import session
 from jobs.launch.engine import SetupError
@@ -274,9 +274,8 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     place = Place(store=str(broker.root))
     request = ExportRequest(place, time_range=between, form=RowFormat.PARQUET, condition=condition)
     [item] = plan_export(request, {}).items
-    task = PartTask(tmp_path, request)
     next(item.read())  # loads cached data
-    part, peak = measure_peak(lambda: task((0, item)))
+    part, peak = measure_peak(lambda: write_part(tmp_path, request, (0, item)))
 
     assert part.messages == 15
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record, a body
@@ -489,7 +488,7 @@ def test_undecodable_bodies_are_reported_for_every_row_that_the_condition_reads(
     request = ExportRequest(Place(store=str(store)))
     [item] = plan_export(request, {}).items
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
-        part = PartTask(tmp_path, replace(request, condition=parse_condition(text)))((0, item))
+        part = write_part(tmp_path, replace(request, condition=parse_condition(text)), (0, item))
         assert (1, undecoded) == (part.messages, part.undecoded_bodies)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
-from jobs.launch import session, spark
+from jobs.launch import session
 from jobs.launch.cache import build_code_archive
 from jobs.launch.engine import SetupError
 from jobs.launch.session import _start_jvm, require_worker_modules
@@ -183,6 +183,6 @@ def test_a_jvm_that_is_interrupted_during_its_start_is_killed(monkeypatch: pytes
     monkeypatch.setattr(session, "launch_gateway", launch)
     monkeypatch.setattr(session, "_jvms", [])
     with pytest.raises(KeyboardInterrupt):
-        _start_jvm("test", spark.prepare_submission([], s3=False), {})
+        _start_jvm("test", [], {}, s3=False)
 
     assert [-signal.SIGKILL] == [process.wait(10) for process in started]

@@ -17,7 +17,7 @@ from jobs.launch import cache as caches
 from jobs.launch import engine, spark
 from jobs.launch.arguments import conf_settings, find_option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
-from jobs.launch.spark import Submission, prepare_submission
+from jobs.launch.spark import prepare_submission
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+Submission = tuple[list[str], dict[str, str]]  # arguments and environment
+
+
 def values(submission: Submission, option: str) -> list[str]:
-    return [value for name, value in pairwise(submission.arguments) if name == option]
+    return [value for name, value in pairwise(submission[0]) if name == option]
 
 
 def jvm_flags(submission: Submission) -> list[str]:
-    return shlex.split(submission.environment["SPARK_SUBMIT_OPTS"])
+    return shlex.split(submission[1]["SPARK_SUBMIT_OPTS"])
 
 
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
@@ -48,8 +51,8 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
 
     assert ["local[*,4]"] == values(submission, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(submission, "--properties-file")]
-    assert sys.executable == submission.environment["PYSPARK_PYTHON"]
-    assert "127.0.0.1" == submission.environment["SPARK_LOCAL_IP"]
+    assert sys.executable == submission[1]["PYSPARK_PYTHON"]
+    assert "127.0.0.1" == submission[1]["SPARK_LOCAL_IP"]
     assert "-XX:TieredStopAtLevel=1" in jvm_flags(submission)  # it only schedules Python tasks
 
 
@@ -80,22 +83,23 @@ def test_an_unreachable_spark_master_is_reported_in_one_line_and_one_of_several_
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_replaces_ours_and_the_users_settings_follow_ours(options: Sequence[str]) -> None:
-    submission = prepare_submission(options)
+    arguments, _ = prepare_submission(options)
 
-    assert "local[*,4]" not in submission.arguments
-    assert submission.is_local_master
+    assert "local[*,4]" not in arguments
+    assert spark.is_local_master(options)
     assert not spark.is_local_master(["--conf", "spark.master=yarn"])
-    assert list(submission.arguments).index("--properties-file") < list(submission.arguments).index(options[-1])
+    assert arguments.index("--properties-file") < arguments.index(options[-1])
 
 
 def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: Path) -> None:
     own = tmp_path / "spark.conf"
     own.write_text("# mine\nspark.master   spark://host:7077\n")
 
-    submission = prepare_submission(["--properties-file", str(own)])
+    options = ["--properties-file", str(own)]
+    submission = prepare_submission(options)
 
     assert [str(own)] == values(submission, "--properties-file")
-    assert not submission.is_local_master
+    assert not spark.is_local_master(options)
     assert 2 == len([setting for setting in values(submission, "--conf") if "delta" in setting])
 
 
@@ -116,8 +120,8 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     assert "mine.zip" == mine
     assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
     assert [] == [flag for flag in jvm_flags(submission) if flag.startswith("-X")]
-    assert "PYSPARK_PYTHON" not in submission.environment
-    assert "./bin/python" == named.environment["PYSPARK_PYTHON"]
+    assert "PYSPARK_PYTHON" not in submission[1]
+    assert "./bin/python" == named[1]["PYSPARK_PYTHON"]
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "spark://localhost:7077,localhost:7078"])
@@ -125,8 +129,8 @@ def test_a_master_on_the_loopback_address_exposes_no_port(master: str, monkeypat
     """Otherwise, Spark listens on the machine's external address."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
 
-    assert "127.0.0.1" == prepare_submission(["--master", master]).environment["SPARK_LOCAL_IP"]
-    assert "SPARK_LOCAL_IP" not in prepare_submission(["--master", "spark://host:7077"]).environment
+    assert "127.0.0.1" == prepare_submission(["--master", master])[1]["SPARK_LOCAL_IP"]
+    assert "SPARK_LOCAL_IP" not in prepare_submission(["--master", "spark://host:7077"])[1]
 
 
 def test_the_users_garbage_collector_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
