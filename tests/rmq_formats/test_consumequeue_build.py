@@ -1,11 +1,14 @@
 """The compiled queue builder equals the scalar modules, for any records and any division."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from itertools import pairwise
+from threading import local
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.record import MessageRecord
@@ -53,29 +56,6 @@ NAMES = st.sampled_from(
 TEXTS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
     lambda items: "".join(f"{name}\x01{value}\x02" for name, value in items).encode("utf-8", "surrogatepass")
 )
-LIKELY = st.builds(
-    make_record,
-    topic=TOPICS,
-    properties=TEXTS,
-    queue_id=st.integers(0, 2),
-    queue_offset=st.integers(0, 5) | I64,
-    sys_flag=st.sampled_from((0, 0, 0, 4, 8, 12, 0x80, 0x30)),
-    store_timestamp=st.integers(0, 1 << 60),
-)
-LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: place_records(log, 1000))
-RULES = st.builds(
-    lambda old, new, since, multi, in_rocksdb, delays: UnitRules(
-        ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi, in_rocksdb=in_rocksdb
-    ),
-    st.sampled_from(RELEASES),
-    st.sampled_from(RELEASES),
-    st.integers(1, 4000),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from(("1s 5s 10s", "2h")),
-)
-
-
 LISTS = st.lists(
     st.sampled_from(("a", "b", "%LMQ%x", "%LMQ%y", "B", "", " ", "a/b", "Tü")), min_size=1, max_size=4
 ).map(",".join)
@@ -87,68 +67,75 @@ DISPATCHED = st.builds(
     LISTS,
     NUMBERS | LISTS.map(lambda names: ",".join("5" for _ in names.split(","))),
 )
-MULTI_LOGS = st.lists(
-    st.builds(make_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1)), min_size=1, max_size=12
-).map(lambda log: place_records([*log, *log], 1000))
+LIKELY = st.builds(
+    make_record,
+    topic=TOPICS,
+    properties=TEXTS,
+    queue_id=st.integers(0, 2),
+    queue_offset=st.integers(0, 5) | I64,
+    sys_flag=st.sampled_from((0, 0, 0, 4, 8, 12, 0x80, 0x30)),
+    store_timestamp=st.integers(0, 1 << 60),
+)
+DISPATCHED_RECORDS = st.builds(make_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1))
+LOGS = st.one_of(st.lists(one, min_size=1, max_size=12) for one in (LIKELY | records(), DISPATCHED_RECORDS)).map(
+    lambda log: place_records([*log, *log], 1000)
+)
+RULES = st.builds(
+    lambda old, new, since, delays, **switches: UnitRules(
+        ((0, old), (since, new)), delays, frozenset({"B"}), **switches
+    ),
+    st.sampled_from(RELEASES),
+    st.sampled_from(RELEASES),
+    st.integers(1, 4000),
+    st.sampled_from(("1s 5s 10s", "2h")),
+    multi_dispatch=st.sampled_from((True, True, False)),
+    lmq=st.booleans(),
+    in_rocksdb=st.booleans(),
+)
+DELAYS = ("+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649", "٣")
+DELAYED = [make_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"}) for delay in DELAYS]
 
 
-@given(MULTI_LOGS, RULES, st.booleans())
-def test_units_of_dispatched_queues_equal_those_of_the_scalar_module(
-    log: list[MessageRecord], rules: UnitRules, lmq: bool
+@given(
+    log=LOGS,
+    rules=RULES,
+    cuts=st.lists(st.integers(0, 24), max_size=3),
+    bounds=st.just((0, 24)) | st.tuples(st.integers(0, 24), st.integers(0, 24)),
+    with_tags=st.booleans(),
+    is_new_thread=st.booleans(),
+)
+@example(
+    log=place_records([*DELAYED, *DELAYED]), rules=UnitRules(), cuts=[], bounds=(0, 24), with_tags=True,
+    is_new_thread=True,
+)  # fmt: skip
+@settings(max_examples=250)
+def test_units_and_tags_between_two_offsets_equal_those_of_the_scalar_module(  # noqa: PLR0913, PLR0917 - a log and its use
+    log: list[MessageRecord],
+    rules: UnitRules,
+    cuts: list[int],
+    bounds: tuple[int, int],
+    with_tags: bool,
+    is_new_thread: bool,
 ) -> None:
-    """The scalar code reads the first record of a queue, and the compiled code later ones."""
-    rules = replace(rules, lmq=lmq)
-
-    assert unpack(pack_units(group_of(log), rules, with_tags=True)) == units_by_queue(log, rules)
-
-
-@given(LOGS, RULES, st.data())
-def test_units_equal_those_of_the_scalar_module_for_any_grouping(
-    log: list[MessageRecord], rules: UnitRules, data: st.DataObject
-) -> None:
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
-    collector = UnitCollector(rules)
-    for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True):
-        if start < stop:
-            collector.add(group_of(log[start:stop]))
-
-    assert unpack(collector.finish()) == units_by_queue(log, rules)
-
-
-@given(LOGS, RULES, st.data())
-def test_only_records_between_two_offsets_are_collected(
-    log: list[MessageRecord], rules: UnitRules, data: st.DataObject
-) -> None:
-    offsets = st.sampled_from([record.physical_offset for record in log])
-    first, last = sorted((data.draw(offsets), data.draw(offsets)))
-    collector = UnitCollector(rules)
-    collector.add(group_of(log), first, last)
+    """For any grouping. The scalar code reads the first record of a queue in a thread, the compiled code later ones."""
+    offsets = [*(record.physical_offset for record in log), log[-1].end_offset]
+    first, last = (offsets[min(number, len(log))] for number in sorted(bounds))
+    with patch.object(collect, "_THREAD", local()) if is_new_thread else nullcontext():
+        collector = UnitCollector(rules, with_tags=with_tags)
+    for start, stop in pairwise(sorted({0, *(cut for cut in cuts if cut < len(log)), len(log)})):
+        collector.add(group_of(log[start:stop]), first, last)
+    packed = collector.finish()
 
     kept = [record for record in log if first <= record.physical_offset < last]
-    assert unpack(collector.finish()) == units_by_queue(kept, rules)
-
-
-@given(LOGS, RULES)
-def test_each_unit_has_the_tags_of_its_record(log: list[MessageRecord], rules: UnitRules) -> None:
-    packed = pack_units(group_of(log), rules, with_tags=True)
+    assert unpack(packed) == units_by_queue(kept, rules)
     by_offset = {
         record.physical_offset: parse_properties(
             record.properties_raw, rules.release_at(record.physical_offset).property_parser
         ).get("TAGS")
-        for record in log
+        for record in kept
     }
-
     tags = [packed.tags[number] if number >= 0 else None for number in packed.tag_numbers]
-    assert tags == [by_offset[int(offset)] for offset in packed.units["physical_offset"]]
-
-
-@pytest.mark.parametrize(
-    "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649", "٣"]
-)
-def test_delays_are_parsed_as_by_the_scalar_module(delay: str) -> None:
-    log = place_records([make_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
-
-    assert unpack(pack_units(group_of(log), UnitRules())) == units_by_queue(log, UnitRules())
+    assert tags == [by_offset[int(offset)] for offset in packed.units["physical_offset"] if with_tags]
 
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1), ("", 0, 5000)])
@@ -162,14 +149,6 @@ def test_records_may_have_more_units_than_the_table_has_rows(prefix: str, queues
     assert packed.units.size == repeats * (queues + 1)
     assert unpack(packed) == units_by_queue(log, UnitRules())
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
-
-
-def test_repeated_batches_add_no_units() -> None:
-    unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
-    builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
-
-    assert len(fill(builder, [[unit], [unit], []])) == 1
-    assert builder.skipped_count == 1
 
 
 def test_tables_of_queues_and_tags_grow() -> None:
@@ -267,6 +246,7 @@ def test_appended_batch_files_equal_those_of_the_scalar_queue(units: list[Expect
     builder = QueueBuilder(QueueKind.BATCH, 92, UnitRules().releases)
 
     assert fill(builder, [units[:cut], units[cut:]]) == list(scalar.files())
+    assert builder.skipped_count == len(units) - len({unit.physical_offset for unit in units})
 
 
 @given(sequences(QueueKind.PLAIN), st.data())
