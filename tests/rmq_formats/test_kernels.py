@@ -25,7 +25,7 @@ from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece
 from rmq_formats.consumequeue.dispatch import UnitRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.kernels import integers, text
+from rmq_formats.kernels import text
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, decode_java_text, java_hash, parse_properties
 from rmq_formats.release import NEWEST, make_rules
@@ -61,18 +61,10 @@ def _machine_code(function: Any) -> Any:  # noqa: ANN401 - numba has no types
     return njit(call)
 
 
-_LOADS = {
-    size: _machine_code(read)
-    for size, read in ((1, integers.read_i8), (2, integers.read_i16), (4, integers.read_i32), (8, integers.read_i64))
-}
-_LOAD_U32, _LOAD_BYTE, _LOAD_ELEMENT = map(_machine_code, (integers.read_u32, integers.byte_at, integers.number_at))
-_STORE_32, _STORE_64 = map(_machine_code, (integers.write_i32, integers.write_i64))
-_COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_by_words)]
-_SAME = _machine_code(integers.same_bytes)
-_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (text.next_property, text.find_byte_below))
-_IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
+_NEXT_PROPERTY, _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (
+        text.next_property,
         text.is_ascii,
         text.is_valid_utf8,
         text.java_text_size,
@@ -87,23 +79,6 @@ def _text_at_an_offset(raw: bytes, around: int = 0) -> tuple[Any, int, int]:
     """Put the text between bytes that would continue it, and *around*, to show that they are not read."""
     before = b"\xe2\x82" * (around + 1)
     return as_bytes(before + raw + b"\x80\x80\x01\x02" * (around + 1)), len(before), len(before) + len(raw)
-
-
-@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
-def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
-    wide = value.to_bytes(8, "big", signed=True)
-    for size, read in _LOADS.items():
-        stored = value.to_bytes(8, "big", signed=True)[-size:]
-        buffer = as_bytes(bytes(at) + stored)
-        assert int(read(buffer, at)) == int.from_bytes(stored, "big", signed=True)
-        assert int(_LOAD_BYTE(buffer, at)) == stored[0]
-    assert int(_LOAD_U32(as_bytes(wide), 4)) == value & 0xFFFFFFFF
-    assert int(_LOAD_ELEMENT(np.array([7, value]), 1)) == value
-    assert int(_LOAD_ELEMENT(np.array([7, value >> 32], np.int32), 1)) == value >> 32
-    buffer = np.full(20, 0x5A, np.uint8)
-    _STORE_64(buffer, at, value)
-    _STORE_32(buffer, at + 8, value)
-    assert buffer.tobytes() == b"\x5a" * at + wide + wide[4:] + b"\x5a" * (8 - at)
 
 
 @given(_TEXT_BYTES)
@@ -167,13 +142,6 @@ def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyPar
         assert list(found) == list(expected)
 
 
-@given(st.binary(max_size=3 * _ROW), st.integers(0, _ROW), st.integers(1, 0x7F))
-@example(bytes(range(0x41, 0x41 + _ROW)) + b"\x02", 0, 3)
-def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int) -> None:
-    found = _FIND_BELOW(as_bytes(raw + bytes(after)), 0, len(raw), limit)
-    assert found == next((at for at, byte in enumerate(raw) if byte < limit), len(raw))
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), max_size=6))
 def test_a_number_is_inside_if_one_range_contains_it(ranges: list[list[int]]) -> None:
     numbers = np.arange(-1, 32)
@@ -181,22 +149,6 @@ def test_a_number_is_inside_if_one_range_contains_it(ranges: list[list[int]]) ->
     inside = are_inside(numbers, [(start, end) for start, end in ranges])
 
     assert inside.tolist() == [any(start <= one < end for start, end in ranges) for one in numbers.tolist()]
-
-
-@given(st.binary(max_size=20), st.binary(max_size=20))
-def test_bytes_are_equal_only_if_all_are(left: bytes, right: bytes) -> None:
-    assert bool(_SAME(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
-    assert _SAME(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
-
-
-@given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
-@example(bytes(range(17)), 0, 0, 0)
-def test_copies_are_exact_at_any_distance_from_the_ends(data: bytes, before: int, after: int, room: int) -> None:
-    source = as_bytes(b"\x77" * before + data + b"\x77" * after)
-    for copy in _COPIES:
-        target = np.full(before + len(data) + room, 0x5A, np.uint8)
-        assert copy(source, before, before + len(data), target, before) == before + len(data)
-        assert target.tobytes()[: before + len(data)] == b"\x5a" * before + data
 
 
 BASE = 1 << 40
