@@ -61,10 +61,11 @@ def _machine_code(function: Any) -> Any:  # noqa: ANN401 - numba has no types
     return njit(call)
 
 
-_NEXT_PROPERTY, _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
+_NEXT_PROPERTY, _FIND_BELOW, _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (
         text.next_property,
+        text.find_byte_below,
         text.is_ascii,
         text.is_valid_utf8,
         text.java_text_size,
@@ -140,6 +141,13 @@ def test_properties_equal_those_of_the_parser_of_the_release(parser: PropertyPar
         found = _properties(raw, parser, around)
         assert found == expected
         assert list(found) == list(expected)
+
+
+@given(st.binary(max_size=3 * _ROW), st.integers(0, _ROW), st.integers(1, 0x7F))
+@example(bytes(range(0x41, 0x41 + _ROW)) + b"\x02", 0, 3)
+def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int) -> None:
+    found = _FIND_BELOW(as_bytes(raw + bytes(after)), 0, len(raw), limit)
+    assert found == next((at for at, byte in enumerate(raw) if byte < limit), len(raw))
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), max_size=6))

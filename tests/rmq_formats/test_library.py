@@ -1,7 +1,6 @@
 """The public interface of the library: its names, its errors, and layouts that are declared once."""
 
 import doctest
-import importlib
 import pickle
 import sys
 from pathlib import Path
@@ -14,22 +13,6 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData, NotAStore
 from rmq_formats.layout import Content, make_block_reader
 
 ROOT = Path(rmq_formats.__file__).parents[1]
-
-
-@pytest.mark.parametrize("name", rmq_formats.__all__)
-def test_public_names_are_those_of_their_modules(name: str) -> None:
-    value = getattr(rmq_formats, name)
-
-    assert getattr(importlib.import_module(value.__module__), name) is value
-
-
-def test_public_names_are_sorted_and_complete() -> None:
-    own = {
-        name for name, value in vars(rmq_formats).items() if getattr(value, "__module__", "").startswith("rmq_formats.")
-    }
-
-    assert sorted(rmq_formats.__all__) == rmq_formats.__all__
-    assert own <= {*rmq_formats.__all__}
 
 
 def test_the_example_of_the_package_works() -> None:

@@ -69,7 +69,6 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
 @pytest.mark.parametrize(
     ("type_", "body", "expected"),
     [
-        ("long", "fe ff ff ff ff ff ff ff ff 01", 2**63 - 1),
         ("long", "ff ff ff ff ff ff ff ff ff 01", -(2**63)),
         ("long", "80 00", 0),  # longer than necessary, as Avro allows
         ("long", "fe ff ff ff ff ff ff ff ff 03", ("a number of more than 64 bits", "$.v at byte 0")),
@@ -77,16 +76,13 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         ("long", "", ("an empty body", "byte 0")),
         ("long", "80", ("truncated", "$.v at byte 1")),
         ("long", "02 02", ("extra bytes after the record", "byte 1")),
-        ("int", "80 80 80 80 10", ("a number is out of range for int", "$.v at byte 0")),
         ("boolean", "02", ("not a valid boolean", "$.v at byte 0")),
-        ("double", "00 00 00 00 00 00 f0 7f", float("inf")),
         ("double", "00 00", ("truncated", "$.v at byte 0")),
         ("string", "04 68 69", "hi"),
         ("string", "06 68 69", ("truncated", "$.v at byte 1")),
         ("string", "01", ("a negative length", "$.v at byte 1")),
         ("string", "fe ff ff ff ff ff ff ff ff 01", ("truncated", "$.v at byte 10")),
         ("string", "06 68 c3 28", ("invalid UTF-8", "$.v at byte 2")),
-        (["null", "int"], "00", None),
         (["null", "int"], "04", ("an invalid union branch index", "$.v at byte 0")),
         (["null", "int"], "01 02", ("an invalid union branch index", "$.v at byte 0")),
         (["int", "string"], "02 02 61", {"member0": None, "member1": "a"}),
@@ -95,8 +91,6 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         (_ENUM, "01", ("an invalid enum symbol index", "$.v at byte 0")),
         (_INSTANT, "fe ff ff ff ff ff ff ff ff 01", ("an invalid or out-of-range time", "$.v")),
         (_LOCAL, "00", ("a time without a zone; set time_zone in types.toml", "$.v")),
-        ({"type": "long", "logicalType": "timestamp-nanos"}, "02", ("a time more precise than a microsecond", "$.v")),
-        ({"type": "int", "logicalType": "date"}, "fe ff ff ff 0f", ("an invalid or out-of-range date", "$.v")),
         (_DECIMAL, "04 ff 85", Decimal("-12.3")),
         (_DECIMAL, "04 03 e8", ("a number that decimal(3,1) cannot represent exactly", "$.v")),
         (_DECIMAL, "00", ("not a valid decimal(3,1)", "$.v")),

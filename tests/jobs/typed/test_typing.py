@@ -269,20 +269,6 @@ def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) 
     assert [] == rows_of(lake, "typed/Orders.new")
 
 
-def test_reserved_column_names_can_be_mapped_to_other_names(tmp_path: Path) -> None:
-    ingested(tmp_path, b'{"tags": ["a"], "store_id": 7}')
-
-    typed(tmp_path, """
-        [topic.Orders]
-        format = "json"
-        schema = "shop bigint, labels array<string>"
-        from = { shop = "store_id", labels = "tags" }
-    """)  # fmt: skip
-
-    (row,) = rows_of(tmp_path / "lake", "typed/Orders")
-    assert (7, ["a"]) == (row["shop"], row["labels"])
-
-
 def test_fields_without_a_column_are_reported_and_filled_by_retype(broker: Broker, tmp_path: Path, run: Run) -> None:
     """After the column is declared, earlier rows keep NULL in it, which the run reports."""
     write(broker, b'{"id": 1, "total": 1.50, "who": {"x": 1}}', b'{"id": 2, "total": 2}', b'{"id": "x", "dead": 1}')
