@@ -77,7 +77,7 @@ LIKELY = st.builds(
     store_timestamp=st.integers(0, 1 << 60),
 )
 DISPATCHED_RECORDS = st.builds(make_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1))
-LOGS = st.one_of(st.lists(one, min_size=1, max_size=12) for one in (LIKELY | records(), DISPATCHED_RECORDS)).map(
+LOGS = st.one_of([st.lists(one, min_size=1, max_size=12) for one in (LIKELY | records(), DISPATCHED_RECORDS)]).map(
     lambda log: place_records([*log, *log], 1000)
 )
 RULES = st.builds(
