@@ -83,7 +83,6 @@ class Consumption:
     milliseconds: int = 1000
     failing_keys: str = ""
     is_traced: bool = False
-    attempts: int = 1
     pops: bool = False
 
 
