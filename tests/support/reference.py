@@ -1,9 +1,14 @@
-"""Document the command line: `python -m tests.support.reference > docs/reference.md`."""
+"""
+Document the command line: `python -m tests.support.reference` writes the generated parts of docs/reference.md.
+
+The text between them is written by hand.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from inspect import cleandoc
+from pathlib import Path
 
 import click
 
@@ -18,18 +23,6 @@ from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.report import REPORT_VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 
-_MEANINGS = {
-    ExitCode.CLEAN: "done",
-    ExitCode.FAILED: "failed; one line states the cause, with file and offset",
-    ExitCode.USAGE: "usage or configuration error, or the command refused to make a change; the message says why",
-    ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
-    ExitCode.MISMATCH: "queues or index files contradict the log, or a store and a lake have different records at the "
-    "same offset",
-    ExitCode.NOT_FOUND: "nothing was found; the output says why",
-    ExitCode.HELD: "another run is active on this store",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, SIGHUP); one line says how to continue. Exceptions: `browse` "
-    "ends with 0; `ingest --follow` with 0, or with 1 if its last step failed",
-}
 _ARGUMENTS = {
     "STORE": "The store",
     "LAKE": "The lake",
@@ -41,77 +34,7 @@ _ARGUMENTS = {
     "[STATEMENT]": "The SQL statement",
     "COMMAND [OPTIONS]…": "The mqadmin command line",
 }
-VARIABLES = {
-    "RMQ_LAKE_<COMMAND>_<OPTION>": "any option of a command",
-    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, for environments where they cannot be passed before the command name",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, compiled code, and the state that lets `ingest` "
-    "detect quickly that a store has no new messages (default `~/.cache/rocketmq-lake`)",
-    "RMQ_LAKE_PYTHON": "the Python interpreter that creates `.venv` (default: the first of Python 3.11 to 3.14 that is "
-    "found on `PATH`, then in the usual directories)",
-    "RMQ_LAKE_IVY_SETTINGS": "path of an Ivy settings file, for example to download JARs from a mirror. For Python "
-    "packages, configure `pip`",
-    "RMQ_LAKE_TRACEBACK": "`1`: print the Python traceback of an error, as with `--traceback`",
-    "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
-    "RMQ_LAKE_PROGRAM": "the name of this command in messages, for wrapper scripts (default: as typed)",
-    "JAVA_HOME": "the Java installation to use; it takes precedence over `PATH`",
-    "SPARK_LOCAL_IP": "the address on which the Spark driver listens (default of a local run: `127.0.0.1`)",
-    "SPARK_SUBMIT_OPTS": "additional JVM flags",
-    "NO_COLOR": "set to any value: no colours in a terminal",
-}
-
-_HEAD = """\
-# Reference
-
-This page lists all commands, options, variables, exit codes and metrics.
-
-`STORE` is the path or URI of a broker's store directory, `LAKE` that of a lake.
-
-The command is `rmq-lake [SPARK OPTIONS] COMMAND …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
-options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
-Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
-(`verify STORE | head -3`), so that its exit code still covers the whole store.
-
-Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with option defaults
-(see [Configuration file](#configuration-file)), and `--show-config`, which prints the value and source
-of each option instead of running the command. Unknown keys in a configuration file and unknown environment variables
-that begin with `RMQ_LAKE_<COMMAND>_` are errors.
-"""
-
-_LOG = """\
-## Log lines
-
-With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info`, `warning` or
-`error`), `verb`, `message`. Progress lines also have `done`, `total`, `unit`, `messages` and `seconds`; lines from the
-JVM also have `source`. The last line (message `ended`) also has `exit_code` and `seconds`.
-"""
-
-_METRICS = """\
-`ingest --metrics FILE` writes the following metrics as a Prometheus text file, with the labels `broker` and `store`.
-With `--follow`, the duration and the counts of messages, gaps, damage and differences are totals since the process
-started; other values are those of the last step.
-"""
-
-_DOCUMENT = f"""\
-## Report
-
-`--report DIR` writes `report.html` and `report.json`, which have the same content. The version of the JSON format is
-{REPORT_VERSION}. It is incremented when a field changes its meaning or is removed, but not when one is added. `parts`
-contains Facts, Grid, Bars and Timeline objects; `kind` names the type of each.
-
-The `--json` output of each command has a JSON Schema, `docs/schemas/COMMAND.json`, with a description of every key, and
-a version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
-the description of a recommended action.
-"""
-
-
-_ENGINES = """\
-The limits refer to the size of the log, or of the lake files that the command reads. Up to its limit, the command runs
-in its own process, which is faster than starting Spark and needs no Java. Above it, the command runs on Spark if
-Spark is installed. With a Spark option, the command runs on Spark unless the table says "never". `--engine here` and
-`--engine spark` override these rules. `--show-config` prints the limit for this machine.
-A store or a lake on another machine is assumed to be read at 64 MiB per second or less, so its limit may be lower;
-`ingest` uses Spark, if installed, whenever either of them is remote.
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 
 
 def _jvm(verb: Verb, cores: int) -> str:
@@ -157,48 +80,37 @@ def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     return (form, (parameter.help or "").rstrip("."), "required" if parameter.required else default)
 
 
-_NAMES = """\
-Each option can be set in a configuration file or an environment variable. The key is the option's long name without
-`--`, or the argument's name in lower case. The variable is `RMQ_LAKE_`, the command and the key in upper case with
-underscores: `--max-rate` of `ingest` is `max-rate` and `RMQ_LAKE_INGEST_MAX_RATE`. The command line takes precedence
-over the environment, and the environment over the file.
-"""
-
-
 def page() -> str:
-    return "\n".join([_HEAD, *_sections()]).rstrip() + "\n"
+    text = PAGE.read_text(encoding="utf-8")
+    for before, after, part in _parts():
+        head, found, rest = text.partition(before)
+        assert found, f"{PAGE} lacks {before!r}: restore it with git"
+        text = f"{head}{before}{part}{rest[rest.index(after) :] if after else ''}"
+    return text
 
 
-def _sections() -> Iterator[str]:
-    yield "## Commands\n"
+def _parts() -> Iterator[tuple[str, str, str]]:
+    """Yield each generated part, between the texts before and after it."""
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb, 2), _jvm(verb, 8)) for verb in VERBS.values()]
-    yield _table(("command", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
-    yield _ENGINES
-    yield "Options before the command name:\n"
+    commands = _table(("command", "purpose", "on Spark (2 cores)", "on Spark (8 cores)"), *rows)
+    yield "## Commands\n\n", "\nThe limits refer to", commands
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
-    yield _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
+    options = _table(("option", "meaning"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
     root = click.Context(rmq_lake, info_name="rmq-lake")
-    for name, verb in VERBS.items():
-        yield from _command(verb.load(), (name,), root)
-    yield "## Exit codes\n"
-    yield _table(("code", "meaning"), *((str(int(code)), meaning) for code, meaning in _MEANINGS.items()))
-    yield "If several apply, 1 takes precedence over 4, 4 over 3, and 3 over 0.\n"
-    yield "## Environment\n"
-    yield _table(("variable", "sets"), *((f"`{name}`", meaning) for name, meaning in VARIABLES.items()))
-    text = (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
-    yield f"## Configuration file\n\n{_NAMES}\n`conf/job.toml` is a template:\n\n```toml\n{text}```\n"
-    yield _LOG
-    yield "## Metrics\n"
-    yield _METRICS
-    metrics = metric_values(Summary("", "", "")).items()
-    yield _table(
-        ("gauge", "meaning"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics)
-    )
-    yield "`type --metrics FILE` writes the following metrics; those counted per topic have the label `topic`.\n"
-    of_type = type_metric_values([], ExitCode.CLEAN).items()
-    yield _table(("gauge", "meaning"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
-    yield _DOCUMENT
-    yield from map(_describe_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
+    sections = [part for name, verb in VERBS.items() for part in _command(verb.load(), (name,), root)]
+    yield "Options before the command name:\n\n", "\n## Exit codes\n", "\n".join([options, *sections])
+    yield "```toml\n", "```\n", (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
+    gauges = [(name, meaning) for name, (_, meaning) in metric_values(Summary("", "", "")).items()]
+    yield "are those of the last step.\n\n", "\n`type --metrics FILE` writes", _gauges(INGEST_PREFIX, gauges)
+    gauges = [(name, meaning) for name, (meaning, _) in type_metric_values([], ExitCode.CLEAN).items()]
+    yield "have the label `topic`.\n\n", "\n## Report\n", _gauges(TYPE_PREFIX, gauges)
+    yield "The version of the JSON format is\n", ". It is incremented", str(REPORT_VERSION)
+    classes = "\n".join(map(_describe_class, (Report, Remedy, Facts, Grid, Bars, Timeline)))
+    yield "is\nthe description of a recommended action.\n\n", "", classes
+
+
+def _gauges(prefix: str, gauges: Sequence[tuple[str, str]]) -> str:
+    return _table(("gauge", "meaning"), *((f"`{prefix}_{name}`", meaning.rstrip(".")) for name, meaning in gauges))
 
 
 def _describe_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:
@@ -215,4 +127,4 @@ def _type(annotation: object) -> str:
 
 
 if __name__ == "__main__":
-    click.echo(page(), nl=False)
+    PAGE.write_text(page(), encoding="utf-8")
